@@ -1,0 +1,29 @@
+"""Certified accounting of shuffled rounds of local differential privacy: pure numbers in, pure numbers
+out."""
+
+from accounting.accountant import DEFAULT_PRECISION, Accountant
+from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget
+from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
+from accounting.notation import parse_randomizer
+from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.randomizers import LocalRandomizer
+from accounting.round_loss import RoundLoss
+from accounting.shuffling import ShuffledRound
+from accounting.slots import slot_for
+
+__all__ = [
+    "DEFAULT_PRECISION",
+    "NUMERICAL_POLICY",
+    "Accountant",
+    "AccountingError",
+    "Certificate",
+    "DamagedPrivacyLoss",
+    "ErrorBudget",
+    "InvalidParameter",
+    "LocalRandomizer",
+    "PrivacyLossDistribution",
+    "RoundLoss",
+    "ShuffledRound",
+    "parse_randomizer",
+    "slot_for",
+]

@@ -1,0 +1,258 @@
+"""The accountant: the one door through which certified numbers leave this package."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from accounting import checks
+from accounting.certificate import Certificate, Interval
+from accounting.composition import Composition, Contour
+from accounting.errors import InvalidParameter
+from accounting.privacy_loss import from_profile
+from accounting.round_loss import RoundLoss
+from accounting.shuffling import RoundProfile, ShuffledRound
+
+DEFAULT_PRECISION = 1e-3
+
+_MAXIMUM_KINDS_REMEMBERED = 4096
+_MAXIMUM_ROUNDS = 10**7
+_MAXIMUM_EPSILON = 1e6
+# Widths of the smoothing kernels, in units of the root of the precision: of a round's profile, and, tried in
+# turn, of a sum of rounds.
+_PROFILE_SMOOTHING = 0.45
+_SMOOTHINGS = (0.3, 0.08, 0.02, 0.005, 0.00125)
+_RETILTS = 4
+_BISECTIONS = 60
+_SLACK_STEPS = 80
+
+
+class Accountant:
+    """Computes and remembers the privacy losses of rounds, and certifies their composition.
+
+    Args:
+        precision: wanted relative width of intervals of epsilon, from 1e-6 to 0.1.
+
+    One instance may be used by one thread at a time.
+
+    Raises:
+        InvalidParameter: precision is out of range.
+    """
+
+    def __init__(self, *, precision: float = DEFAULT_PRECISION) -> None:
+        self.precision = checks.real("precision", precision, "a number from 1e-6 to 0.1")
+        if not 1e-6 <= self.precision <= 0.1:
+            raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
+        self._losses: OrderedDict[ShuffledRound, RoundLoss] = OrderedDict()
+
+    def knows(self, shuffled: ShuffledRound) -> bool:
+        """Whether the round's privacy loss is in memory."""
+        return shuffled in self._losses
+
+    def adopt(self, shuffled: ShuffledRound, loss: RoundLoss) -> None:
+        """Remember a privacy loss computed elsewhere for this round, under the same numerical policy."""
+        self._losses[shuffled] = loss
+        self._losses.move_to_end(shuffled)
+        while len(self._losses) > _MAXIMUM_KINDS_REMEMBERED:
+            self._losses.popitem(last=False)
+
+    def privacy_loss(self, shuffled: ShuffledRound) -> RoundLoss:
+        """The privacy loss of one round.
+
+        Guarantee: its pairs enclose the round's privacy profile at every order.
+        """
+        if shuffled not in self._losses:
+            profile = RoundProfile(shuffled, smoothing=_PROFILE_SMOOTHING * math.sqrt(self.precision))
+            upper, lower = from_profile(
+                profile,
+                largest_loss=profile.largest_loss,
+                end=profile.end,
+                infinity=profile.infinity,
+                precision=self.precision,
+                cheap=profile.is_enumerated,
+            )
+            self.adopt(shuffled, RoundLoss(upper=upper, lower=lower))
+        self._losses.move_to_end(shuffled)
+        return self._losses[shuffled]
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+        """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.
+
+        Guarantee: `epsilon_lower <= epsilon <= epsilon_upper`, where epsilon is the exact value of the
+            rounds'
+        analyses, provided the rounds' parameters were fixed before the first one.
+
+        Raises:
+            InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
+        """
+        delta = checks.probability("delta", delta)
+        above, below, count = self._compositions(rounds)
+        slack = _slack(rounds)
+        if count == 0:
+            interval = Interval(upper=0.0, lower=0.0)
+        elif slack == 0:
+            interval = self._epsilon(above, below, delta)
+        else:
+            interval = self._epsilon_with_slack(above, below, delta, slack)
+        return Certificate(
+            epsilon_upper=interval.upper,
+            epsilon_lower=interval.lower,
+            delta_upper=delta,
+            delta_lower=delta,
+            rounds=count,
+            error=interval.error(),
+            precise=interval.width <= self.precision * interval.upper,
+        )
+
+    def certify_delta(self, rounds: Mapping[ShuffledRound, int], *, epsilon: float) -> Certificate:
+        """Certified delta at `epsilon >= 0` of rounds, each repeated as often as `rounds` says.
+
+        Guarantee: `delta_lower <= delta <= delta_upper`, as for `certify`. `precise` means that delta's width
+            is what
+        the wanted width of epsilon makes of it.
+
+        Raises:
+            InvalidParameter: epsilon is negative, not finite or beyond 1e6, or a count is not a whole number
+                from 0.
+        """
+        expected = f"a number from 0 to {_MAXIMUM_EPSILON:g}"
+        epsilon = checks.real("epsilon", epsilon, expected)
+        if not 0 <= epsilon <= _MAXIMUM_EPSILON:
+            raise InvalidParameter("epsilon", epsilon, expected)
+        above, below, count = self._compositions(rounds)
+        interval = Interval(upper=0.0, lower=0.0)
+        steepness = 1.0
+        for step, smoothing in enumerate(_SMOOTHINGS if count else ()):
+            contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(self.precision))
+            high, low = above.delta(epsilon, contour), below.delta(epsilon, contour)
+            steepness = 1 + epsilon * contour.theta
+            causes = {"truncation": high.truncation, "round_off": high.round_off + low.round_off}
+            found = Interval(upper=high.value, lower=min(low.value, high.value), **causes)
+            interval = found if step == 0 else interval.intersection(found)
+            if interval.width <= self.precision * steepness * interval.upper:
+                break
+        slack = (1 + math.exp(min(epsilon, 700.0))) * _slack(rounds)
+        upper, truncation = min(interval.upper + slack, 1.0), interval.truncation + slack
+        shifted = Interval(
+            upper=upper, lower=interval.lower, truncation=truncation, round_off=interval.round_off
+        )
+        return Certificate(
+            epsilon_upper=epsilon,
+            epsilon_lower=epsilon,
+            delta_upper=shifted.upper,
+            delta_lower=shifted.lower,
+            rounds=count,
+            error=shifted.error(),
+            precise=interval.width <= self.precision * steepness * interval.upper,
+        )
+
+    def _compositions(self, rounds: Mapping[ShuffledRound, int]) -> tuple[Composition, Composition, int]:
+        counts = {one: checks.whole("count", count, 0, _MAXIMUM_ROUNDS) for one, count in rounds.items()}
+        total = sum(counts.values())
+        if total > _MAXIMUM_ROUNDS:
+            raise InvalidParameter("count", total, f"at most {_MAXIMUM_ROUNDS} rounds altogether")
+        losses = [(self.privacy_loss(one), count) for one, count in counts.items() if count]
+        above = Composition([(loss.upper, count) for loss, count in losses], "upper")
+        below = Composition([(loss.lower, count) for loss, count in losses], "lower")
+        return above, below, total
+
+    def _epsilon(self, above: Composition, below: Composition, delta: float) -> Interval:
+        """Bounds on epsilon at delta: ever less smoothing, until they are as close as was asked or stop
+        closing in."""
+        if above.infinity >= delta:
+            return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
+        if above.delta(0.0, above.contour(0.0, 0.01)).value <= delta:
+            return Interval(upper=0.0, lower=0.0)
+        interval = Interval(upper=above.largest_loss, lower=0.0)
+        for smoothing in _SMOOTHINGS:
+            width = interval.width
+            interval = interval.intersection(self._epsilon_once(above, below, delta, smoothing))
+            if interval.width <= self.precision * interval.upper or interval.width > 0.9 * width:
+                break
+        return interval
+
+    def _epsilon_once(
+        self, above: Composition, below: Composition, delta: float, smoothing: float
+    ) -> Interval:
+        """Bounds on epsilon at delta from one smoothing: tilt to the answer, and again if it turns out
+        elsewhere."""
+        smoothing *= math.sqrt(self.precision)
+        guess = _gaussian_epsilon(above.variance, delta)
+        contour = above.contour(min(guess, above.largest_loss), smoothing)
+        upper = above.largest_loss
+        for _ in range(_RETILTS):
+            found = _first(lambda epsilon: above.delta(epsilon, contour).value <= delta, above.largest_loss)  # noqa: B023 used before the next turn
+            upper = min(upper, found)
+            if abs(found - guess) <= 0.02 * found:
+                break
+            guess = found
+            contour = above.contour(guess, smoothing)
+        lower, slope = self._lower_epsilon(below, contour, delta, upper)
+        at = above.delta(upper, contour)
+        causes = {"truncation": at.truncation / slope, "round_off": 2 * at.round_off / slope}
+        return Interval(upper=upper, lower=min(lower, upper), **causes)
+
+    def _lower_epsilon(
+        self, below: Composition, contour: Contour, delta: float, upper: float
+    ) -> tuple[float, float]:
+        """The largest epsilon found below `upper` at which delta is certainly at least `delta`, and delta's
+        slope there."""
+        reach = min(upper, below.largest_loss)
+        share, high = self.precision / 4, reach
+        while below.delta(low := reach * max(1 - share, 0.0), contour).value < delta:
+            if low == 0:
+                return 0.0, delta / reach
+            high, share = low, share * 2
+        low = high - _first(lambda drop: below.delta(high - drop, contour).value >= delta, high - low)
+        step = 1e-3 * low
+        slope = (below.delta(low, contour).value - below.delta(low + step, contour).value) / max(step, 1e-300)
+        return low, max(slope, 1e-6 * delta / max(low, 1e-12))
+
+    def _epsilon_with_slack(
+        self, above: Composition, below: Composition, delta: float, slack: float
+    ) -> Interval:
+        """Bounds on epsilon when rounds are pure up to a total variation distance, which costs (1 +
+        exp(epsilon)) slack.
+
+        An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
+        """
+        guess = lower = 0.0
+        for _ in range(_SLACK_STEPS):
+            left = delta - (1 + math.exp(min(guess, 700.0))) * slack
+            if left <= 0:
+                break
+            answer = self._epsilon(above, below, left)
+            if guess == 0:
+                rest = delta - (1 + math.exp(answer.lower)) * slack
+                lower = self._epsilon(above, below, rest).lower if rest > 0 else answer.lower
+            if answer.upper <= guess:
+                lower = min(lower, answer.upper)
+                truncation = answer.truncation + max(answer.lower - lower, 0.0)
+                return Interval(
+                    upper=answer.upper, lower=lower, truncation=truncation, round_off=answer.round_off
+                )
+            guess = answer.upper * (1 + self.precision / 8) + 1e-12
+        return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+
+
+def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
+    """Total variation slack of all rounds together, rounded up."""
+    return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + 1e-12)
+
+
+def _first(holds: Callable[[float], bool], limit: float) -> float:
+    """A point of `[0, limit]` at which `holds`, near the first one; `limit`, where it is known to hold, if
+    none is found."""
+    low, high = 0.0, limit
+    for _ in range(_BISECTIONS):
+        if high - low <= 1e-9 * high:
+            break
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _gaussian_epsilon(variance: float, delta: float) -> float:
+    """Where a Gaussian privacy loss of this variance would have delta: a place to start from."""
+    return variance / 2 + math.sqrt(2 * variance * max(-math.log(delta) - 1, 0.1))

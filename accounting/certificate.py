@@ -1,0 +1,84 @@
+"""Certified intervals, and how wide they are for which reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Names everything that can change a number; it changes with any of it.
+NUMERICAL_POLICY = "shuffle-ledger-numerics-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorBudget:
+    """Width of a certified interval by cause, in the unit of the answer.
+
+    Attributes:
+        discretization: losses put on a lattice, profiles interpolated, kinks smoothed.
+        truncation: infinite and negligible losses, translates, nodes left out, slack.
+        round_off: floating-point arithmetic.
+    """
+
+    discretization: float
+    truncation: float
+    round_off: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """A certified interval for rounds whose parameters were fixed in advance.
+
+    Attributes:
+        epsilon_upper: at least the exact epsilon of the rounds' analyses; infinite when no finite one is
+            certain.
+        epsilon_lower: at most that epsilon.
+        delta_upper: at least the exact delta at epsilon; equal to the delta asked for when epsilon was
+            computed.
+        delta_lower: at most that delta; likewise.
+        rounds: number of rounds composed.
+        error: width of the interval by cause, in the unit of what was computed.
+        precise: whether the interval is as narrow as was asked for.
+        method: the numerical policy.
+    """
+
+    epsilon_upper: float
+    epsilon_lower: float
+    delta_upper: float
+    delta_lower: float
+    rounds: int
+    error: ErrorBudget
+    precise: bool
+    method: str = NUMERICAL_POLICY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Bounds on one number, with the parts of their distance that are not discretization."""
+
+    upper: float
+    lower: float
+    truncation: float = 0.0
+    round_off: float = 0.0
+
+    @property
+    def width(self) -> float:
+        """Distance of the bounds."""
+        return self.upper - self.lower
+
+    def error(self) -> ErrorBudget:
+        """The width by cause; what truncation and round-off do not explain is discretization."""
+        known = self.truncation + self.round_off
+        return ErrorBudget(
+            discretization=max(self.width - known, 0.0) if self.width < float("inf") else 0.0,
+            truncation=self.truncation,
+            round_off=self.round_off,
+        )
+
+    def intersection(self, other: Interval) -> Interval:
+        """The interval both agree on, with the causes of the narrower one."""
+        narrow = self if self.width <= other.width else other
+        return Interval(
+            upper=min(self.upper, other.upper),
+            lower=max(self.lower, other.lower),
+            truncation=narrow.truncation,
+            round_off=narrow.round_off,
+        )

@@ -1,0 +1,56 @@
+"""Checks of single values, so that every constructor refuses the same things in the same words."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import cast
+
+from accounting.errors import InvalidParameter
+
+MAXIMUM_REPORTS = 10**12
+MAXIMUM_EPSILON0 = 30.0
+
+
+def whole(field: str, value: object, low: int, high: int) -> int:
+    """`value` as an int between `low` and `high`; a float is refused even when it is whole."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(cast("int", value))
+        if low <= number <= high:
+            return number
+    raise InvalidParameter(field, value, f"a whole number from {low} to {high}")
+
+
+def real(field: str, value: object, expected: str) -> float:
+    """`value` as a finite float."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(cast("float", value))
+        if math.isfinite(number):
+            return number
+    raise InvalidParameter(field, value, expected)
+
+
+def local_epsilon(value: object, field: str = "epsilon0") -> float:
+    """`value` as a local privacy parameter, in nats."""
+    expected = f"a number above 0 and at most {MAXIMUM_EPSILON0:g}"
+    number = real(field, value, expected)
+    if 0 < number <= MAXIMUM_EPSILON0:
+        return number
+    raise InvalidParameter(field, value, expected)
+
+
+def share(field: str, value: object, *, zero: bool = False) -> float:
+    """`value` as a number in (0, 1], or [0, 1) when `zero`."""
+    expected = "a number from 0 to below 1" if zero else "a number above 0 and at most 1"
+    number = real(field, value, expected)
+    if (0 <= number < 1) if zero else (0 < number <= 1):
+        return number
+    raise InvalidParameter(field, value, expected)
+
+
+def probability(field: str, value: object) -> float:
+    """`value` as a number in the open interval (0, 1), such as delta."""
+    number = real(field, value, "a number between 0 and 1, both excluded")
+    if 0 < number < 1:
+        return number
+    raise InvalidParameter(field, value, "a number between 0 and 1, both excluded")

@@ -1,0 +1,78 @@
+"""Pieces of the contour quadrature shared by the sum over users and the sum over rounds.
+
+Both sums are expectations `E[kernel(S)]` of a kernel that grows from a kink. Written as a Laplace inversion
+along the line `theta + i u`, they are integrals of a characteristic function; the trapezoid rule of step
+`delta` replaces `S` by all its translates by multiples of `period = 2 pi / delta` (Poisson summation), so its
+error is a tail probability, not an unknown constant. `docs/theory.md`, "The contour", has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
+_BRACKET_STEPS = 600
+_BISECTION_STEPS = 40
+
+
+class ScaledBounds(NamedTuple):
+    """Bounds on positive numbers: their logarithms, and how much of the upper one is smoothing, truncation
+    and round-off."""
+
+    log_upper: FloatArray
+    log_lower: FloatArray
+
+
+def increasing_root(function: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
+    """Approximate positive root of an increasing function, elementwise.
+
+    Returns an array like `start`: within 1e-3 relative of the root, or the end of the bracket when there is
+    none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on it.
+    """
+    low, high = start.copy(), start.copy()
+    for _ in range(_BRACKET_STEPS):
+        short = function(high) < 0
+        if not np.any(short):
+            break
+        low = np.where(short, high, low)
+        high = np.where(short, high * 2, high)
+    for _ in range(_BRACKET_STEPS):
+        beyond = function(low) >= 0
+        if not np.any(beyond):
+            break
+        high = np.where(beyond, low, high)
+        low = np.where(beyond, low / 2, low)
+    for _ in range(_BISECTION_STEPS):
+        if np.all(high <= low * 1.001):
+            break
+        middle = np.sqrt(low * high)
+        below = function(middle) < 0
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.sqrt(low * high)
+
+
+def expm1_minus(x: FloatArray) -> FloatArray:
+    """`exp(x) - 1 - x` for real x, without cancellation near 0: relative error of a few units in the last
+    place."""
+    small = np.abs(x) < 0.3
+    y = np.where(small, x, 0.0)
+    series = np.zeros_like(y)
+    for divisor in range(14, 2, -1):
+        series = (1.0 + series) * y / divisor
+    return np.where(small, y * y / 2 * (1.0 + series), np.expm1(x) - x)
+
+
+def sine_minus(x: FloatArray) -> FloatArray:
+    """`sin(x) - x` for `|x| <= 0.5`, without cancellation."""
+    y2 = x * x
+    series = np.zeros_like(y2)
+    for order in range(13, 2, -2):
+        series = -y2 / (order * (order - 1)) * (1.0 + series)
+    result: FloatArray = x * series
+    return result

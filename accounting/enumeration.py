@@ -1,0 +1,142 @@
+"""The sum over outcomes: every outcome of a small round, with its exact masses under both inputs.
+
+Of `n` users the shuffler reveals how many reports fell in each component. Where few counts carry the mass
+they are listed; the rest is bounded and charged to the mass at infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
+
+from accounting.blanket_sum import ProfileBounds
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.decomposition import Decomposition
+
+# Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
+_LOG_CUT = -110.0
+_VAGUE = 1e-6
+
+
+class Outcomes(NamedTuple):
+    """Outcomes of a round, ascending in their likelihood ratio; arrays have shape (outcomes,)."""
+
+    ratio_excess: FloatArray  # P / Q - 1, inf where Q = 0
+    p: FloatArray
+    q: FloatArray
+    p_minus_q: FloatArray
+    missing: float  # bound on the mass, under either law, of outcomes that are not listed
+    relative_error: float  # bound on the relative round-off of every mass
+
+    def profile(self, excess: FloatArray) -> ProfileBounds:
+        """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
+        cell = np.searchsorted(excess, self.ratio_excess, side="left") - 1
+        inside = cell >= 0
+        cells, p, q = cell[inside], self.p[inside], self.q[inside]
+        size = len(excess)
+        gain = np.maximum(self.p_minus_q[inside] - excess[cells] * q, 0.0)
+        q_cell = np.bincount(cells, weights=q, minlength=size)
+        p_cell = np.bincount(cells, weights=p, minlength=size)
+        gain_cell = np.bincount(cells, weights=gain, minlength=size)
+        q_above = _suffix(q_cell)
+        # h_i = h_{i+1} + (r_{i+1} - r_i) Q(beyond r_{i+1}) + what lies in cell i: only positive terms.
+        steps = np.append(np.diff(excess) * q_above[1:], 0.0)
+        value = _suffix(gain_cell + steps)
+        rounding = (
+            16 * UNIT_ROUND_OFF * (_suffix(p_cell) + (1 + excess) * q_above) + self.relative_error * value
+        )
+        return ProfileBounds(value + rounding + self.missing, np.maximum(value - rounding, 0.0))
+
+
+def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int) -> Outcomes | None:
+    """Every outcome of the blanket pair of `reports` users, or None when more than `limit` would have to be
+    listed.
+
+    Source: Su, Cheng, Wang, Theorem 4, before the expectation is taken.
+    """
+    hidden = decomposition.c > 0
+    c = decomposition.c[hidden]
+    leftover = decomposition.leftover
+    ranges = [_counts(reports, float(mass)) for mass in c]
+    if math.prod(len(r) for r in ranges) > limit:
+        return None
+    counts = [grid.ravel() for grid in np.meshgrid(*ranges, indexing="ij")]
+    total = np.sum(counts, axis=0)
+    kept = (total <= reports) & ((total == reports) | (leftover > 0))
+    counts = [column[kept] for column in counts]
+    log_mass, magnitude = _log_multinomial(counts, total[kept], c, leftover, reports)
+    weights = np.exp(log_mass) / reports
+    p = weights * sum(
+        column * ratio for column, ratio in zip(counts, decomposition.a[hidden] / c, strict=True)
+    )
+    q = weights * sum(
+        column * ratio for column, ratio in zip(counts, decomposition.b[hidden] / c, strict=True)
+    )
+    difference = (decomposition.a - decomposition.b)[hidden] / c
+    gap = weights * sum(column * ratio for column, ratio in zip(counts, difference, strict=True))
+    bare = ~hidden & (decomposition.a + decomposition.b > 0)
+    p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
+    gap = np.append(gap, (decomposition.a - decomposition.b)[bare])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
+    listed = (p > 0) | (q > 0)
+    errors = np.append(UNIT_ROUND_OFF * (32 + 4 * magnitude), np.full(int(bare.sum()), 32 * UNIT_ROUND_OFF))
+    # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative error.
+    vague = errors > _VAGUE
+    unsure = float(np.maximum(p, q)[vague].sum()) + float((np.maximum(p, q) * errors)[vague].sum())
+    relative_error = float(errors[~vague].max(initial=0.0))
+    missing = 4 * len(ranges) * math.exp(_LOG_CUT) + unsure
+    return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, relative_error)
+
+
+def _counts(reports: int, mass: float) -> FloatArray:
+    """Counts of a component outside which `Bin(n, mass)` lies with probability at most `2 exp(_LOG_CUT)`; one
+    more on top, for the differing user's own report."""
+    mean = reports * mass
+    high = (
+        mean + math.sqrt(2 * mean * -_LOG_CUT) - _LOG_CUT
+    )  # Bernstein: generous, then tightened by Chernoff's exponent
+    grid = np.arange(0, min(reports, math.ceil(high)) + 1, dtype=np.float64)
+    share = grid / reports
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = -reports * (
+            np.where(share > 0, share * np.log(share / mass), 0.0)
+            + np.where(share < 1, (1 - share) * (np.log1p(-share) - np.log1p(-mass)), 0.0)
+        )
+    if mass >= 1:
+        exponent = np.where(grid == reports, 0.0, -np.inf)
+    kept = grid[(exponent > _LOG_CUT) | (np.abs(grid - mean) <= 1)]
+    return np.append(kept, kept[-1] + 1)
+
+
+def _log_multinomial(
+    counts: list[FloatArray], total: FloatArray, c: FloatArray, leftover: float, reports: int
+) -> tuple[FloatArray, FloatArray]:
+    """Logarithm of the multinomial mass of every row of counts, and the magnitude its round-off is
+    proportional to.
+
+    `n! / (n - N)!` is built as `n^N prod(1 - i/n)`, and `n` enters only through `n c`: no huge logarithm is
+    subtracted.
+    """
+    falling = np.concatenate([[0.0], np.cumsum(np.log1p(-np.arange(int(total.max(initial=0))) / reports))])
+    log_mass = falling[total.astype(np.int64)]
+    magnitude = np.abs(log_mass)
+    for column, mass in zip(counts, c, strict=True):
+        factorial, power = gammaln(column + 1), column * math.log(reports * float(mass))
+        log_mass = log_mass + power - factorial
+        magnitude = magnitude + np.abs(power) + factorial
+    if leftover > 0:
+        rest = (reports - total) * math.log1p(-min(math.fsum(c), 1 - 1e-300)) if leftover < 1 else 0.0
+        log_mass = log_mass + rest
+        # 1 - sum(c) is known to one unit in the last place of 1: what that does to its n-th power.
+        magnitude = magnitude + np.abs(rest) + (reports - total) / leftover * min(1.0, math.fsum(c)) * 4
+    return log_mass, magnitude
+
+
+def _suffix(values: npt.NDArray[np.generic]) -> FloatArray:
+    result: FloatArray = np.cumsum(values[::-1])[::-1]
+    return result

@@ -1,0 +1,54 @@
+"""The declared grid of round parameters: rounds that differ by less than a percent share one privacy loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from accounting.shuffling import ShuffledRound
+
+#: Neighbouring grid points are this factor apart.
+GRID_RATIO = 1.01
+# Below this many reports every number of reports is a grid point of its own.
+_EXACT_REPORTS = 100
+
+
+def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
+    """The grid point that a round is accounted as: fewer reports, a higher sampling rate, each by less than 1
+    %.
+
+    Guarantee: the slot's pair dominates the round's. Unsampled: a round of more reports is a post-processing
+    of one of fewer, in which the missing users are simulated. Sampled without replacement: likewise at a
+    fixed rate, and the divergence grows with the rate. Poisson participation: likewise, and a higher rate can
+    be thinned.
+    Source: docs/theory.md, "The slot rule".
+    """
+    reports = _grid_below(shuffled.reports)
+    if shuffled.participation is not None:
+        return dataclasses.replace(
+            shuffled, reports=reports, participation=_rate_above(shuffled.participation)
+        )
+    if shuffled.sampled_from is None:
+        return dataclasses.replace(shuffled, reports=reports)
+    rate = _rate_above(shuffled.reports / shuffled.sampled_from)
+    population = math.floor(reports / rate)
+    # In integers, so that no rounding decides: reports / population is at least the round's own rate.
+    while population * shuffled.reports > reports * shuffled.sampled_from:
+        population -= 1
+    return dataclasses.replace(shuffled, reports=reports, sampled_from=max(population, reports))
+
+
+def _rate_above(rate: float) -> float:
+    """The smallest grid point that is at least `rate`; 1 is one."""
+    step = math.log(GRID_RATIO)
+    return max(rate, math.exp(-step * math.floor(-math.log(rate) / step * (1 - 1e-12))))
+
+
+def _grid_below(count: int) -> int:
+    """The largest grid point that is at most `count`."""
+    if count <= _EXACT_REPORTS:
+        return count
+    step = math.floor(math.log(count / _EXACT_REPORTS) / math.log(GRID_RATIO)) + 1
+    while (point := math.floor(_EXACT_REPORTS * GRID_RATIO**step)) > count:
+        step -= 1
+    return point

@@ -1,0 +1,147 @@
+"""The sum over users, against brute force, binomial tails and published numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting.blanket_sum import blanket_profile
+from accounting.decomposition import Decomposition
+from accounting.enumeration import enumerate_outcomes
+
+
+@st.composite
+def decompositions(draw: st.DrawFn) -> Decomposition:
+    """Random pure decompositions: 1 to 4 components, some of them hidden by nobody, some seen under one input only."""
+    size = draw(st.integers(1, 4))
+    shares = st.lists(st.floats(0.01, 1.0), min_size=size, max_size=size)
+    a, b, c = (np.array(draw(shares)) for _ in range(3))
+    for masses in (a, b, c):
+        for position in range(1, size):
+            if draw(st.integers(0, 7)) == 0:
+                masses[position] = 0.0
+    kept = draw(st.floats(1e-6, 1.0))
+    return Decomposition(a / a.sum(), b / b.sum(), kept * c / c.sum())
+
+
+@settings(max_examples=400, deadline=None)
+@given(decompositions(), st.integers(1, 6), st.floats(0.0, 6.0))
+def test_both_ways_of_summing_enclose_brute_force(
+    oracle: Any, masses: Decomposition, reports: int, epsilon: float
+) -> None:
+    exact = oracle.delta(oracle.blanket_outcomes(masses, reports), epsilon)
+    excess = np.array([math.expm1(epsilon)])
+    quadrature = blanket_profile(masses, reports, excess, smoothing=0.02)
+    outcomes = enumerate_outcomes(masses.merged(), reports, limit=10**6)
+    assert outcomes is not None
+    listed = outcomes.profile(excess)
+    for bounds in (quadrature, listed):
+        assert bounds.lower[0] <= exact <= bounds.upper[0]
+    assert listed.upper[0] - listed.lower[0] <= 1e-12 * (1 + math.exp(epsilon))
+
+
+def _by_binomial_tails(masses: Decomposition, reports: int, excess: float) -> float:
+    """A third way for pairs of two components with equal c: given how many reports are hidden, a binomial tail."""
+    p = float(masses.c[0])
+    gains = (masses.a - masses.b - excess * masses.b) / p
+    mean = 2 * p * reports
+    number = np.arange(max(1, int(mean - 16 * mean**0.5)), min(reports, int(mean + 16 * mean**0.5 + 90)) + 1)
+    least = np.floor(-number * gains[1] / (gains[0] - gains[1])) + 1
+    first = number / 2 * binom.sf(least - 2, number - 1, 0.5)
+    tail = (gains[0] - gains[1]) * first + number * gains[1] * binom.sf(least - 1, number, 0.5)
+    return float((binom.pmf(number, reports, 2 * p) * np.maximum(tail, 0)).sum() / reports)
+
+
+@pytest.mark.parametrize("analysis", ["clone", "tight"])
+@pytest.mark.parametrize("epsilon0", [0.1, 1.0, 3.0, 6.0])
+@pytest.mark.parametrize("reports", [30, 1000, 10**5, 10**7])
+def test_quadrature_agrees_with_binomial_tails(analysis: str, epsilon0: float, reports: int) -> None:
+    masses = parse_randomizer({"kind": "generic", "epsilon0": epsilon0}).analysis(analysis).decomposition
+    deviation = math.sqrt(2 / (reports * masses.c[0])) * abs(masses.a[0] - masses.b[0]) + 1e-3 * epsilon0
+    epsilons = [share * min(deviation, epsilon0 / 7) for share in (0.0, 1.0, 3.0, 5.0)]
+    excess = np.expm1(epsilons)
+    bounds = blanket_profile(masses, reports, excess, smoothing=0.004)
+    for order, upper, lower in zip(excess, bounds.upper, bounds.lower, strict=True):
+        other = _by_binomial_tails(masses, reports, order)
+        assert lower <= other * (1 + 1e-9)
+        assert other * (1 - 1e-9) <= upper
+        if other > 1e-40:
+            assert upper / lower - 1 < 2e-2
+
+
+@pytest.mark.parametrize(("epsilon", "epsilon0", "delta"), [(0.1, 1.15, 1.0434e-6), (1.0, 3.51, 1.0238e-6)])
+def test_ten_ary_randomized_response_of_a_thousand(epsilon: float, epsilon0: float, delta: float) -> None:
+    shuffled = ShuffledRound(randomizer=f"krr(k=10, epsilon0={epsilon0})", reports=1000)  # type: ignore[arg-type]
+    certificate = Accountant(precision=1e-4).certify_delta({shuffled: 1}, epsilon=epsilon)
+    assert certificate.delta_lower <= delta * (1 + 5e-5)
+    assert certificate.delta_upper >= delta * (1 - 5e-5)
+    assert certificate.delta_upper / certificate.delta_lower < 1.01
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "epsilon0"),
+    [(0.01, 0.21), (0.05, 0.73), (0.10, 1.15), (0.20, 1.70), (0.50, 2.65), (1.00, 3.51)],
+)
+def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0: float) -> None:
+    """10-RR, n = 1000, delta = 1e-6: the printed epsilon0 is the largest of two decimals, up to its own rounding."""
+    accountant = Accountant()
+
+    def upper(local: float) -> float:
+        shuffled = ShuffledRound(randomizer=f"krr(k=10, epsilon0={local:.6f})", reports=1000)  # type: ignore[arg-type]
+        return accountant.certify({shuffled: 1}, delta=1e-6).epsilon_upper
+
+    assert upper(epsilon0 - 0.011) < epsilon < upper(epsilon0 + 0.011)
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "reports", "epsilon"),
+    [
+        (0.5, 10**4, 0.0204015),
+        (1.0, 10**4, 0.0530053),
+        (1.0, 10**6, 0.00433452),
+        (4.0, 10**6, 0.0493071),
+        (6.0, 10**7, 0.0433512),
+    ],
+)
+def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> None:
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer({"kind": "generic", "epsilon0": epsilon0}),
+        reports=reports,
+        analysis="clone",
+    )
+    certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
+    assert certificate.epsilon_lower <= epsilon * (1 + 1e-5)
+    assert epsilon * (1 - 1e-5) <= certificate.epsilon_upper
+    assert certificate.precise
+    assert certificate.epsilon_upper / certificate.epsilon_lower - 1 < 1.01e-3
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 100])
+@pytest.mark.parametrize("analysis", ["clone", "tight"])
+def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: str) -> None:
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("generic(epsilon0=4)"), reports=reports, analysis=analysis
+    )
+    certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
+    assert certificate.epsilon_upper <= 4.0
+    assert certificate.epsilon_upper / certificate.epsilon_lower - 1 < 1e-2
+    if reports <= 3:
+        masses = shuffled.randomizer.analysis(analysis).decomposition
+        exact = min(oracle.epsilon(oracle.blanket_outcomes(masses, reports), 1e-6), 4.0)
+        assert certificate.epsilon_lower <= exact <= certificate.epsilon_upper
+
+
+def test_a_fraction_of_honest_reports_counts_only_them() -> None:
+    accountant = Accountant()
+    all_honest = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=980)
+    some = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=1000, honest_fraction=0.98
+    )
+    assert accountant.certify({some: 1}, delta=1e-6) == accountant.certify({all_honest: 1}, delta=1e-6)

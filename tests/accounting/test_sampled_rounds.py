@@ -1,0 +1,207 @@
+"""Sampling and slots: against the mechanism itself, every sample and every report listed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+import mpmath as mp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting.errors import InvalidParameter
+
+
+def _krr_table(k: int, epsilon0: float) -> list[list[mp.mpf]]:
+    e = mp.exp(mp.mpf(epsilon0))
+    return [[(e if x == y else mp.mpf(1)) / (e + k - 1) for y in range(k)] for x in range(k)]
+
+
+def _shuffled_output(table: list[list[mp.mpf]], values: tuple[int, ...]) -> Counter[tuple[int, ...]]:
+    """Law of the multiset of reports of users with these values."""
+    law: Counter[tuple[int, ...]] = Counter()
+    for reports in itertools.product(range(len(table[0])), repeat=len(values)):
+        mass = mp.mpf(1)
+        for value, report in zip(values, reports, strict=True):
+            mass *= table[value][report]
+        law[tuple(sorted(reports))] += mass  # type: ignore[assignment]
+    return law
+
+
+def _sampled_output(
+    table: list[list[mp.mpf]], values: tuple[int, ...], sample: int
+) -> Counter[tuple[int, ...]]:
+    law: Counter[tuple[int, ...]] = Counter()
+    samples = list(itertools.combinations(range(len(values)), sample))
+    for chosen in samples:
+        for reports, mass in _shuffled_output(table, tuple(values[i] for i in chosen)).items():
+            law[reports] += mass / len(samples)  # type: ignore[assignment]
+    return law
+
+
+def _delta(p: Counter[tuple[int, ...]], q: Counter[tuple[int, ...]], epsilon: float) -> mp.mpf:
+    order = mp.exp(mp.mpf(epsilon))
+    return mp.fsum(max(p[y] - order * q[y], mp.mpf(0)) for y in set(p) | set(q))
+
+
+@pytest.mark.parametrize(("k", "users", "sample"), [(2, 4, 2), (2, 5, 3), (3, 4, 2), (3, 3, 3), (2, 4, 1)])
+@pytest.mark.parametrize("epsilon0", [0.5, 1.5, 3.0])
+def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, epsilon0: float) -> None:
+    """Every dataset of the others, both directions, sampled and unsampled: the true divergence stays below the bound."""
+    mp.mp.dps = 40
+    table = _krr_table(k, epsilon0)
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(f"krr(k={k}, epsilon0={epsilon0})"), reports=sample, sampled_from=users
+    )
+    epsilons = [0.0, 0.2 * epsilon0, 0.6 * epsilon0]
+    bounds = [Accountant().certify_delta({shuffled: 1}, epsilon=epsilon).delta_upper for epsilon in epsilons]
+    for others in itertools.combinations_with_replacement(range(k), users - 1):
+        for x0, x1 in itertools.permutations(range(k), 2):
+            p = _sampled_output(table, (x0, *others), sample)
+            q = _sampled_output(table, (x1, *others), sample)
+            for epsilon, bound in zip(epsilons, bounds, strict=True):
+                assert _delta(p, q, epsilon) <= bound
+
+
+def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: Any) -> None:
+    """Every number of honest users in the sample, with its own rate: `sum_j Pr[j] s_j H^(j)(1 + (e^eps - 1)/s_j)`."""
+    population, sample, fraction = 20, 8, 0.7
+    honest = 14
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=2, epsilon0=1)"),
+        reports=sample,
+        sampled_from=population,
+        honest_fraction=fraction,
+    )
+    masses = shuffled.randomizer.analysis("blanket").decomposition.merged()
+    for epsilon in (0.0, 0.1, 0.3):
+        exact = mp.mpf(0)
+        for j in range(max(1, sample - (population - honest)), min(sample, honest) + 1):
+            weight = mp.mpf(math.comb(honest, j) * math.comb(population - honest, sample - j))
+            weight /= math.comb(population, sample)
+            rate = mp.mpf(j) / honest
+            inner = mp.log(1 + mp.expm1(mp.mpf(epsilon)) / rate)
+            exact += weight * rate * oracle.delta(oracle.blanket_outcomes(masses, j), inner)
+        certificate = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
+        assert certificate.delta_lower <= exact <= certificate.delta_upper
+        assert certificate.delta_upper - certificate.delta_lower <= 0.02 * certificate.delta_upper
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(1, 10**12), st.integers(1, 10**12), st.floats(1e-6, 1.0))
+def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second: int, rate: float) -> None:
+    reports, population = min(first, second), max(first, second)
+    krr = parse_randomizer("krr(k=4, epsilon0=1)")
+    plain = slot_for(ShuffledRound(randomizer=krr, reports=reports))
+    assert reports / 1.0101 - 1 <= plain.reports <= reports
+    assert slot_for(plain) == plain
+    sampled = slot_for(ShuffledRound(randomizer=krr, reports=reports, sampled_from=population))
+    assert sampled.sampled_from is not None
+    assert sampled.reports <= reports
+    assert sampled.reports * population >= reports * sampled.sampled_from  # the rate only rises, in integers
+    if reports > 1000:
+        assert sampled.reports / sampled.sampled_from <= reports / population * 1.0202
+    coin = slot_for(ShuffledRound(randomizer=krr, reports=reports, participation=rate))
+    assert coin.participation is not None
+    assert rate <= coin.participation <= rate * 1.0101
+
+
+@pytest.mark.parametrize("sampled_from", [None, 4000])
+def test_a_slot_dominates_the_rounds_in_it(sampled_from: int | None) -> None:
+    accountant = Accountant()
+    for reports in (1003, 1234, 1777):
+        shuffled = ShuffledRound(
+            randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=reports, sampled_from=sampled_from
+        )
+        slot = slot_for(shuffled)
+        assert slot != shuffled
+        for epsilon in (0.0, 0.05, 0.2):
+            inside = accountant.certify_delta({shuffled: 1}, epsilon=epsilon)
+            outside = accountant.certify_delta({slot: 1}, epsilon=epsilon)
+            assert inside.delta_lower <= outside.delta_upper
+
+
+def test_a_smaller_sample_of_the_same_population_is_no_slot() -> None:
+    """Why the rate is rounded up with the count rounded down: fewer reports at equal population are not dominated."""
+    accountant = Accountant()
+    krr = parse_randomizer("krr(k=4, epsilon0=1)")
+    large = accountant.certify_delta(
+        {ShuffledRound(randomizer=krr, reports=900, sampled_from=1000): 1}, epsilon=0.1
+    )
+    small = accountant.certify_delta(
+        {ShuffledRound(randomizer=krr, reports=20, sampled_from=1000): 1}, epsilon=0.1
+    )
+    assert small.delta_upper < large.delta_lower
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("reports", (0, -1, 10**12 + 1, 1.0, float("nan"), float("inf"), "10", True, None)),
+        ("sampled_from", (0, 9, -5, 10**12 + 1, 20.0)),
+        ("participation", (0, -0.1, 1.1, float("nan"), "x")),
+        ("honest_fraction", (0, -1, 1.01, 0.05, float("inf"))),
+        ("delta0", (-1e-9, 1, float("nan"))),
+        ("analysis", ("clone", "", 3)),
+    ],
+)
+def test_bad_rounds_are_refused_by_field(field: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        arguments = {"randomizer": parse_randomizer("krr(k=3, epsilon0=1)"), "reports": 10, field: value}
+        with pytest.raises(InvalidParameter) as caught:
+            ShuffledRound(**arguments)
+        assert caught.value.field == field
+        assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "krr(k=1, epsilon0=1)",
+        "krr(k=2.5, epsilon0=1)",
+        "krr(k=3, epsilon0=0)",
+        "krr(k=3, epsilon0=-1)",
+        "krr(k=3, epsilon0=30.001)",
+        "krr(k=3, epsilon0=1e309)",
+        "krr(k=3)",
+        "krr(k=3, epsilon0=1, domain=4)",
+        "krr(3, 1)",
+        "krr(k=3, k=4, epsilon0=1)",
+        "krr",
+        "nothing(epsilon0=1)",
+        "hadamard(epsilon0=1, domain=63)",
+        "blh(epsilon0=1, domain=2)",
+        "__import__('os')",
+        "krr(k=3, epsilon0=(lambda: 1)())",
+        "",
+        "(" * 3000,
+        {"kind": "krr", "epsilon0": 1},
+        {"kind": ["krr"]},
+        None,
+        7,
+    ],
+)
+def test_bad_randomizers_are_refused(written: object) -> None:
+    with pytest.raises(InvalidParameter):
+        parse_randomizer(written)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan, math.inf, "1e-6", None])
+def test_bad_delta_is_refused(delta: Any) -> None:
+    with pytest.raises(InvalidParameter, match="delta"):
+        Accountant().certify({}, delta=delta)
+
+
+def test_what_is_written_is_read_back() -> None:
+    for written in ("krr(epsilon0=1.15, k=10)", "blh(epsilon0=0.3)", "hadamard(epsilon0=8, domain=262144)"):
+        randomizer = parse_randomizer(written)
+        assert parse_randomizer(randomizer.describe()) == randomizer
+        assert parse_randomizer(randomizer.to_mapping()) == randomizer
+        shuffled = ShuffledRound(randomizer=randomizer, reports=17, honest_fraction=0.9)
+        assert ShuffledRound.from_mapping(shuffled.to_mapping()) == shuffled
+    with pytest.raises(InvalidParameter, match="colour"):
+        ShuffledRound.from_mapping({"randomizer": "krr(k=3, epsilon0=1)", "reports": 4, "colour": "red"})
