@@ -5,27 +5,41 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from scipy import optimize
 
 from accounting import checks
 from accounting.certificate import Certificate, Interval
-from accounting.composition import Composition, Contour
+from accounting.composition import Composition
 from accounting.errors import InvalidParameter
 from accounting.privacy_loss import from_profile
 from accounting.round_loss import RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound
+from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory
 
 DEFAULT_PRECISION = 1e-3
 
-_MAXIMUM_KINDS_REMEMBERED = 4096
+_MAXIMUM_KINDS_REMEMBERED = 1024
 _MAXIMUM_ROUNDS = 10**7
 _MAXIMUM_EPSILON = 1e6
 # Widths of the smoothing kernels, in units of the root of the precision: of a round's profile, and, tried in
 # turn, of a sum of rounds.
 _PROFILE_SMOOTHING = 0.45
-_SMOOTHINGS = (0.3, 0.08, 0.02, 0.005, 0.00125)
-_RETILTS = 4
-_BISECTIONS = 60
+_SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
+_RETILTS = 12
+_SETTLED = 1  # steps of the grid of tilts
+_NUDGES = 14
+_NOTHING = 1e-320
 _SLACK_STEPS = 80
+
+
+class _Remembered(NamedTuple):
+    """A round's loss, and what compositions asked of its two pairs."""
+
+    loss: RoundLoss
+    upper: LossSpectrum
+    lower: LossSpectrum
 
 
 class Accountant:
@@ -44,7 +58,8 @@ class Accountant:
         self.precision = checks.real("precision", precision, "a number from 1e-6 to 0.1")
         if not 1e-6 <= self.precision <= 0.1:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
-        self._losses: OrderedDict[ShuffledRound, RoundLoss] = OrderedDict()
+        self._spectra = SpectrumMemory()
+        self._losses: OrderedDict[ShuffledRound, _Remembered] = OrderedDict()
 
     def knows(self, shuffled: ShuffledRound) -> bool:
         """Whether the round's privacy loss is in memory."""
@@ -52,7 +67,9 @@ class Accountant:
 
     def adopt(self, shuffled: ShuffledRound, loss: RoundLoss) -> None:
         """Remember a privacy loss computed elsewhere for this round, under the same numerical policy."""
-        self._losses[shuffled] = loss
+        self._losses[shuffled] = _Remembered(
+            loss, LossSpectrum(loss.upper, self._spectra), LossSpectrum(loss.lower, self._spectra)
+        )
         self._losses.move_to_end(shuffled)
         while len(self._losses) > _MAXIMUM_KINDS_REMEMBERED:
             self._losses.popitem(last=False)
@@ -62,6 +79,9 @@ class Accountant:
 
         Guarantee: its pairs enclose the round's privacy profile at every order.
         """
+        return self._remembered(shuffled).loss
+
+    def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
         if shuffled not in self._losses:
             profile = RoundProfile(shuffled, smoothing=_PROFILE_SMOOTHING * math.sqrt(self.precision))
             upper, lower = from_profile(
@@ -152,9 +172,9 @@ class Accountant:
         total = sum(counts.values())
         if total > _MAXIMUM_ROUNDS:
             raise InvalidParameter("count", total, f"at most {_MAXIMUM_ROUNDS} rounds altogether")
-        losses = [(self.privacy_loss(one), count) for one, count in counts.items() if count]
-        above = Composition([(loss.upper, count) for loss, count in losses], "upper")
-        below = Composition([(loss.lower, count) for loss, count in losses], "lower")
+        parts = [(self._remembered(one), count) for one, count in counts.items() if count]
+        above = Composition([(part.upper, count) for part, count in parts], "upper")
+        below = Composition([(part.lower, count) for part, count in parts], "lower")
         return above, below, total
 
     def _epsilon(self, above: Composition, below: Composition, delta: float) -> Interval:
@@ -162,52 +182,14 @@ class Accountant:
         closing in."""
         if above.infinity >= delta:
             return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
-        if above.delta(0.0, above.contour(0.0, 0.01)).value <= delta:
-            return Interval(upper=0.0, lower=0.0)
         interval = Interval(upper=above.largest_loss, lower=0.0)
         for smoothing in _SMOOTHINGS:
-            width = interval.width
-            interval = interval.intersection(self._epsilon_once(above, below, delta, smoothing))
-            if interval.width <= self.precision * interval.upper or interval.width > 0.9 * width:
+            found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(self.precision))
+            interval = interval.intersection(found)
+            # Less smoothing helps only while smoothing is what makes the interval wide.
+            if interval.width <= self.precision * interval.upper or smoothed < 0.3 * interval.width:
                 break
         return interval
-
-    def _epsilon_once(
-        self, above: Composition, below: Composition, delta: float, smoothing: float
-    ) -> Interval:
-        """Bounds on epsilon at delta from one smoothing: tilt to the answer, and again if it turns out
-        elsewhere."""
-        smoothing *= math.sqrt(self.precision)
-        guess = _gaussian_epsilon(above.variance, delta)
-        contour = above.contour(min(guess, above.largest_loss), smoothing)
-        upper = above.largest_loss
-        for _ in range(_RETILTS):
-            found = _first(lambda epsilon: above.delta(epsilon, contour).value <= delta, above.largest_loss)  # noqa: B023 used before the next turn
-            upper = min(upper, found)
-            if abs(found - guess) <= 0.02 * found:
-                break
-            guess = found
-            contour = above.contour(guess, smoothing)
-        lower, slope = self._lower_epsilon(below, contour, delta, upper)
-        at = above.delta(upper, contour)
-        causes = {"truncation": at.truncation / slope, "round_off": 2 * at.round_off / slope}
-        return Interval(upper=upper, lower=min(lower, upper), **causes)
-
-    def _lower_epsilon(
-        self, below: Composition, contour: Contour, delta: float, upper: float
-    ) -> tuple[float, float]:
-        """The largest epsilon found below `upper` at which delta is certainly at least `delta`, and delta's
-        slope there."""
-        reach = min(upper, below.largest_loss)
-        share, high = self.precision / 4, reach
-        while below.delta(low := reach * max(1 - share, 0.0), contour).value < delta:
-            if low == 0:
-                return 0.0, delta / reach
-            high, share = low, share * 2
-        low = high - _first(lambda drop: below.delta(high - drop, contour).value >= delta, high - low)
-        step = 1e-3 * low
-        slope = (below.delta(low, contour).value - below.delta(low + step, contour).value) / max(step, 1e-300)
-        return low, max(slope, 1e-6 * delta / max(low, 1e-12))
 
     def _epsilon_with_slack(
         self, above: Composition, below: Composition, delta: float, slack: float
@@ -241,16 +223,85 @@ def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + 1e-12)
 
 
-def _first(holds: Callable[[float], bool], limit: float) -> float:
-    """A point of `[0, limit]` at which `holds`, near the first one; `limit`, where it is known to hold, if
-    none is found."""
-    low, high = 0.0, limit
-    for _ in range(_BISECTIONS):
-        if high - low <= 1e-9 * high:
+def _epsilon_once(
+    above: Composition, below: Composition, delta: float, smoothing: float
+) -> tuple[Interval, float]:
+    """Bounds on epsilon at delta from one smoothing, and how much of their distance is smoothing.
+
+    Tilts to a guess, and again if the answer turns out elsewhere.
+    """
+    guess = min(_gaussian_epsilon(above.variance, delta), above.largest_loss / 2)
+    upper = above.largest_loss
+    contour = above.contour(guess, smoothing)
+    for _ in range(_RETILTS):
+        found = _beyond(above, contour, delta, guess)
+        upper = min(upper, found)
+        guess, before = found, contour
+        contour = above.contour(guess, smoothing)
+        if abs(contour.tilt - before.tilt) <= _SETTLED:
+            contour = before
             break
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    if upper == 0:
+        return Interval(upper=0.0, lower=0.0), 0.0
+    lower = _before(below, contour, delta, upper)
+    at, nearby = above.delta(upper, contour), above.delta(upper * (1 - 1e-3), contour)
+    slope = max((nearby.value - at.value) / (1e-3 * upper), 1e-6 * delta / upper)
+    causes = {"truncation": at.truncation / slope, "round_off": 2 * at.round_off / slope}
+    return Interval(upper=upper, lower=min(lower, upper), **causes), 2 * at.smoothing / slope
+
+
+def _beyond(above: Composition, contour: Contour, delta: float, guess: float) -> float:
+    """An epsilon, near the smallest, at which the upper bound is at most delta; 0 and the largest loss are
+    candidates."""
+    limit = above.largest_loss
+    if above.delta(0.0, contour).value <= delta:
+        return 0.0
+    root = _root(lambda epsilon: above.delta(epsilon, contour).value, delta, guess, limit)
+    for step in range(_NUDGES):
+        nudged = root * (1 + 1e-9 * 4.0**step)
+        if nudged >= limit:
+            break
+        if above.delta(nudged, contour).value <= delta:
+            return nudged
+    return limit
+
+
+def _before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
+    """An epsilon, near the largest, at which the lower bound is at least delta; 0 when none is found."""
+    if below.delta(0.0, contour).value < delta:
+        share = 1.0  # the tilt suits the answer and may say nothing at 0: look close to the guess
+        while share > 1e-7 and below.delta(guess * (1 - share), contour).value < delta:
+            share /= 2
+        if share <= 1e-7:
+            return 0.0
+        guess *= 1 - share
+    root = _root(lambda epsilon: below.delta(epsilon, contour).value, delta, guess, below.largest_loss)
+    for step in range(_NUDGES):
+        nudged = root * (1 - 1e-9 * 4.0**step)
+        if nudged > 0 and below.delta(nudged, contour).value >= delta:
+            return nudged
+    return 0.0
+
+
+def _root(bound: Callable[[float], float], delta: float, guess: float, limit: float) -> float:
+    """About where a falling bound crosses delta, between 0 and `limit`. Nothing rests on it: both sides look
+    again."""
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(bound(epsilon), _NOTHING) / delta)
+
+    low = high = min(guess, limit)
+    for factor in (0.98, 0.8, 0.5, 0.2, 0.02, 0.0):
+        if excess(low) > 0:
+            break
+        low = guess * factor
+    for factor in (1.02, 1.2, 2.0, 5.0, 50.0, math.inf):
+        if excess(high) <= 0:
+            break
+        high = min(guess * factor, limit)
+    if low >= high or excess(low) <= 0 or excess(high) > 0:
+        return high
+    return float(optimize.brentq(excess, low, high, xtol=1e-9 * high, rtol=1e-9, maxiter=100, disp=False))
 
 
 def _gaussian_epsilon(variance: float, delta: float) -> float:

@@ -16,9 +16,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus, increasing_root, sine_minus
 from accounting.decomposition import Decomposition
+
+BoolArray = npt.NDArray[np.bool_]
 
 # Where the smoothing kernel is cut, in units of 1/tau: exp(-26^2/8) is far below every error that is
 # reported.
@@ -27,6 +30,9 @@ _CUT = 5.2
 _LOBE_CUT = 11.0
 _BLOCK_ELEMENTS = 1 << 19
 _UNBOUNDED = 500.0
+# A report of a component is overwhelming when its tilted weight has fallen by this exponent.
+_OVERWHELMING = 12.0
+_MAXIMUM_PATTERNS = 8
 _E = float(np.e)
 
 
@@ -71,8 +77,7 @@ def blanket_profile(
     atoms = law.atoms(excess)
     alive = atoms.max(axis=1, initial=0.0) > 0
     if np.any(alive):
-        tilt = _tilt(law, reports, excess[alive], atoms[alive])
-        above, below = _integrate(tilt, reports, smoothing)
+        above, below = _hidden_profile(law, reports, excess[alive], smoothing)
         upper[alive] += above
         lower[alive] += below
     return ProfileBounds(upper, lower)
@@ -93,13 +98,29 @@ def chernoff_log_profile(decomposition: Decomposition, reports: int, excess: Flo
 
 
 class _Law(NamedTuple):
-    """The law of G on the components that other users hide: masses, the leftover, and `sum(a - b)`."""
+    """The law of G on the components that other users hide: masses, the leftover, and `sum(a - b)`.
+
+    `dropped` is the mass of components left out: the law is then of total mass `1 - dropped`.
+    """
 
     difference: FloatArray
     b: FloatArray
     c: FloatArray
     leftover: float
     imbalance: float
+    dropped: float = 0.0
+
+    def without(self, left_out: BoolArray) -> _Law:
+        """The part of the law on the other components."""
+        kept = ~left_out
+        return _Law(
+            self.difference[kept],
+            self.b[kept],
+            self.c[kept],
+            self.leftover,
+            self.imbalance - float(self.difference[left_out].sum()),
+            self.dropped + float(self.c[left_out].sum()),
+        )
 
     def atoms(self, excess: FloatArray) -> FloatArray:
         """Values of G, shape (orders, components): `(a - b - excess b) / c`."""
@@ -118,6 +139,59 @@ def _split(decomposition: Decomposition, excess: FloatArray) -> tuple[_Law, Floa
     return _Law(
         difference[hidden], b[hidden], decomposition.c[hidden], decomposition.leftover, imbalance
     ), bare
+
+
+def _hidden_profile(
+    law: _Law, reports: int, excess: FloatArray, smoothing: float
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components.
+
+    Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
+    report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
+    with the bound of `_left_out`.
+    """
+    atoms = law.atoms(excess)
+    tilt = _tilt(law, reports, excess, atoms)
+    patterns, rows = np.unique(tilt.theta[:, None] * atoms < -_OVERWHELMING, axis=0, return_inverse=True)
+    if len(patterns) > _MAXIMUM_PATTERNS:
+        return _integrate(tilt, reports, smoothing)
+    upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+    whole = np.zeros(len(excess), dtype=np.bool_)
+    for number, left_out in enumerate(patterns):
+        chosen = rows.ravel() == number
+        if not np.any(left_out):
+            whole |= chosen
+            continue
+        part = law.without(left_out)
+        shorter = _tilt(part, reports, excess[chosen], part.atoms(excess[chosen]))
+        above, below = _integrate(shorter, reports, smoothing)
+        rest = _left_out(law, left_out, reports, excess[chosen], shorter.theta)
+        upper[chosen], lower[chosen] = above + rest, below
+        whole[chosen] = rest > 1e-6 * above
+    if np.any(whole):
+        part_of = _Tilt(*(column[whole] for column in tilt))
+        upper[whole], lower[whole] = _integrate(part_of, reports, smoothing)
+    return upper, lower
+
+
+def _left_out(
+    law: _Law, left_out: BoolArray, reports: int, excess: FloatArray, theta: FloatArray
+) -> FloatArray:
+    """Bound on what outcomes with a report of a left out component add: the union over users, each by
+    Chernoff."""
+    atoms = law.atoms(excess)
+    bound = np.full_like(excess, np.inf)
+    for stretch in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0):
+        rate = stretch * theta
+        exponents = rate[:, None] * atoms
+        top = np.maximum(exponents.max(axis=1), 0.0)
+        masses = law.c * np.exp(exponents - top[:, None])
+        total = np.log(masses.sum(axis=1) + law.leftover * np.exp(-top)) + top
+        with np.errstate(divide="ignore"):
+            single = np.log((law.c * np.exp(exponents))[:, left_out].sum(axis=1))
+        bound = np.minimum(bound, np.exp(np.minimum((reports - 1) * total + single, 700.0)) / (rate * _E))
+    result: FloatArray = bound * (1 + 1e-9 + 64 * UNIT_ROUND_OFF * reports)
+    return result
 
 
 def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> _Tilt:
@@ -168,9 +242,11 @@ def _log_mass(
     exponents = theta[:, None] * atoms
     curvature = (law.c * expm1_minus(np.minimum(exponents, 700.0))).sum(axis=1)
     linear = theta * (law.imbalance - excess * law.b.sum())
-    log_mass = n * np.log1p(np.maximum(linear + curvature, -0.99))
+    log_mass = n * np.log1p(np.maximum(linear + curvature - law.dropped, -0.99))
     magnitude = (law.c * np.abs(np.expm1(np.minimum(exponents, 700.0)))).sum(axis=1)
-    relative = UNIT_ROUND_OFF * (16 * (np.abs(linear) + curvature) + 8 * magnitude + 4 * law.c.size * theta)
+    relative = UNIT_ROUND_OFF * (
+        16 * (np.abs(linear) + curvature) + 8 * (magnitude + law.dropped) + 4 * law.c.size * theta
+    )
     # At large tilts the sum is dominated by its largest terms: take the plain logarithm there.
     top = np.maximum(exponents.max(axis=1), 0.0)
     plain = top + np.log((law.c * np.exp(exponents - top[:, None])).sum(axis=1) + law.leftover * np.exp(-top))

@@ -85,7 +85,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
     listed = (p > 0) | (q > 0)
     errors = np.append(UNIT_ROUND_OFF * (32 + 4 * magnitude), np.full(int(bare.sum()), 32 * UNIT_ROUND_OFF))
-    # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative error.
+    # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative
+    # error.
     vague = errors > _VAGUE
     unsure = float(np.maximum(p, q)[vague].sum()) + float((np.maximum(p, q) * errors)[vague].sum())
     relative_error = float(errors[~vague].max(initial=0.0))

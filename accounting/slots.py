@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from accounting.shuffling import ShuffledRound
+from accounting.shuffling import ShuffledRound, honest_share
 
 #: Neighbouring grid points are this factor apart.
 GRID_RATIO = 1.01
@@ -24,6 +24,8 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     Source: docs/theory.md, "The slot rule".
     """
     reports = _grid_below(shuffled.reports)
+    if honest_share(shuffled.honest_fraction, reports) < 1:
+        return shuffled  # rounding down would leave nobody honest
     if shuffled.participation is not None:
         return dataclasses.replace(
             shuffled, reports=reports, participation=_rate_above(shuffled.participation)

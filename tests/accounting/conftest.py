@@ -24,7 +24,7 @@ class Oracle:
     def blanket_outcomes(self, masses: Decomposition, reports: int) -> list[Outcome]:
         """Masses under both inputs of every multiset of components that `reports` users can show."""
         a, b, c = ([mp.mpf(float(x)) for x in column] for column in (masses.a, masses.b, masses.c))
-        c.append(1 - mp.fsum(c))
+        c.append(max(1 - mp.fsum(c), mp.mpf(0)))
         a.append(mp.mpf(0))
         b.append(mp.mpf(0))
         outcomes = []
@@ -46,7 +46,8 @@ class Oracle:
         return outcomes
 
     def product_epsilon(self, parts: Sequence[list[Outcome]], delta: float) -> float:
-        """Smallest epsilon >= 0 of independent rounds, every combination of outcomes listed, in double precision."""
+        """Smallest epsilon >= 0 of independent rounds, every combination of outcomes listed, in double
+        precision."""
         p, q = self.product(parts)
         low, high = 0.0, 64.0
         if np.maximum(p - q, 0).sum() <= delta:

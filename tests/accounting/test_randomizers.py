@@ -22,7 +22,8 @@ def _krr(k: int, epsilon0: float) -> Table:
 
 
 def _unary(domain: int, keep: float, flip: float) -> Table:
-    """Every bit vector; the user's own bit is set with probability `keep`, any other with probability `flip`."""
+    """Every bit vector; the user's own bit is set with probability `keep`, any other with probability
+    `flip`."""
     table = []
     for bits in itertools.product((0, 1), repeat=domain):
         row = []
@@ -54,7 +55,8 @@ def _blh(domain: int, epsilon0: float) -> Table:
 
 
 def _hadamard(domain: int, epsilon0: float) -> Table:
-    """Outputs where row x of the Sylvester matrix is positive are e times as likely; row 0, all positive, is nobody's."""
+    """Outputs where row x of the Sylvester matrix is positive are e times as likely; row 0, all positive, is
+    nobody's."""
     e = math.exp(epsilon0)
     return [
         tuple((1 if (y & x).bit_count() % 2 else e) * 2 / (e + 1) / domain for x in range(1, domain))

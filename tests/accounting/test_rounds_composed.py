@@ -1,4 +1,5 @@
-"""The sum over rounds, against brute force over all outcomes and against Gaussians, whose composition is known."""
+"""The sum over rounds, against brute force over all outcomes and against Gaussians, whose composition is
+known."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from accounting import Accountant, RoundLoss, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.privacy_loss import from_profile
+from accounting.spectrum import LossSpectrum, SpectrumMemory
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -71,7 +73,8 @@ def test_small_rounds_composed_lie_in_the_interval(
 def test_one_round_of_any_parameters_lies_in_the_interval(
     epsilon0: float, reports: int, k: int, delta: float, kind: str
 ) -> None:
-    """The pair of one round and its profile, evaluated directly at the certified ends with a much finer kernel."""
+    """The pair of one round and its profile, evaluated directly at the certified ends with a much finer
+    kernel."""
     extra = f", k={k}" if kind == "krr" else ""
     shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports)
     certificate = Accountant().certify({shuffled: 1}, delta=delta)
@@ -106,7 +109,8 @@ def _gaussian_delta(mu: float, epsilon: float) -> mp.mpf:
     [(1800, 1e-14, 11.47662), (1800, 1e-6, None), (1, 1e-6, None), (50, 1e-30, None), (100_000, 1e-9, None)],
 )
 def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> None:
-    """1,800 Gaussian rounds of sigma 30 at delta 1e-14 need 11.47662; accountants in use report as little as 11.18."""
+    """1,800 Gaussian rounds of sigma 30 at delta 1e-14 need 11.47662; accountants in use report as little as
+    11.18."""
     mp.mp.dps = 60
     total = math.sqrt(rounds) / 30
     low, high = 0.0, total * total + 16 * total
@@ -168,7 +172,10 @@ def test_intervals_are_as_narrow_as_asked(rounds: int, delta: float) -> None:
 def test_sides_are_kept_under_any_contour() -> None:
     """A bound holds on every contour, suited to its epsilon or not."""
     loss = Accountant().privacy_loss(_round("krr(k=5, epsilon0=1)", 2000))
-    above, below = Composition([(loss.upper, 7)], "upper"), Composition([(loss.lower, 7)], "lower")
+    above, below = (
+        Composition([(LossSpectrum(loss.upper, SpectrumMemory()), 7)], "upper"),
+        Composition([(LossSpectrum(loss.lower, SpectrumMemory()), 7)], "lower"),
+    )
     best_upper, best_lower = math.inf, 0.0
     for aimed in (0.0, 0.05, 0.2, 0.4, 1.0):
         for smoothing in (0.3, 0.05, 0.01):

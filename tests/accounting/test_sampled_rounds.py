@@ -51,7 +51,8 @@ def _delta(p: Counter[tuple[int, ...]], q: Counter[tuple[int, ...]], epsilon: fl
 @pytest.mark.parametrize(("k", "users", "sample"), [(2, 4, 2), (2, 5, 3), (3, 4, 2), (3, 3, 3), (2, 4, 1)])
 @pytest.mark.parametrize("epsilon0", [0.5, 1.5, 3.0])
 def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, epsilon0: float) -> None:
-    """Every dataset of the others, both directions, sampled and unsampled: the true divergence stays below the bound."""
+    """Every dataset of the others, both directions, sampled and unsampled: the true divergence stays below
+    the bound."""
     mp.mp.dps = 40
     table = _krr_table(k, epsilon0)
     shuffled = ShuffledRound(
@@ -68,7 +69,8 @@ def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, eps
 
 
 def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: Any) -> None:
-    """Every number of honest users in the sample, with its own rate: `sum_j Pr[j] s_j H^(j)(1 + (e^eps - 1)/s_j)`."""
+    """Every number of honest users in the sample, with its own rate: `sum_j Pr[j] s_j H^(j)(1 + (e^eps -
+    1)/s_j)`."""
     population, sample, fraction = 20, 8, 0.7
     honest = 14
     shuffled = ShuffledRound(
@@ -126,7 +128,8 @@ def test_a_slot_dominates_the_rounds_in_it(sampled_from: int | None) -> None:
 
 
 def test_a_smaller_sample_of_the_same_population_is_no_slot() -> None:
-    """Why the rate is rounded up with the count rounded down: fewer reports at equal population are not dominated."""
+    """Why the rate is rounded up with the count rounded down: fewer reports at equal population are not
+    dominated."""
     accountant = Accountant()
     krr = parse_randomizer("krr(k=4, epsilon0=1)")
     large = accountant.certify_delta(

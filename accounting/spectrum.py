@@ -1,0 +1,199 @@
+"""One round's privacy loss under exponential tilts: moments, and the characteristic function on a contour.
+
+Everything computed here is remembered for as long as the round is, because compositions that differ by one
+round ask for the same again: tilts lie on a geometric grid for that reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft
+
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.privacy_loss import IndexArray, PrivacyLossDistribution
+
+ComplexArray = npt.NDArray[np.complex128]
+
+#: Neighbouring tilts are this factor apart.
+TILT_RATIO = 1.05
+_STEEP = 500.0
+_TILTS_REMEMBERED = 64
+_NODES_REMEMBERED = 6_000_000  # of 24 bytes each
+
+
+class Contour(NamedTuple):
+    """The nodes `theta + i k step`, `0 <= k < nodes`, with `step = 2 pi / period`, and the smoothing they
+    allow."""
+
+    tilt: int  # theta = TILT_RATIO ** tilt
+    period: float
+    smoothing: float  # tau, in units of loss
+    nodes: int
+    # Bound on the sum of |characteristic function| * step between the last node and the smoothing's cut; None
+    # when the nodes reach the cut.
+    skipped: float | None
+
+    @property
+    def theta(self) -> float:
+        """Real part of the nodes."""
+        return TILT_RATIO**self.tilt
+
+    @property
+    def step(self) -> float:
+        """Distance of the nodes."""
+        return 2 * math.pi / self.period
+
+
+@dataclass(frozen=True, eq=False)
+class Tilted:
+    """A round's finite losses weighted by `exp(theta loss)`.
+
+    Attributes:
+        index: lattice positions of the losses, negative ones included, ascending.
+        weights: probabilities of these losses under the tilt.
+        log_mass: `log E[exp(theta L)]` over the finite losses.
+        log_mass_error: bound on its round-off.
+        mean, deviation: moments under the tilt.
+        core: variance of the losses within two deviations, times their probability squared.
+    """
+
+    index: IndexArray
+    weights: FloatArray
+    log_mass: float
+    log_mass_error: float
+    mean: float
+    deviation: float
+    core: float
+
+
+class Spectrum(NamedTuple):
+    """Characteristic function of a tilted loss at a contour's nodes, arrays of shape (nodes,)."""
+
+    log_modulus: FloatArray
+    phase: FloatArray
+    relative_error: FloatArray  # bound on the error of the value, in units of its modulus as given
+
+
+class SpectrumMemory:
+    """Spectra that were asked for lately, bounded in the nodes they hold together."""
+
+    def __init__(self) -> None:
+        self._spectra: OrderedDict[tuple[LossSpectrum, Contour], Spectrum] = OrderedDict()
+        self._nodes = 0
+
+    def get(self, pair: LossSpectrum, contour: Contour) -> Spectrum:
+        """The spectrum of a pair on a contour, computed unless it is remembered."""
+        key = (pair, contour)
+        if key in self._spectra:
+            self._spectra.move_to_end(key)
+            return self._spectra[key]
+        spectrum = self._spectra[key] = _spectrum(pair.tilted(contour.tilt), pair.pair.spacing, contour)
+        self._nodes += contour.nodes
+        while self._nodes > _NODES_REMEMBERED:
+            (_, oldest), _ = self._spectra.popitem(last=False)
+            self._nodes -= oldest.nodes
+        return spectrum
+
+
+class LossSpectrum:
+    """The tilts and spectra of one pair, remembered; spectra in a memory that pairs share."""
+
+    def __init__(self, pair: PrivacyLossDistribution, memory: SpectrumMemory) -> None:
+        self.pair = pair
+        self._memory = memory
+        self.variance = pair.variance()
+        self._tilts: dict[int, Tilted] = {}
+        self._log_masses: dict[float, float] = {}
+
+    def tilted(self, tilt: int) -> Tilted:
+        """The losses under the tilt `TILT_RATIO ** tilt`."""
+        if tilt not in self._tilts:
+            if len(self._tilts) >= _TILTS_REMEMBERED:
+                self._tilts.clear()
+            self._tilts[tilt] = _tilted(self.pair, TILT_RATIO**tilt)
+        return self._tilts[tilt]
+
+    def log_mass(self, theta: float) -> float:
+        """`log E[exp(theta L)]` for any real theta, up to round-off."""
+        if theta not in self._log_masses:
+            if len(self._log_masses) >= _TILTS_REMEMBERED:
+                self._log_masses.clear()
+            self._log_masses[theta] = _tilted(self.pair, theta).log_mass
+        return self._log_masses[theta]
+
+    def on(self, contour: Contour) -> Spectrum:
+        """The characteristic function at the contour's nodes."""
+        return self._memory.get(self, contour)
+
+
+def _tilted(pair: PrivacyLossDistribution, theta: float) -> Tilted:
+    x, p, q = pair.losses, pair.p, pair.q
+    index = np.concatenate([-pair.index[::-1], [0], pair.index])
+    if x.size and max(theta, -1 - theta) * x[-1] > _STEEP:
+        with np.errstate(divide="ignore"):
+            log_masses = np.log(np.concatenate([q[::-1], [pair.zero], p])) + theta * index * pair.spacing
+        top = float(log_masses.max())
+        weights = np.exp(log_masses - top)
+        total = float(weights.sum())
+        log_mass = top + math.log(total)
+        magnitude = 32 + abs(top) + 2 * abs(theta) * float(x[-1])
+    else:
+        up, down = np.expm1(theta * x), np.expm1(-theta * x)
+        weights = np.concatenate([(q * (1 + down))[::-1], [pair.zero], p * (1 + up)])
+        total = float(weights.sum())
+        log_mass = math.log1p(float((p * up + q * down).sum()) - pair.infinity)
+        # Masses and losses are given to a few units each, which their terms inherit; sums are pairwise.
+        terms = p * np.abs(up) + q * np.abs(down)
+        magnitude = float((terms * (32 + abs(theta) * x)).sum()) / total + abs(log_mass)
+    weights = weights / total
+    signed = index * pair.spacing
+    mean = float((weights * signed).sum())
+    square = weights * (signed - mean) ** 2
+    deviation = math.sqrt(float(square.sum()))
+    near = np.abs(signed - mean) <= 2 * deviation * (1 - 1e-9)
+    mass = float(weights[near].sum())
+    drift = float((weights * (signed - mean))[near].sum())
+    core = max(float(square[near].sum()) * mass - drift * drift, 0.0)
+    return Tilted(index, weights, log_mass, 4 * UNIT_ROUND_OFF * magnitude, mean, deviation, core)
+
+
+def _spectrum(tilted: Tilted, spacing: float, contour: Contour) -> Spectrum:
+    """The characteristic function by a chirp transform, and a bound on its error.
+
+    Node k turns lattice position j by `2 j k` times one angle, and `2 j k = j^2 + k^2 - (k - j)^2`. The angle
+    is kept in units of `2^-64` turns, in integers that wrap around, so these squares are exact however large.
+    """
+    first, span = int(tilted.index[0]), int(tilted.index[-1] - tilted.index[0]) + 1
+    nodes = contour.nodes
+    angle = np.uint64(round(Fraction(spacing) / Fraction(contour.period) * 2**63))
+    reach = np.arange(max(span, nodes), dtype=np.uint64)
+    chirp = _turn(reach * reach * angle)
+    size = fft.next_fast_len(span + nodes - 1)
+    dense = np.zeros(span)
+    dense[tilted.index - first] = tilted.weights
+    kernel = np.zeros(size, dtype=np.complex128)
+    kernel[:nodes] = chirp[:nodes].conj()
+    kernel[size - span + 1 :] = chirp[1:span][::-1].conj()
+    convolved = fft.ifft(fft.fft(dense * chirp[:span], size) * fft.fft(kernel))[:nodes]
+    # The turn by k^2 and by the first position's phase, in one.
+    values = convolved * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
+    norm = float(np.sqrt((tilted.weights**2).sum()))
+    noise = UNIT_ROUND_OFF * (8 * math.log2(size) * norm * math.sqrt(size) + 16) + 2.0**-61 * nodes * span
+    modulus = np.maximum(np.abs(values), noise)
+    # A value lost in noise is given the noise's modulus: off by at most twice that.
+    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), 2 * noise / modulus)
+
+
+def _turn(angle: npt.NDArray[np.uint64]) -> ComplexArray:
+    """`exp(i angle)` for angles in units of `2^-64` turns."""
+    radians = angle.astype(np.float64) * (2 * math.pi / 2**64)
+    turned = np.empty(radians.shape, dtype=np.complex128)
+    turned.real, turned.imag = np.cos(radians), np.sin(radians)
+    return turned
