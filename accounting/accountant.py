@@ -22,7 +22,7 @@ DEFAULT_PRECISION = 1e-3
 
 _MAXIMUM_KINDS_REMEMBERED = 1024
 _MAXIMUM_ROUNDS = 10**7
-_MAXIMUM_EPSILON = 1e6
+_MAXIMUM_EPSILON = 1e9
 # Widths of the smoothing kernels, in units of the root of the precision: of a round's profile, and, tried in
 # turn, of a sum of rounds.
 _PROFILE_SMOOTHING = 0.45
@@ -133,7 +133,7 @@ class Accountant:
         the wanted width of epsilon makes of it.
 
         Raises:
-            InvalidParameter: epsilon is negative, not finite or beyond 1e6, or a count is not a whole number
+            InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
                 from 0.
         """
         expected = f"a number from 0 to {_MAXIMUM_EPSILON:g}"

@@ -23,13 +23,13 @@ from accounting.decomposition import Decomposition
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Where the smoothing kernel is cut, in units of 1/tau: exp(-26^2/8) is far below every error that is
-# reported.
+# Where the smoothing kernel is cut, in units of 1/tau; what is cut is part of the bounds.
 _CUT = 5.2
 # Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
 _LOBE_CUT = 11.0
 _BLOCK_ELEMENTS = 1 << 19
 _UNBOUNDED = 500.0
+_FLOOR = 1e-15  # of the modulus of a characteristic function, about its absolute round-off
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
 _MAXIMUM_PATTERNS = 8
@@ -132,7 +132,7 @@ def _split(decomposition: Decomposition, excess: FloatArray) -> tuple[_Law, Floa
     """The law on hidden components, and what the others contribute: `sum of (a - (1 + excess) b)_+`, shape
     (orders,)."""
     hidden = decomposition.c > 0
-    difference, b = decomposition.a - decomposition.b, decomposition.b
+    difference, b = decomposition.difference, decomposition.b
     bare = np.maximum(difference[~hidden] - excess[:, None] * b[~hidden], 0.0).sum(axis=1)
     # Without unhidden components a and b both sum to 1, and their difference to exactly 0.
     imbalance = 0.0 if np.all(hidden) else -float(difference[~hidden].sum())
@@ -171,7 +171,9 @@ def _hidden_profile(
     if np.any(whole):
         part_of = _Tilt(*(column[whole] for column in tilt))
         upper[whole], lower[whole] = _integrate(part_of, reports, smoothing)
-    return upper, lower
+    lost = ~(np.isfinite(upper) & np.isfinite(lower))
+    crude = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 0.0)) / (tilt.theta * _E * reports)
+    return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 
 def _left_out(
@@ -187,9 +189,10 @@ def _left_out(
         top = np.maximum(exponents.max(axis=1), 0.0)
         masses = law.c * np.exp(exponents - top[:, None])
         total = np.log(masses.sum(axis=1) + law.leftover * np.exp(-top)) + top
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             single = np.log((law.c * np.exp(exponents))[:, left_out].sum(axis=1))
-        bound = np.minimum(bound, np.exp(np.minimum((reports - 1) * total + single, 700.0)) / (rate * _E))
+            found = np.exp(np.minimum((reports - 1) * total + single, 700.0)) / (rate * _E)
+        bound = np.minimum(bound, found)
     result: FloatArray = bound * (1 + 1e-9 + 64 * UNIT_ROUND_OFF * reports)
     return result
 
@@ -250,8 +253,8 @@ def _log_mass(
     # At large tilts the sum is dominated by its largest terms: take the plain logarithm there.
     top = np.maximum(exponents.max(axis=1), 0.0)
     plain = top + np.log((law.c * np.exp(exponents - top[:, None])).sum(axis=1) + law.leftover * np.exp(-top))
-    steep = (top > 1.0) | (plain < -0.5)
-    steep_error = UNIT_ROUND_OFF * (16 * law.c.size + 4 * np.abs(exponents).max(axis=1))
+    steep = (top > 30.0) | (plain < -0.5)
+    steep_error = UNIT_ROUND_OFF * (16 * law.c.size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
     error = np.where(steep, steep_error, relative / np.exp(np.minimum(plain, 0)))
     return np.where(steep, n * plain, log_mass), n * error
 
@@ -275,7 +278,9 @@ def _integrate(tilt: _Tilt, reports: int, smoothing: float) -> tuple[FloatArray,
     end = last * step
     gain = np.exp(theta**2 * tau**2 / 2)
     beyond = np.where(short, np.maximum(end, np.pi / tilt.reach), end)
-    tail = gain * np.exp(-(beyond**2) * tau**2 / 2) * (1 / beyond**2 + tau**2) / (beyond * tau**2) / np.pi
+    # The first node beyond counts with its whole step.
+    tail = gain * np.exp(-(beyond**2) * tau**2 / 2) * (1 / beyond**2 + tau**2) / np.pi
+    tail *= 1 / (beyond * tau**2) + step
     rate = 2 * deviation**2 / np.pi**2
     skipped = gain * np.exp(-rate * end**2) * (1 / end**2 + tau**2) / (2 * rate * end) / np.pi
     truncation = tail + np.where(short, skipped, 0.0)
@@ -374,7 +379,7 @@ def _node_sums(
         rotated = ((theta**2 - u**2) * cosine + 2 * theta * u * np.sin(phase)) / radius**2
         upper[rows] = (weight * rotated).sum(axis=1)
         lower[rows] = (weight * (rotated - tau_rows**2 * cosine)).sum(axis=1)
-        relative = 32 + 8 * reports * spread + 4 * np.abs(phase) + 4 * np.abs(exponent)
+        relative = 32 + 8 * reports * spread * np.exp(-real) + 4 * np.abs(phase) + 4 * np.abs(exponent)
         error[rows] = UNIT_ROUND_OFF * (weight * relative * (1 / radius + tau_rows**2)).sum(axis=1)
     return upper, lower, error
 
@@ -398,5 +403,8 @@ def _log_characteristic(
         drop += weight * (half_sine * half_sine)
         turn += weight * sine_less
     x = -2 * drop
-    modulus = np.maximum(2 * x + x * x + turn * turn, -1 + 1e-16)
-    return 0.5 * np.log1p(modulus), np.arctan2(turn, 1 + x)
+    square = 2 * x + x * x + turn * turn  # modulus squared, minus 1
+    near = square > -0.5
+    modulus = np.maximum(np.hypot(1 + x, turn), _FLOOR)
+    log_modulus = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(modulus))
+    return log_modulus, np.arctan2(turn, 1 + x)

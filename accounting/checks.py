@@ -9,6 +9,7 @@ from typing import cast
 from accounting.errors import InvalidParameter
 
 MAXIMUM_REPORTS = 10**12
+MINIMUM_EPSILON0 = 1e-9
 MAXIMUM_EPSILON0 = 30.0
 
 
@@ -32,9 +33,9 @@ def real(field: str, value: object, expected: str) -> float:
 
 def local_epsilon(value: object, field: str = "epsilon0") -> float:
     """`value` as a local privacy parameter, in nats."""
-    expected = f"a number above 0 and at most {MAXIMUM_EPSILON0:g}"
+    expected = f"a number from {MINIMUM_EPSILON0:g} to {MAXIMUM_EPSILON0:g}"
     number = real(field, value, expected)
-    if 0 < number <= MAXIMUM_EPSILON0:
+    if MINIMUM_EPSILON0 <= number <= MAXIMUM_EPSILON0:
         return number
     raise InvalidParameter(field, value, expected)
 

@@ -31,6 +31,7 @@ _TILT_STEPS = 600
 # Saddle points of losses beyond this share of the largest one would tilt all mass into one atom.
 _NEAR_THE_END = 0.999
 _TINY = 1e-100
+_WIDEST = 3.0  # of the smoothing, in units of 1/theta
 # Rates at which tails of the tilted loss are bounded, in units of the tilt.
 _CHERNOFF_RATES = (0.5, 1.0, 2.0, 4.0)
 
@@ -74,11 +75,13 @@ class Composition:
     def __init__(self, parts: Sequence[tuple[LossSpectrum, int]], side: Side) -> None:
         self.side = side
         self._parts = [(one, count) for one, count in parts if count > 0]
+        self.rounds = sum(count for _, count in self._parts)
         infinities = [(one.pair.infinity, count) for one, count in self._parts]
         certain = any(mass >= 1 for mass, _ in infinities)
         log_finite = 0.0 if certain else math.fsum(count * math.log1p(-mass) for mass, count in infinities)
         self.infinity = 1.0 if certain else -math.expm1(log_finite)
-        self.largest_loss = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
+        largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
+        self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
         self.variance = math.fsum(count * one.variance for one, count in self._parts)
         self._log_masses: dict[float, float] = {}
         self._contour: Contour | None = None
@@ -97,7 +100,7 @@ class Composition:
         period = _on_grid(max(falling, abs(mean - epsilon) + 14 * deviation), up=True)
         # A smoothing of tau moves epsilon by about theta tau^2 / 2.
         width = min(deviation, math.sqrt(epsilon / theta)) if epsilon > 0 else deviation
-        tau = _on_grid(smoothing * max(width, 0.5 / theta), up=False)
+        tau = _on_grid(min(smoothing * max(width, 0.5 / theta), _WIDEST / theta), up=False)
         limit, rate = _lobe(tilted)
         lobe = _LOBE_CUT / math.sqrt(2 * rate) if rate > 0 else math.inf
         # Where the lobe is short, less smoothing costs nothing: take the least that is cut before the limit.
@@ -119,6 +122,8 @@ class Composition:
         cosine, sine = np.cos(turn), np.sin(turn)
         total = float((on.coefficients.real * cosine + on.coefficients.imag * sine).sum())
         distance = abs(float((on.kernel_distance.real * cosine + on.kernel_distance.imag * sine).sum()))
+        if not (math.isfinite(total) and math.isfinite(on.noise)):
+            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)  # a contour that says nothing
         scale = math.exp(min(on.log_mass - epsilon * contour.theta, 700.0))
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)
@@ -197,7 +202,8 @@ class Composition:
         if contour.skipped is None:
             return kernel(end) * math.exp(-(end**2) * tau**2 / 2) / (end * tau**2) / math.pi
         cut = max(_CUT / tau, end)
-        tail = kernel(cut) * math.exp(-(cut**2) * tau**2 / 2) / (cut * tau**2)
+        # The first node beyond the cut counts with its whole step.
+        tail = kernel(cut) * math.exp(-(cut**2) * tau**2 / 2) * (1 / (cut * tau**2) + contour.step)
         return (contour.skipped * kernel(end) + tail) / math.pi
 
     def _alias(self, epsilon: float, contour: Contour, log_mass: float) -> float:

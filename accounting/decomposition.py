@@ -34,6 +34,8 @@ class Decomposition:
     most 1; the rest is a leftover component on which the differing user never falls). Arrays have shape
     (components,) and are read-only.
 
+    `difference` is `a - b`, given where it is known to more digits than the two tell.
+
     Guarantee: the round of n users is dominated by the pair whose hockey-stick divergence is
     `E[(G_1 + ... + G_n)_+] / n` with i.i.d. `G = (a_j - e^eps b_j) / c_j` with probability `c_j`, else 0,
     provided `a`, `b` and `c` come from a decomposition as above.
@@ -47,9 +49,12 @@ class Decomposition:
     a: FloatArray
     b: FloatArray
     c: FloatArray
+    difference: FloatArray = None  # type: ignore[assignment]  # a - b, always an array once constructed
 
     def __post_init__(self) -> None:
-        for name in ("a", "b", "c"):
+        if self.difference is None:
+            object.__setattr__(self, "difference", np.asarray(self.a) - np.asarray(self.b))
+        for name in ("a", "b", "c", "difference"):
             masses = np.array(getattr(self, name), dtype=np.float64)
             masses.setflags(write=False)
             object.__setattr__(self, name, masses)
@@ -57,13 +62,15 @@ class Decomposition:
                 raise InvalidParameter(name, masses.shape, f"a vector of 1 to {_MAXIMUM_COMPONENTS} masses")
             if masses.shape != self.a.shape:
                 raise InvalidParameter(name, masses.shape, f"as many masses as a has, {self.a.size}")
-            if not np.all(np.isfinite(masses)) or np.any(masses < 0):
+            if not np.all(np.isfinite(masses)) or (name != "difference" and np.any(masses < 0)):
                 raise InvalidParameter(name, masses.tolist(), "masses that are finite and not negative")
         for name, total in (("a", math.fsum(self.a)), ("b", math.fsum(self.b))):
             if abs(total - 1) > _SUM_TOLERANCE:
                 raise InvalidParameter(name, total, "masses that sum to 1")
         if math.fsum(self.c) > 1 + _SUM_TOLERANCE:
             raise InvalidParameter("c", math.fsum(self.c), "masses that sum to at most 1")
+        if np.any(np.abs(self.difference - (self.a - self.b)) > _SUM_TOLERANCE):
+            raise InvalidParameter("difference", self.difference.tolist(), "the differences a - b")
 
     @property
     def leftover(self) -> float:
@@ -72,7 +79,7 @@ class Decomposition:
 
     def swapped(self) -> Decomposition:
         """The decomposition of the pair in the other direction: `a` and `b` exchanged."""
-        return Decomposition(self.b, self.a, self.c)
+        return Decomposition(self.b, self.a, self.c, -self.difference)
 
     def is_symmetric(self) -> bool:
         """Whether exchanging `a` and `b` only renames components, so that both directions have the same
@@ -89,17 +96,17 @@ class Decomposition:
             divergence.
         """
         ratios: dict[tuple[float, float], list[float]] = {}
-        for a, b, c in zip(self.a.tolist(), self.b.tolist(), self.c.tolist(), strict=True):
+        columns = (self.a.tolist(), self.b.tolist(), self.c.tolist(), self.difference.tolist())
+        for a, b, c, difference in zip(*columns, strict=True):
             if a == b == 0.0:
                 continue  # hides nothing and reveals nothing: part of the leftover
             key = (a / c, b / c) if c > 0 else (math.inf if a > 0 else 0.0, math.inf if b > 0 else 0.0)
             if c == 0 and a > 0 and b > 0:
                 key = (-a, b)  # ratios of unhidden components stay apart: they are never joined
-            sums = ratios.setdefault(key, [0.0, 0.0, 0.0])
-            for position, mass in enumerate((a, b, c)):
+            sums = ratios.setdefault(key, [0.0, 0.0, 0.0, 0.0])
+            for position, mass in enumerate((a, b, c, difference)):
                 sums[position] += mass
-        a_masses, b_masses, c_masses = zip(*ratios.values(), strict=True)
-        return Decomposition(np.array(a_masses), np.array(b_masses), np.array(c_masses))
+        return Decomposition(*(np.array(column) for column in zip(*ratios.values(), strict=True)))
 
 
 def product(parts: Sequence[Decomposition]) -> Decomposition:
@@ -146,6 +153,7 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
         np.append(participation * part.a, silence),
         np.append(participation * part.b, silence),
         np.append(participation * part.c, silence),
+        np.append(participation * part.difference, 0.0),
     )
 
 

@@ -20,6 +20,7 @@ from accounting.decomposition import Decomposition
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
 _VAGUE = 1e-6
+_UNSURE = 1e-20
 
 
 class Outcomes(NamedTuple):
@@ -30,26 +31,28 @@ class Outcomes(NamedTuple):
     q: FloatArray
     p_minus_q: FloatArray
     missing: float  # bound on the mass, under either law, of outcomes that are not listed
+    unsure: float  # bound on the error of masses that are known to few digits
     relative_error: float  # bound on the relative round-off of every mass
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
         cell = np.searchsorted(excess, self.ratio_excess, side="left") - 1
         inside = cell >= 0
-        cells, p, q = cell[inside], self.p[inside], self.q[inside]
+        cells, q = cell[inside], self.q[inside]
         size = len(excess)
         gain = np.maximum(self.p_minus_q[inside] - excess[cells] * q, 0.0)
         q_cell = np.bincount(cells, weights=q, minlength=size)
-        p_cell = np.bincount(cells, weights=p, minlength=size)
+        doubt_cell = np.bincount(
+            cells, weights=np.abs(self.p_minus_q[inside]) + excess[cells] * q, minlength=size
+        )
         gain_cell = np.bincount(cells, weights=gain, minlength=size)
         q_above = _suffix(q_cell)
         # h_i = h_{i+1} + (r_{i+1} - r_i) Q(beyond r_{i+1}) + what lies in cell i: only positive terms.
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
-        rounding = (
-            16 * UNIT_ROUND_OFF * (_suffix(p_cell) + (1 + excess) * q_above) + self.relative_error * value
-        )
-        return ProfileBounds(value + rounding + self.missing, np.maximum(value - rounding, 0.0))
+        rounding = 16 * UNIT_ROUND_OFF * (_suffix(doubt_cell) + value) + self.relative_error * value
+        lower = np.maximum(value - rounding - self.unsure, 0.0)
+        return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
 
 
 def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int) -> Outcomes | None:
@@ -61,6 +64,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     hidden = decomposition.c > 0
     c = decomposition.c[hidden]
     leftover = decomposition.leftover
+    if any(2 * math.sqrt(2 * reports * mass * -_LOG_CUT) > limit for mass in c):
+        return None
     ranges = [_counts(reports, float(mass)) for mass in c]
     if math.prod(len(r) for r in ranges) > limit:
         return None
@@ -76,11 +81,11 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     q = weights * sum(
         column * ratio for column, ratio in zip(counts, decomposition.b[hidden] / c, strict=True)
     )
-    difference = (decomposition.a - decomposition.b)[hidden] / c
+    difference = decomposition.difference[hidden] / c
     gap = weights * sum(column * ratio for column, ratio in zip(counts, difference, strict=True))
     bare = ~hidden & (decomposition.a + decomposition.b > 0)
     p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
-    gap = np.append(gap, (decomposition.a - decomposition.b)[bare])
+    gap = np.append(gap, decomposition.difference[bare])
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
     listed = (p > 0) | (q > 0)
@@ -90,18 +95,20 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     vague = errors > _VAGUE
     unsure = float(np.maximum(p, q)[vague].sum()) + float((np.maximum(p, q) * errors)[vague].sum())
     relative_error = float(errors[~vague].max(initial=0.0))
-    missing = 4 * len(ranges) * math.exp(_LOG_CUT) + unsure
-    return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, relative_error)
+    if unsure > _UNSURE:
+        return None
+    missing = 4 * len(ranges) * math.exp(_LOG_CUT)
+    return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, unsure, relative_error)
 
 
 def _counts(reports: int, mass: float) -> FloatArray:
     """Counts of a component outside which `Bin(n, mass)` lies with probability at most `2 exp(_LOG_CUT)`; one
     more on top, for the differing user's own report."""
     mean = reports * mass
-    high = (
-        mean + math.sqrt(2 * mean * -_LOG_CUT) - _LOG_CUT
-    )  # Bernstein: generous, then tightened by Chernoff's exponent
-    grid = np.arange(0, min(reports, math.ceil(high)) + 1, dtype=np.float64)
+    # Bernstein's window: generous, then tightened by Chernoff's exponent.
+    half = math.sqrt(2 * mean * -_LOG_CUT) - _LOG_CUT
+    low, high = max(0, math.floor(mean - half)), min(reports, math.ceil(mean + half))
+    grid = np.arange(low, high + 1, dtype=np.float64)
     share = grid / reports
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = -reports * (

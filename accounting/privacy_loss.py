@@ -130,7 +130,12 @@ def from_profile(
     lower = np.minimum(bounds.lower * (1 - _ROOM), upper)
     if end >= largest_loss:
         upper[-1] = lower[-1] = 0.0
-    supporting = np.maximum(_supporting_values(excess, upper, lower), min(infinity, float(upper[-1])))
+    # A symmetric profile falls at order 1 by at most (1 - H)/2, so each value bounds the first one.
+    upper[0] = min(upper[0], float(((upper + excess / 2) / (1 + excess / 2)).min()))
+    lower = np.minimum(lower, upper)
+    # What is certainly infinite is taken off first: the rest of the profile is convex and falls towards 0.
+    certain = min(infinity, float(upper[-1]))
+    supporting = certain + _supporting_values(excess, upper - certain, np.maximum(lower - certain, 0.0))
     above = _pair((index, spacing), upper, support=largest_loss, side="upper")
     below = _pair((index, spacing), supporting, support=largest_loss, side="lower")
     return above, below
@@ -223,8 +228,11 @@ def _supporting_values(excess: FloatArray, upper: FloatArray, lower: FloatArray)
     sag = np.where((gap_left == 0) | (gap_right == 0), 0.0, sag)
     lines_left, lines_right = lower[:-1] - sag, lower[1:] - sag
     values = np.minimum(np.append(lines_left, np.inf), np.insert(lines_right, 0, np.inf))
-    values[-2:] = 0.0
-    values = np.maximum(values - 8 * UNIT_ROUND_OFF * upper, 0.0)
+    values -= 8 * UNIT_ROUND_OFF * upper
+    # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes down to
+    # 0 too.
+    ends = np.append(np.flatnonzero(values < 0), len(values) - 1)
+    values[max(int(ends[0]) - 1, 0) :] = 0.0
     return np.minimum.accumulate(values)
 
 

@@ -87,7 +87,9 @@ class Generic(LocalRandomizer):
         e = math.exp(self.epsilon0)
         hidden = 1 / (1 + e) if name == "tight" else 1 / (2 * e)
         ends = np.array([e, 1.0]) / (1 + e)
-        return Analysis(Decomposition(ends, ends[::-1], np.full(2, hidden)), 1.0, self.epsilon0)
+        gap = math.tanh(self.epsilon0 / 2)
+        masses = Decomposition(ends, ends[::-1], np.full(2, hidden), np.array([gap, -gap]))
+        return Analysis(masses, 1.0, self.epsilon0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +119,9 @@ class KaryRandomizedResponse(LocalRandomizer):
             shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
             ends = np.array([1.0, 0.0])
             return Analysis(Decomposition(ends, ends[::-1], np.full(2, p)), shown, math.inf)
-        others = (self.k - 2) * p
-        masses = Decomposition(
-            np.array([e * p, p, others]), np.array([p, e * p, others]), np.array([p, p, others])
-        )
+        others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p
+        a, c = np.array([e * p, p, others]), np.array([p, p, others])
+        masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]))
         return Analysis(masses, 1.0, self.epsilon0)
 
 
@@ -148,8 +149,9 @@ class _FiveComponents(LocalRandomizer):
         """See `LocalRandomizer.analysis`."""
         e = math.exp(self.epsilon0)
         p, q, r = self._masses()
-        a = np.array([e * p, p, e * q, r])
-        return Analysis(Decomposition(a, a[[1, 0, 2, 3]], np.array([p, p, q, r])), 1.0, self.epsilon0)
+        a, gap = np.array([e * p, p, e * q, r]), math.expm1(self.epsilon0) * p
+        masses = Decomposition(a, a[[1, 0, 2, 3]], np.array([p, p, q, r]), np.array([gap, -gap, 0.0, 0.0]))
+        return Analysis(masses, 1.0, self.epsilon0)
 
 
 def _vanishing(base: float, domain: int | None, exponent_shift: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from accounting import checks
 from accounting.blanket_sum import ProfileBounds, blanket_profile, chernoff_log_profile
-from accounting.contour import FloatArray
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import with_silence
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.errors import InvalidParameter
@@ -25,8 +25,6 @@ _OUTCOMES = 1_000_000
 _SEARCH_POINTS = 256
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
 _LARGEST_RESOLVED_LOSS = 60.0
-# Relative width of the groups in which numbers of honest sampled users are bounded together.
-_GROUP_WIDTH = 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +99,15 @@ class ShuffledRound:
 
     @property
     def slack(self) -> float:
-        """Total variation distance to a purely private round, per round: `n delta0 (1 + exp(-epsilon0)/2)`.
+        """Total variation distance to a purely private round: `n delta0 (1 + exp(-epsilon0)/2)`.
 
+        With sampling n is the expected number of honest reports, since the distance is linear in n.
         Source: Feldman, McMillan, Talwar, Theorem 3.8.
         """
-        return self.honest_reports * self.delta0 * (1 + math.exp(-self.randomizer.epsilon0) / 2)
+        honest = float(self.honest_reports)
+        if self.sampled_from is not None:
+            honest = self.reports * honest_share(self.honest_fraction, self.sampled_from) / self.sampled_from
+        return honest * self.delta0 * (1 + math.exp(-self.randomizer.epsilon0) / 2)
 
     @property
     def honest_reports(self) -> int:
@@ -167,13 +169,16 @@ class RoundProfile:
         self._directions = [decomposition]
         if not decomposition.is_symmetric():
             self._directions.append(decomposition.swapped())
-        self._terms = _sampling_terms(shuffled)
+        self._terms = _sampling_terms(shuffled, group_width=10 * smoothing**2)
         self._outcomes: dict[tuple[int, int], Outcomes | None] = {}
         for counts in {term.fewest for term in self._terms} | {term.most for term in self._terms}:
             for direction, one in enumerate(self._directions):
-                self._outcomes[direction, counts] = enumerate_outcomes(one, counts, limit=_OUTCOMES)
+                limit = _OUTCOMES // len(self._terms)
+                self._outcomes[direction, counts] = enumerate_outcomes(one, counts, limit=limit)
         most = max(term.upper_rate for term in self._terms)
         self.largest_loss = math.log1p(most * math.expm1(min(self._analysis.largest_loss, 700.0)))
+        if most < 1:
+            self.largest_loss *= 1 + 8 * UNIT_ROUND_OFF
         if math.isinf(self._analysis.largest_loss):
             self.largest_loss = math.inf
         self.infinity = self._infinite_loss()
@@ -189,13 +194,16 @@ class RoundProfile:
                 below = self._base(term.most, excess / term.lower_rate)
             upper += term.weight * term.upper_rate * above.upper
             lower += term.weight * term.lower_rate * below.lower
+        # Weights of a mixture are products of many ratios, and leave out a negligible mass.
+        room = 1e-14 if len(self._terms) == 1 else 1e-9
+        left_out = 0.0 if len(self._terms) == 1 else NEGLIGIBLE_DELTA
         scale = self._analysis.weight
-        return ProfileBounds(upper * scale * (1 + 1e-14), lower * scale * (1 - 1e-14))
+        return ProfileBounds(upper * scale * (1 + room) + left_out, lower * scale * (1 - room))
 
     @property
     def is_enumerated(self) -> bool:
-        """Whether the profile is summed outcome by outcome, so that more orders cost next to nothing."""
-        return all(outcomes is not None for outcomes in self._outcomes.values())
+        """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
+        return len(self._terms) == 1 and all(outcomes is not None for outcomes in self._outcomes.values())
 
     def _base(self, reports: int, excess: FloatArray) -> ProfileBounds:
         """The profile without sampling and weight, over both directions."""
@@ -260,7 +268,7 @@ class _SamplingTerm:
     upper_rate: float
 
 
-def _sampling_terms(shuffled: ShuffledRound) -> list[_SamplingTerm]:
+def _sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[_SamplingTerm]:
     """The mixture over the number of honest reports in the sample: one certain term unless users are sampled.
 
     Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is `s
@@ -281,7 +289,7 @@ def _sampling_terms(shuffled: ShuffledRound) -> list[_SamplingTerm]:
     terms, start = [], int(np.searchsorted(counts, 1))
     while start < counts.size:
         far = abs(counts[start] - centre) > 5 * deviation
-        width = max(1, math.ceil((6 if far else 1) * _GROUP_WIDTH * counts[start]))
+        width = max(1, math.ceil((6 if far else 1) * group_width * counts[start]))
         stop = min(start + width, counts.size)
         fewest, most = int(counts[start]), int(counts[stop - 1])
         weight = float(masses[start:stop].sum())

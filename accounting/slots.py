@@ -26,6 +26,8 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     reports = _grid_below(shuffled.reports)
     if honest_share(shuffled.honest_fraction, reports) < 1:
         return shuffled  # rounding down would leave nobody honest
+    if shuffled.sampled_from is not None and shuffled.honest_fraction < 1:
+        return shuffled  # how many honest users are sampled varies: no ordering of such rounds is known
     if shuffled.participation is not None:
         return dataclasses.replace(
             shuffled, reports=reports, participation=_rate_above(shuffled.participation)

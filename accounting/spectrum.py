@@ -148,7 +148,8 @@ def _tilted(pair: PrivacyLossDistribution, theta: float) -> Tilted:
         up, down = np.expm1(theta * x), np.expm1(-theta * x)
         weights = np.concatenate([(q * (1 + down))[::-1], [pair.zero], p * (1 + up)])
         total = float(weights.sum())
-        log_mass = math.log1p(float((p * up + q * down).sum()) - pair.infinity)
+        surplus = float(p.sum() + q.sum() + pair.zero - 1)  # minus the mass at infinity, up to round-off
+        log_mass = math.log1p(float((p * up + q * down).sum()) + surplus)
         # Masses and losses are given to a few units each, which their terms inherit; sums are pairwise.
         terms = p * np.abs(up) + q * np.abs(down)
         magnitude = float((terms * (32 + abs(theta) * x)).sum()) / total + abs(log_mass)
@@ -172,7 +173,7 @@ def _spectrum(tilted: Tilted, spacing: float, contour: Contour) -> Spectrum:
     """
     first, span = int(tilted.index[0]), int(tilted.index[-1] - tilted.index[0]) + 1
     nodes = contour.nodes
-    angle = np.uint64(round(Fraction(spacing) / Fraction(contour.period) * 2**63))
+    angle = np.uint64(round(Fraction(spacing) / Fraction(contour.period) * 2**63) % 2**64)
     reach = np.arange(max(span, nodes), dtype=np.uint64)
     chirp = _turn(reach * reach * angle)
     size = fft.next_fast_len(span + nodes - 1)

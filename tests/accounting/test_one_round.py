@@ -32,7 +32,7 @@ def decompositions(draw: st.DrawFn) -> Decomposition:
     return Decomposition(a / a.sum(), b / b.sum(), kept * c / c.sum())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(decompositions(), st.integers(1, 6), st.floats(0.0, 6.0))
 def test_both_ways_of_summing_enclose_brute_force(
     oracle: Any, masses: Decomposition, reports: int, epsilon: float
@@ -41,10 +41,12 @@ def test_both_ways_of_summing_enclose_brute_force(
     excess = np.array([math.expm1(epsilon)])
     quadrature = blanket_profile(masses, reports, excess, smoothing=0.02)
     outcomes = enumerate_outcomes(masses.merged(), reports, limit=10**6)
-    assert outcomes is not None
+    assert quadrature.lower[0] <= exact <= quadrature.upper[0]
+    if outcomes is None:
+        assert 0 <= masses.leftover < 1e-9  # known to too few digits to be listed
+        return
     listed = outcomes.profile(excess)
-    for bounds in (quadrature, listed):
-        assert bounds.lower[0] <= exact <= bounds.upper[0]
+    assert listed.lower[0] <= exact <= listed.upper[0]
     assert listed.upper[0] - listed.lower[0] <= 1e-9 * (1 + math.exp(epsilon))
 
 

@@ -209,3 +209,57 @@ def test_stored_losses_are_read_back_exactly_or_refused() -> None:
             RoundLoss.from_bytes(data[:length])
     with pytest.raises(DamagedPrivacyLoss):
         RoundLoss.from_bytes(data + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "rest", "epsilon", "delta"),
+    [
+        # The mass at infinite loss must be taken off before the lower pair is built.
+        (
+            "krr(epsilon0=0.1, k=2)",
+            16,
+            {"sampled_from": 53, "analysis": "strong-adversary"},
+            1.6537255926352166,
+            9.562770e-07,
+        ),
+    ],
+)
+def test_lower_bounds_stay_below_the_mass_at_infinity(
+    randomizer: str, reports: int, rest: dict[str, Any], epsilon: float, delta: float
+) -> None:
+    certificate = Accountant(precision=1e-4).certify_delta(
+        {_round(randomizer, reports, **rest): 1}, epsilon=epsilon
+    )
+    assert certificate.delta_lower <= delta * (1 + 1e-6)
+    assert delta * (1 - 1e-6) <= certificate.delta_upper
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "rest"),
+    [
+        ("generic(epsilon0=1)", 10**12, {}),
+        ("krr(epsilon0=1, k=10)", 10**10, {}),
+        ("krr(epsilon0=1e-6, k=1000000)", 11, {"analysis": "strong-adversary"}),
+        ("oue(epsilon0=16)", 41345, {}),
+        ("generic(epsilon0=1e-9)", 1, {}),
+        ("generic(epsilon0=30)", 10**12, {}),
+        ("generic(epsilon0=1)", 2 * 10**7, {"participation": 1e-8}),
+    ],
+)
+def test_extreme_parameters_have_an_answer(randomizer: str, reports: int, rest: dict[str, Any]) -> None:
+    certificate = Accountant().certify({_round(randomizer, reports, **rest): 1}, delta=1e-12)
+    assert 0 <= certificate.epsilon_lower <= certificate.epsilon_upper
+    assert certificate.epsilon_upper <= parse_randomizer(randomizer).epsilon0 or rest.get("analysis")
+
+
+def test_very_different_rounds_compose() -> None:
+    mixed = {
+        _round("generic(epsilon0=2)", 100): 3,
+        _round("generic(epsilon0=1)", 10**9): 500,
+        _round("generic(epsilon0=16)", 1000): 1,
+        _round("krr(epsilon0=0.5, k=4)", 10**7): 100_000,
+    }
+    coarse, fine = (Accountant(precision=p).certify(mixed, delta=1e-9) for p in (1e-2, 1e-3))
+    assert coarse.epsilon_lower <= fine.epsilon_upper
+    assert fine.epsilon_lower <= coarse.epsilon_upper
+    assert fine.precise
