@@ -123,7 +123,8 @@ class Composition:
         total = float((on.coefficients.real * cosine + on.coefficients.imag * sine).sum())
         distance = abs(float((on.kernel_distance.real * cosine + on.kernel_distance.imag * sine).sum()))
         if not (math.isfinite(total) and math.isfinite(on.noise)):
-            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)  # a contour that says nothing
+            # A contour that says nothing about this epsilon.
+            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
         scale = math.exp(min(on.log_mass - epsilon * contour.theta, 700.0))
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)

@@ -1,0 +1,66 @@
+# The two commands: `make demo` and `make test`. Both make .venv themselves, from the lock, and only when needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench clean lock venv check-lock
+
+help:
+	@echo "make demo   account a year of rounds for six cohorts; tables here, pictures in demo-output/"
+	@echo "make test   run the tests ($(WORKERS) processes)"
+	@echo "make check  lint, format, types, import contracts, lock"
+	@echo "make bench  measure, and print the figures"
+	@echo "make clean  remove .venv, caches and demo-output/"
+	@echo "make lock   resolve the dependencies again (needs uv on the PATH)"
+
+demo: $(READY)
+	$(BIN)/shuffle-ledger demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+check: $(READY) check-lock
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# A lock names versions and hashes; where to download from is the installer's own configuration.
+check-lock:
+	@if grep -nE '://|^-' requirements/*.txt; then echo "requirements/: a lock line names a location or an option"; exit 1; fi
+
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks
+
+venv: $(READY)
+
+# Written last: an installation that was interrupted is done again.
+$(READY): requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "shuffle-ledger needs Python 3.11 or newer: there is no '$(PYTHON)' on the PATH"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "shuffle-ledger needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu install the package python3-venv."; exit 1; }
+	$(PIP) install --no-compile --require-hashes --requirement requirements/dev.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@# Here, on every core, instead of by pip or again at every start where Python may not write its caches.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+UV_COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest \
+  --generate-hashes --no-emit-index-url --no-header --quiet
+lock:
+	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH"; exit 1; }
+	$(UV_COMPILE) --upgrade --output-file requirements/runtime.txt
+	$(UV_COMPILE) --upgrade --group dev --constraints requirements/runtime.txt --output-file requirements/dev.txt
+	@$(MAKE) --no-print-directory check-lock

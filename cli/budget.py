@@ -1,0 +1,54 @@
+"""`budget`: what a cohort may spend, and what it has spent."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from cli.options import ledger_options, output_options
+from cli.present import bar, document_of, facts, lower, present, shown, upper
+from cli.session import open_session, settings_from
+from ledger.statements import BudgetStatement
+from ledger.statements import budget as budget_statement
+
+
+@click.command()
+@click.argument("cohort")
+@ledger_options
+@output_options
+def budget(cohort: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Show what COHORT may spend, has spent, and has left."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        statement = budget_statement(session.store, session.accountant, cohort)
+    present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
+
+
+def budget_facts(statement: BudgetStatement) -> Table:
+    """Returns a cohort's budget as a table for people."""
+    return facts(
+        f"{statement.cohort}: {budget_text(statement)}",
+        {
+            "spent": spent_text(statement),
+            "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
+            "remaining": lower(statement.epsilon_remaining),
+            "admitted": statement.rounds_admitted,
+            "refused": statement.rounds_refused,
+            "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
+            "pending": statement.rounds_pending,
+            "without the shuffler": f"at most epsilon {upper(statement.local_epsilon_upper)}",
+            "population": statement.population,
+            "policy, status": f"{statement.policy}, {statement.status}",
+            "head": f"{statement.head.sequence} {statement.head.digest}",
+        },
+    )
+
+
+def budget_text(statement: BudgetStatement) -> str:
+    """Returns the budget as people read it."""
+    return f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
+
+
+def spent_text(statement: BudgetStatement) -> str:
+    """Returns the certified interval as people read it."""
+    most, least = upper(statement.epsilon_spent_upper), lower(statement.epsilon_spent_lower)
+    return f"at most {most} (and at least {least})"

@@ -1,0 +1,87 @@
+"""`cohort`: the groups of users whose budgets are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cli.options import REAL, TEXT, WHOLE, ledger_options, output_options
+from cli.present import document_of, facts, present, shown
+from cli.session import open_session, settings_from
+from ledger.admission import open_cohort
+from ledger.budgets import POLICIES, POLICY_FIXED, Cohort
+
+
+@click.group()
+def cohort() -> None:
+    """Open, list and show cohorts."""
+
+
+@cohort.command("open")
+@click.argument("name")
+@click.option("--population", type=WHOLE, metavar="N", required=True, help="Users in the cohort.")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
+@click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@click.option(
+    "--policy", type=TEXT, default=POLICY_FIXED, show_default=True, help=f"One of: {', '.join(POLICIES)}."
+)
+@ledger_options
+@output_options
+def open_(name: str, database_url: str | None, actor: str | None, as_json: bool, **content: Any) -> None:
+    """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session:
+        opened = open_cohort(session.store, name=name, actor=settings.actor, **content)
+    present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
+
+
+@cohort.command("list")
+@ledger_options
+@output_options
+def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """List every cohort."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        cohorts = session.store.cohorts()
+    present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
+
+
+@cohort.command()
+@click.argument("name")
+@ledger_options
+@output_options
+def show(name: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Show the cohort NAME."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        found = session.store.cohort(name)
+    present(document_of(found), lambda: cohort_facts(found), as_json=as_json)
+
+
+def cohort_facts(found: Cohort) -> Table:
+    """Returns a cohort's table for people."""
+    return facts(
+        f"Cohort {found.name}",
+        {
+            "population": found.population,
+            "epsilon budget": found.epsilon_budget,
+            "delta budget": found.delta_budget,
+            "policy": found.policy,
+            "status": found.status,
+            "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
+        },
+    )
+
+
+def cohort_table(cohorts: list[Cohort]) -> Table:
+    """Returns the table of all cohorts for people."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cohort", overflow="fold")
+    for name in ("population", "epsilon budget", "delta budget"):
+        table.add_column(name, justify="right")
+    table.add_column("policy")
+    table.add_column("status")
+    for found in cohorts:
+        numbers = (shown(found.population), shown(found.epsilon_budget), shown(found.delta_budget))
+        table.add_row(found.name, *numbers, found.policy, found.status)
+    return table

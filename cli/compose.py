@@ -1,0 +1,32 @@
+"""`compose`: what many rounds cost together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.amplify import certificate_facts, certify
+from cli.options import FILE, REAL, output_options
+from cli.present import certificate_document, facts, present
+from cli.round_files import read_composition
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
+@click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
+@output_options
+def compose(file: Path, delta: float | None, epsilon: float | None, as_json: bool) -> None:
+    """Bound the privacy loss of all rounds in FILE together.
+
+    FILE is CSV with a header, or JSON lines: randomizer, reports and, as needed, sampled_from, participation,
+    honest_fraction, delta0, analysis, count.
+    """
+    certificate, of = certify(read_composition(file), delta=delta, epsilon=epsilon)
+    document = certificate_document(certificate, of=of)
+    present(
+        document,
+        lambda: facts(f"All rounds of {file}", certificate_facts(certificate, of=of)),
+        as_json=as_json,
+    )

@@ -1,0 +1,27 @@
+"""`demo`: a year of telemetry rounds for six cohorts, from the examples to tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.demo_run import run_demo
+from cli.demo_views import demo_tables
+from cli.options import output_options
+from cli.present import document_of, present
+
+
+@click.command()
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-output"),
+    show_default=True,
+    help="Where the ledger, the pictures and the summary go; made afresh each time.",
+)
+@output_options
+def demo(output: Path, as_json: bool) -> None:
+    """Account a year of telemetry rounds for six cohorts, and draw it."""
+    result = run_demo(output)
+    present(document_of(result), lambda: demo_tables(result), as_json=as_json)

@@ -1,0 +1,36 @@
+"""The demo's tables."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.budget import budget_text
+from cli.demo_run import DemoCohort, DemoResult
+from cli.present import bar, lower, shown, upper
+
+
+def demo_tables(result: DemoResult) -> RenderableType:
+    """Returns a table per cohort, and where the pictures are."""
+    imported = result.imported
+    counts = f"{shown(imported.rounds_admitted)} admitted, {shown(imported.rounds_refused)} refused"
+    closing = Text(f"{shown(imported.rounds)} rounds: {counts}.\nPictures and {result.summary}:")
+    pictures = [Text(f"  {cohort.picture}") for cohort in result.cohorts]
+    tables = [_cohort_table(cohort) for cohort in result.cohorts]
+    return Group(*tables, closing, *pictures)
+
+
+def _cohort_table(cohort: DemoCohort) -> RenderableType:
+    statement = cohort.budget
+    share = statement.epsilon_spent_upper / statement.epsilon_budget
+    users = f"  {shown(statement.population)} users, {budget_text(statement)}"
+    title = Text.assemble((statement.cohort, "bold"), users)
+    spent, left = upper(statement.epsilon_spent_upper), lower(statement.epsilon_remaining)
+    table = Table(box=None, pad_edge=False, show_footer=True)
+    table.add_column("use case", footer="all", min_width=16)
+    table.add_column("admitted", footer=shown(statement.rounds_admitted), justify="right")
+    table.add_column("refused", footer=shown(statement.rounds_refused), justify="right")
+    for name, counts in cohort.use_cases.items():
+        table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
+    return Group(title, Text(f"{bar(share, 40)} spent at most {spent}, remaining {left}"), table, Text())

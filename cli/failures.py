@@ -1,0 +1,121 @@
+"""What can go wrong, as people and scripts see it: one message and one exit code, decided here alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import click
+
+from accounting import InvalidParameter
+from ledger.errors import Conflict, InvalidValue, NotFound
+
+
+class ExitCode(IntEnum):
+    """The exit codes that scripts depend on."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_VALUE = 2
+    REFUSED = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    NOT_VERIFIED = 6
+
+
+class CommandLineError(Exception):
+    """Root of the errors that the command line raises itself."""
+
+
+class BadValue(CommandLineError):
+    """A value on the command line or in a file that is not what its field takes.
+
+    Attributes:
+        field: the option's or column's name, as users write it.
+        value: what was given.
+        expected: what would have been accepted, as a phrase.
+    """
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field}: got {shortened(value)}, expected {expected}")
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+
+class BadLine(CommandLineError):
+    """A line of a file that cannot be accepted; `cause` is the error that says why."""
+
+    def __init__(self, file: str, line: int, cause: Exception) -> None:
+        super().__init__(f"{file}, line {line}: {cause}")
+        self.file = file
+        self.line = line
+        self.cause = cause
+
+
+class FileRefused(CommandLineError):
+    """A file that cannot be read as what it should be, as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error, ready to be shown."""
+
+    code: ExitCode
+    kind: str  # stable word for scripts
+    message: str  # one sentence for people
+    field: str | None = None
+    value: str | None = None
+    expected: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+# The first row that matches decides. Whatever is not listed is unexpected and exits with 1.
+_TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
+    (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
+    (InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
+    (BadValue, ExitCode.BAD_VALUE, "bad_value"),
+    (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
+    (click.UsageError, ExitCode.BAD_VALUE, "bad_usage"),
+    (NotFound, ExitCode.NOT_FOUND, "not_found"),
+    (Conflict, ExitCode.CONFLICT, "conflict"),
+    (click.Abort, ExitCode.FAILED, "interrupted"),
+)
+_INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Returns how `error` is shown and which code the command exits with."""
+    reason = error.cause if isinstance(error, BadLine) else error
+    code, kind = next(
+        ((code, kind) for type_, code, kind in _TABLE if isinstance(reason, type_)),
+        (ExitCode.FAILED, "failed"),
+    )
+    value = getattr(reason, "value", None)
+    return Failure(
+        code=code,
+        kind=kind,
+        message=_message_of(error),
+        field=getattr(reason, "field", None),
+        value=None if value is None else shortened(value),
+        expected=getattr(reason, "expected", None),
+        file=error.file if isinstance(error, BadLine) else None,
+        line=error.line if isinstance(error, BadLine) else None,
+    )
+
+
+def _message_of(error: BaseException) -> str:
+    if isinstance(error, click.Abort):
+        return _INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def shortened(value: object, limit: int = 80) -> str:
+    """Returns `value` as it was given, cut to `limit` characters so that a message stays one line."""
+    text = value if isinstance(value, str) else repr(value)
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,68 @@
+"""The program: every command, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from cli.failures import ExitCode, failure_of
+from cli.present import present_failure
+
+# Where each command is. Only the one that runs is imported: nobody should wait for Matplotlib in vain.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "amplify": ("cli.amplify", "amplify"),
+    "compose": ("cli.compose", "compose"),
+    "init": ("cli.init", "init"),
+    "cohort": ("cli.cohort", "cohort"),
+    "round": ("cli.round", "round_"),
+    "budget": ("cli.budget", "budget"),
+    "audit": ("cli.audit", "audit"),
+    "worker": ("cli.worker", "worker"),
+    "demo": ("cli.demo", "demo"),
+}
+
+
+class Program(click.Group):
+    """A Click group whose commands load when asked for, and whose errors leave through `failure_of`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the commands in the order people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns a command, imported now; None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **settings: Any) -> NoReturn:
+        """Runs one command and exits with its code."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        settings["standalone_mode"] = False
+        try:
+            result = super().main(arguments, *positional, **settings)
+        except Exception as error:  # noqa: BLE001 - the outermost place: every error gets its message and its code
+            if "--debug" in arguments:
+                traceback.print_exc(file=sys.stderr)
+            failure = failure_of(error)
+            present_failure(failure, as_json="--json" in arguments)
+            sys.exit(failure.code)
+        sys.exit(result if isinstance(result, int) else ExitCode.DONE)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("shuffle-ledger"), prog_name="shuffle-ledger")
+def main() -> None:
+    """Privacy budgets of shuffled telemetry: certify what rounds cost, admit or refuse them, replay it all.
+
+    Exit codes: 0 done, 2 bad usage or value, 3 refused by the budget, 4 not found, 5 conflict,
+    6 verification failed, 1 anything else.
+    """

@@ -1,0 +1,93 @@
+"""What commands have in common: options of a round, of the ledger and of the output."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cli import fields
+from cli.fields import ROUND_FIELDS, Kind, round_from_fields
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class FieldType(click.ParamType[object]):
+    """Reads an option as a field of the given kind, with the same message as a cell of a file."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.name = kind.expected
+        self._kind = kind
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        if not isinstance(value, str):
+            return value
+        return self._kind.read(param.name if param and param.name else self.name, value, text=True)
+
+
+TEXT = FieldType(fields.TEXT)
+WHOLE = FieldType(fields.WHOLE)
+REAL = FieldType(fields.REAL)
+DATE = FieldType(fields.DATE)
+FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+_ROUND_HELP = {
+    "randomizer": ("R", "The local randomizer, written as a call: krr(k=10, epsilon0=1.15)."),
+    "reports": ("N", "Shuffled reports; with --participation, the population."),
+    "sampled_from": ("N_POP", "The reports come from a secret sample of a population of this size."),
+    "participation": ("S", "Each user takes part with this probability, by a secret coin."),
+    "honest_fraction": ("H", "Fraction of users that follow the protocol (default: 1)."),
+    "delta0": ("D0", "The randomizer's own delta, for (epsilon0, delta0)-LDP (default: 0)."),
+    "analysis": ("NAME", "tight, clone, blanket or strong-adversary."),
+}
+
+
+def round_options(command: Command) -> Command:
+    """Adds the options that describe a round; the command gets them as one `described: ShuffledRound`."""
+
+    @functools.wraps(command)
+    def with_round(**options: Any) -> Any:
+        given = {name: value for name in ROUND_FIELDS if (value := options.pop(name)) is not None}
+        return command(described=round_from_fields(given), **options)
+
+    wrapped: Any = with_round
+    for name, kind in reversed(list(ROUND_FIELDS.items())):
+        metavar, text = _ROUND_HELP[name]
+        flag = "--" + name.replace("_", "-")
+        needed = name in ("randomizer", "reports")
+        wrapped = click.option(flag, name, type=FieldType(kind), metavar=metavar, help=text, required=needed)(
+            wrapped
+        )
+    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+
+
+def output_options(command: Command) -> Command:
+    """Adds `--json` (the command gets `as_json`) and `--debug`, which the program as a whole looks at."""
+    command = click.option(
+        "--json", "as_json", is_flag=True, help="Print exactly one JSON value, and nothing else."
+    )(command)
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(
+        command
+    )
+
+
+def ledger_options(command: Command) -> Command:
+    """Adds the options that win over the environment; the command gets `database_url` and `actor`."""
+    command = click.option(
+        "--actor", metavar="NAME", help="Who does this, for the record.  [env: SHUFFLE_LEDGER_ACTOR]"
+    )(command)
+    return click.option(
+        "--database-url", metavar="URL", help="Where the ledger is.  [env: SHUFFLE_LEDGER_DATABASE_URL]"
+    )(command)
+
+
+def broker_option(command: Command) -> Command:
+    """Adds `--broker-url`; the command gets `broker_url`."""
+    return click.option(
+        "--broker-url",
+        metavar="URL",
+        help="Queue decisions for workers there.  [env: SHUFFLE_LEDGER_BROKER_URL]",
+    )(command)

@@ -1,0 +1,135 @@
+"""Answers: one strict JSON value on standard output for scripts, tables for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from typing import TypeAlias
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from accounting import Certificate, ShuffledRound
+from cli.failures import Failure
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+PIPED_WIDTH = 120  # columns, where there is no terminal to ask
+_SHOWN_DIGITS = 6
+
+
+def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Writes one answer to standard output: `document` under `--json`, else what `people()` makes."""
+    if as_json:
+        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+    else:
+        console = console_on(sys.stdout)
+        with console.capture() as rendered:
+            console.print(people())
+        sys.stdout.writelines(line.rstrip() + "\n" for line in rendered.get().splitlines())
+    sys.stdout.flush()
+
+
+def present_failure(failure: Failure, *, as_json: bool) -> None:
+    """Writes the sentence to standard error, and under `--json` also the object to standard output."""
+    sys.stderr.write(f"shuffle-ledger: {failure.message}\n")
+    if as_json:
+        error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
+        for name in ("field", "value", "expected", "file", "line"):
+            if (detail := getattr(failure, name)) is not None:
+                error[name] = detail
+        present({"error": error}, lambda: "", as_json=True)
+
+
+def console_on(stream: object) -> Console:
+    """Returns a console that adds nothing of its own; without a terminal, plain and `PIPED_WIDTH` wide."""
+    terminal = bool(getattr(stream, "isatty", lambda: False)())
+    return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
+
+
+def document_of(value: object) -> Json:
+    """Returns `value` as strict JSON: dataclasses by field, rounds in canonical form, infinity as null.
+
+    Raises:
+        TypeError: for a value that has no JSON form here; NaN is one, since unknown is an error.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, ShuffledRound):
+        value = value.to_mapping()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): document_of(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [document_of(item) for item in value]
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def _number(value: float) -> float | None:
+    if math.isnan(value):
+        raise TypeError("no JSON form for NaN")
+    return float(value) if math.isfinite(value) else None
+
+
+def certificate_document(certificate: Certificate, *, of: str) -> dict[str, Json]:
+    """Returns the JSON form of an interval `of` "epsilon" or "delta"; the other one was given."""
+    given = "delta" if of == "epsilon" else "epsilon"
+    return {
+        f"{of}_upper": _number(getattr(certificate, f"{of}_upper")),
+        f"{of}_lower": _number(getattr(certificate, f"{of}_lower")),
+        given: _number(getattr(certificate, f"{given}_upper")),
+        "rounds": certificate.rounds,
+        "error": document_of(certificate.error),
+        "method": certificate.method,
+    }
+
+
+def facts(title: str, rows: Mapping[str, object]) -> Table:
+    """Returns a two-column table: what, and how much."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, shown(value))
+    return table
+
+
+def shown(value: object, *, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Returns `value` as people read it: numbers to six digits, nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return "unbounded" if math.isinf(value) else f"{_rounded(value, rounding):g}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value)
+    return f"{value:,}"
+
+
+def upper(value: float | None) -> str:
+    """Returns an upper bound as people read it, rounded up: what is shown is a bound too."""
+    return shown(math.inf if value is None else value, rounding=ROUND_CEILING)
+
+
+def lower(value: float) -> str:
+    """Returns a lower bound, or what is left of a budget, rounded down."""
+    return shown(value, rounding=ROUND_FLOOR)
+
+
+def _rounded(value: float, rounding: str) -> float:
+    return float(Context(prec=_SHOWN_DIGITS, rounding=rounding).create_decimal_from_float(value))
+
+
+def bar(fraction: float, width: int = 24) -> str:
+    """Returns a bar of `width` cells, filled as `fraction` says: rounded up, but full only from 1 on."""
+    filled = width if fraction >= 1 else min(width - 1, math.ceil(fraction * width))
+    return "█" * filled + "░" * (width - filled)

@@ -1,0 +1,155 @@
+"""`round`: quote, register, settle, void and import rounds."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import click
+
+from accounting import ShuffledRound
+from cli.failures import ExitCode
+from cli.options import (
+    DATE,
+    FILE,
+    WHOLE,
+    broker_option,
+    ledger_options,
+    output_options,
+    round_options,
+)
+from cli.present import document_of, present
+from cli.round_files import read_cohorts, read_requests
+from cli.round_import import plan_import, run_import
+from cli.round_views import decision_document, decision_facts, import_facts, quote_facts
+from cli.session import open_session, settings_from
+from ledger.admission import quote, register, settle, void
+from ledger.budgets import Admitted, Refused, RoundRequest
+from workers.dispatch import decide
+
+
+@click.group("round")
+def round_() -> None:
+    """Quote, register, settle, void and import rounds."""
+
+
+@round_.command("quote")
+@click.argument("cohort")
+@round_options
+@ledger_options
+@output_options
+def quote_(
+    cohort: str, described: ShuffledRound, database_url: str | None, actor: str | None, as_json: bool
+) -> None:
+    """Say what COHORT's ledger would decide about a round. Leaves no trace; exits with 0 either way."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        request = RoundRequest(
+            round_id="quote", cohort=cohort, round=described, collected_on=None, use_case=None
+        )
+        answer = quote(session.store, session.accountant, request)
+    present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
+
+
+@round_.command("register")
+@click.argument("cohort")
+@click.option(
+    "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
+)
+@round_options
+@click.option("--collected-on", type=DATE, metavar="DATE", help="Day of collection.")
+@click.option("--use-case", metavar="TEXT", help="What the round is for.")
+@ledger_options
+@broker_option
+@output_options
+def register_(
+    cohort: str,
+    round_id: str,
+    described: ShuffledRound,
+    collected_on: date | None,
+    use_case: str | None,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    as_json: bool,
+) -> int:
+    """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused."""
+    request = RoundRequest(
+        round_id=round_id, cohort=cohort, round=described, collected_on=collected_on, use_case=use_case
+    )
+    with open_session(
+        settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+    ) as session:
+        answer = register(session.store, request, actor=session.settings.actor)
+        if not isinstance(answer, Admitted | Refused):
+            answer = decide(session.store, session.accountant, session.settings, round_id)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    if isinstance(answer, Admitted):
+        return ExitCode.DONE
+    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.FAILED
+
+
+@round_.command("settle")
+@click.argument("round_id", metavar="ID")
+@click.option(
+    "--reports", type=WHOLE, metavar="N", required=True, help="Honest reports that were really shuffled."
+)
+@ledger_options
+@output_options
+def settle_(round_id: str, reports: int, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Record what the round ID really collected; fewer reports than planned cost more."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        answer = settle(
+            session.store, session.accountant, round_id, reports=reports, actor=session.settings.actor
+        )
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+
+
+@round_.command("void")
+@click.argument("round_id", metavar="ID")
+@click.option(
+    "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
+)
+@ledger_options
+@output_options
+def void_(round_id: str, reason: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Give back what the round ID reserved, because nothing of it was or will be released."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        answer = void(
+            session.store, session.accountant, round_id, reason=reason, actor=session.settings.actor
+        )
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+
+
+@round_.command("import")
+@click.argument("file", type=FILE)
+@click.option(
+    "--cohorts",
+    "cohort_file",
+    type=FILE,
+    help="Open cohorts that are missing: cohort,population,epsilon,delta.",
+)
+@ledger_options
+@broker_option
+@output_options
+def import_(
+    file: Path,
+    cohort_file: Path | None,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    as_json: bool,
+) -> int:
+    """Register and decide every round of FILE, in file order.
+
+    FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
+    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis. The whole file is
+    checked before anything is written. An interrupted import is finished by running it again. Exits with 0
+    when every round is decided, also when the budget refused some: the answer counts them.
+    """
+    lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
+    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+    with open_session(settings) as session:
+        plan = plan_import(session, lines, cohorts, file=file, cohort_file=cohort_file)
+        summary = run_import(session, plan)
+    present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
+    return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED

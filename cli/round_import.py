@@ -1,0 +1,169 @@
+"""`round import`: checks everything, then opens cohorts and decides rounds one by one, in file order.
+
+Nothing remembers how far an import came. Each step is safe to repeat: a round that is decided answers again,
+one that was registered when the process died is decided now. Running the import again therefore finishes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cli.failures import BadLine
+from cli.losses_ahead import losses_ahead
+from cli.present import console_on
+from cli.round_files import CohortLine, RequestLine
+from cli.session import Session
+from ledger.admission import open_cohort, register
+from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
+from ledger.errors import Conflict, InvalidValue, NotFound
+from workers.dispatch import decide
+
+_WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSummary:
+    """What an import did. The counts are of the file's rounds, whenever they were decided."""
+
+    rounds: int
+    rounds_admitted: int
+    rounds_refused: int
+    rounds_pending: int  # queued, and no worker answered in time
+    rounds_known: int  # how many of all these were decided before this run
+    cohorts_opened: int
+    cohorts: Mapping[str, Mapping[str, int]]  # by cohort: how many rounds were admitted, refused, pending
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportPlan:
+    """An import that was checked against the ledger and may start."""
+
+    opening: Sequence[Cohort]
+    requests: Sequence[RoundRequest]
+
+
+def plan_import(
+    session: Session,
+    lines: Sequence[RequestLine],
+    cohorts: Sequence[CohortLine],
+    *,
+    file: Path,
+    cohort_file: Path | None = None,
+) -> ImportPlan:
+    """Returns what is to be done, having written nothing.
+
+    Raises:
+        BadLine: the first line the ledger would not take: a cohort or round that exists with other content, a
+            cohort nobody opens, more reports than its users.
+    """
+    opening = []
+    for wanted in cohorts:
+        with _line_named(cohort_file or file, wanted.line):
+            if _is_missing(session, wanted.cohort):
+                opening.append(wanted.cohort)
+    populations = {cohort.name: cohort.population for cohort in [*session.store.cohorts(), *opening]}
+    for line in lines:
+        with _line_named(file, line.line):
+            _check(session, line.request, populations)
+    return ImportPlan(opening=opening, requests=[line.request for line in lines])
+
+
+def run_import(session: Session, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
+    """Opens the cohorts of `plan`, registers and decides its rounds in order, and shows how far it is.
+
+    `processes` compute privacy losses ahead, one per core if None; where workers decide, they compute.
+    """
+    if session.settings.broker_url is not None:
+        processes = 1
+    for cohort in plan.opening:
+        _open(session, cohort)
+    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in plan.requests}
+    known = 0
+    rounds = [request.round for request in plan.requests]
+    ahead = losses_ahead(session, rounds, processes=processes or os.cpu_count() or 1)
+    with _progress(len(rounds)) as advance, ahead as await_loss:
+        for request in plan.requests:
+            await_loss(request.round)
+            answer = register(session.store, request, actor=session.settings.actor)
+            if isinstance(answer, Pending):
+                answer = decide(session.store, session.accountant, session.settings, request.round_id)
+            else:
+                known += 1
+            counts[request.cohort][_WORDS[type(answer)]] += 1
+            advance()
+    return _summary(counts, known=known, opened=len(plan.opening))
+
+
+def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> ImportSummary:
+    total = sum(counts.values(), Counter[str]())
+    return ImportSummary(
+        rounds=total.total(),
+        rounds_admitted=total["admitted"],
+        rounds_refused=total["refused"],
+        rounds_pending=total["pending"],
+        rounds_known=known,
+        cohorts_opened=opened,
+        cohorts={name: {word: count[word] for word in _WORDS.values()} for name, count in counts.items()},
+    )
+
+
+def _is_missing(session: Session, wanted: Cohort) -> bool:
+    try:
+        found = session.store.cohort(wanted.name)
+    except NotFound:
+        return True
+    if replace(found, status=wanted.status, opened_at=wanted.opened_at) != wanted:
+        raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
+    return False
+
+
+def _check(session: Session, request: RoundRequest, populations: Mapping[str, int]) -> None:
+    if request.cohort not in populations:
+        raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
+    population = populations[request.cohort]
+    checked_reports(request.round.reports, field="reports", population=population)
+    if request.round.sampled_from is not None:
+        checked_reports(request.round.sampled_from, field="sampled_from", population=population)
+    try:
+        found = session.store.round(request.round_id)
+    except NotFound:
+        return
+    if found.content != request.to_bytes():
+        raise Conflict(f"round {request.round_id!r} was registered with other content")
+
+
+def _open(session: Session, cohort: Cohort) -> None:
+    open_cohort(
+        session.store,
+        name=cohort.name,
+        population=cohort.population,
+        epsilon=cohort.epsilon_budget,
+        delta=cohort.delta_budget,
+        policy=cohort.policy,
+        actor=session.settings.actor,
+    )
+
+
+@contextmanager
+def _line_named(file: Path, line: int) -> Iterator[None]:
+    try:
+        yield
+    except (Conflict, InvalidValue, NotFound) as problem:
+        raise BadLine(str(file), line, problem) from problem
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    console = console_on(sys.stderr)
+    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("rounds", total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,68 @@
+"""Answers about rounds: as documents with an `outcome`, and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rich.table import Table
+
+from accounting import ShuffledRound
+from cli.present import Json, document_of, facts, lower, shown, upper
+from cli.round_import import ImportSummary
+from ledger.budgets import Admitted, Pending, Quote, Refused, Settled, Voided
+
+Decision = Admitted | Refused | Pending | Settled | Voided
+
+
+def decision_document(decision: Decision) -> dict[str, Json]:
+    """Returns the decision's fields after its `outcome`: admitted, refused, pending, settled or voided."""
+    fields = {
+        field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
+    }
+    return {"outcome": _outcome(decision), **fields}
+
+
+def decision_facts(decision: Decision) -> Table:
+    """Returns the decision as a table for people."""
+    return facts(f"Round {decision.round_id}: {_outcome(decision)}", _rows(decision, leave_out=("round_id",)))
+
+
+def quote_facts(quote: Quote) -> Table:
+    """Returns a quote as a table for people."""
+    return facts(f"The round would be {quote.would_be}", _rows(quote, leave_out=("would_be",)))
+
+
+def import_facts(summary: ImportSummary) -> Table:
+    """Returns an import's counts by cohort, with their sum, as a table for people."""
+    table = Table(box=None, pad_edge=False, show_footer=len(summary.cohorts) > 1)
+    totals = (summary.rounds_admitted, summary.rounds_refused, summary.rounds_pending)
+    table.add_column("cohort", footer="all", overflow="fold")
+    for word, total in zip(("admitted", "refused", "pending"), totals, strict=True):
+        table.add_column(word, footer=shown(total), justify="right")
+    for name, counts in summary.cohorts.items():
+        table.add_row(name, *(shown(count) for count in counts.values()))
+    return table
+
+
+def _outcome(decision: Decision) -> str:
+    return type(decision).__name__.lower()
+
+
+def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, object]:
+    rows: dict[str, object] = {}
+    for field in dataclasses.fields(answer):
+        value = getattr(answer, field.name)
+        if field.name in leave_out or value is None:
+            continue
+        rows[field.name.replace("_", " ")] = _described(field.name, value)
+    return rows
+
+
+def _described(field: str, value: object) -> object:
+    if isinstance(value, ShuffledRound):
+        return f"{value.randomizer.describe()}, {value.reports:,} reports"
+    if isinstance(value, float) and field.endswith("_upper"):
+        return upper(value)
+    if isinstance(value, float) and field.endswith(("_lower", "_remaining")):
+        return lower(value)
+    return value

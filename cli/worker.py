@@ -1,0 +1,70 @@
+"""`worker`: decides queued rounds, as a Celery worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from cli.failures import BadValue
+from cli.options import broker_option, ledger_options, output_options
+from cli.present import present
+from cli.session import open_session, settings_from
+from ledger.config import Settings
+
+PROCESSES_MAX = 64
+
+
+@click.command()
+@click.option(
+    "--concurrency", type=click.IntRange(1, PROCESSES_MAX), default=1, show_default=True, help="Processes."
+)
+@click.option(
+    "--sweep/--no-sweep",
+    default=True,
+    show_default=True,
+    help="Also queue again what was lost; one worker is enough.",
+)
+@ledger_options
+@broker_option
+@output_options
+def worker(
+    concurrency: int,
+    sweep: bool,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    as_json: bool,
+) -> None:
+    """Decide queued rounds until stopped."""
+    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+    if not settings.broker_url:
+        raise BadValue(
+            "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
+        )
+    with open_session(settings):
+        pass  # an uninitialised ledger is better told now than by every task
+    started = {"started": True, "concurrency": concurrency, "sweep": sweep}
+    present({**started}, lambda: f"Deciding queued rounds in {concurrency} process(es).", as_json=as_json)
+    _become_celery(settings, concurrency=concurrency, sweep=sweep)
+
+
+def _become_celery(settings: Settings, *, concurrency: int, sweep: bool) -> NoReturn:
+    """Replaces this process, so that signals reach Celery itself; its output goes to standard error."""
+    chosen = {
+        "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
+        "SHUFFLE_LEDGER_BROKER_URL": settings.broker_url or "",
+        "SHUFFLE_LEDGER_ACTOR": settings.actor,
+    }
+    command = [sys.executable, "-m", "celery", "--quiet", "--app", "workers.celery_app", "worker"]
+    command += ["--loglevel", "INFO", "--concurrency", str(concurrency)]
+    if sweep:
+        schedule = Path(tempfile.mkdtemp(prefix="shuffle-ledger-")) / "schedule"
+        command += ["--beat", "--schedule", str(schedule)]
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.execve(sys.executable, command, {**os.environ, **chosen})  # noqa: S606 - our own interpreter, no shell

@@ -1,0 +1,1 @@
+"""The truth: who may spend what, and who did."""

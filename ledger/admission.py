@@ -1,0 +1,241 @@
+"""Every decision about what may be spent: opening, registering, admitting, quoting.
+
+`settle` and `void`, which close what was admitted, are in `ledger.settlement` and offered here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, slot_for
+from ledger import appending, canonical, losses
+from ledger.budgets import (
+    Cohort,
+    Outcome,
+    Pending,
+    Quote,
+    RefusalReason,
+    RoundRequest,
+    checked_reports,
+    checked_text,
+)
+from ledger.entries import EntryKind, LedgerEntry, Spending
+from ledger.errors import InvalidValue, RoundStuck, TryAgain, Unavailable
+from ledger.outcomes import outcome_from, outcome_of, round_record
+from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
+from ledger.settlement import settle, void
+from ledger.store import ATTEMPTS_MAX, Store
+
+__all__ = [
+    "admit",
+    "admit_queued",
+    "open_cohort",
+    "pending_before",
+    "pending_rounds",
+    "quote",
+    "register",
+    "round_record",
+    "settle",
+    "void",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
+    accounted: ShuffledRound
+    reason: RefusalReason | None  # None: admitted
+    message: str | None
+    requested: Spending | None  # with the round; None when it was not computed
+
+
+def open_cohort(
+    store: Store, *, name: str, population: int, epsilon: float, delta: float, policy: str, actor: str
+) -> Cohort:
+    """Open a cohort, or return it if it was opened with the same parameters.
+
+    Raises:
+        InvalidValue: a parameter cannot be one; names the field.
+        Conflict: the name is taken by a cohort with other parameters.
+    """
+    cohort = Cohort(
+        name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
+    )
+    return store.open_cohort(cohort, actor=checked_text("actor", actor), numerical_policy=NUMERICAL_POLICY)
+
+
+def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
+    """Bind an identifier to a round's content and commit it; a decided round answers with its outcome.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
+        Conflict: the identifier is bound to other content.
+    """
+    cohort = store.cohort(request.cohort)
+    _check_population(request, cohort)
+    stored = store.insert_round(request, actor=checked_text("actor", actor))
+    return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
+
+
+def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
+    """Decide a registered round and return the outcome, which is the same for ever.
+
+    **Guarantee**: at every commit, the certified epsilon of all a cohort holds is within its budget, or the
+    cohort is marked overspent by a settled round; any number of processes may call this at once.
+
+    Raises:
+        NotFound: no such round.
+        TryAgain, Unavailable: nothing was decided and nothing was left behind.
+        AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
+    """
+    stored = store.round(checked_text("round_id", round_id))
+    decided = outcome_of(store, stored)
+    if decided is not None:
+        return decided
+    try:
+        entry = appending.append(
+            store, stored.cohort, lambda view: _draft(store, accountant, view, stored.round_id)
+        )
+        return outcome_from(entry)
+    except (TryAgain, Unavailable):
+        raise  # says nothing about the round itself
+    except Exception as error:
+        store.record_failure(stored.round_id, f"{type(error).__name__}: {error}")
+        raise
+
+
+def admit_queued(
+    store: Store, accountant: Accountant, round_id: str, *, redelivered: bool = False
+) -> Outcome:
+    """Decide a round that came out of a queue; `redelivered` says that a worker died with it.
+
+    Raises:
+        RoundStuck: the round failed too often; it waits for somebody to look at it.
+        What `admit` raises.
+    """
+    stored = store.round(round_id)
+    attempts = stored.attempts
+    if stored.outcome_sequence is None:
+        if redelivered and attempts < ATTEMPTS_MAX:
+            attempts = store.record_failure(round_id, "a worker was lost before it decided")
+        if attempts >= ATTEMPTS_MAX:
+            error = stored.last_error or "a worker was lost before it decided"
+            raise RoundStuck(f"round {round_id!r} failed {attempts} times and is left alone; last: {error}")
+    return admit(store, accountant, round_id)
+
+
+def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
+    """Return what the answer would be now. Leaves no trace.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    view = store.view(request.cohort)
+    cohort = view.cohort
+    _check_population(request, cohort)
+    decision = _decide(store, accountant, view, request, keep=False)
+    admitted = decision.reason is None
+    requested = decision.requested
+    after = requested if admitted and requested is not None else view.spent
+    return Quote(
+        cohort=cohort.name,
+        would_be="admitted" if admitted else "refused",
+        reason=decision.reason,
+        message=decision.message,
+        accounted=decision.accounted,
+        epsilon_spent_upper=view.spent.epsilon_upper,
+        epsilon_requested_upper=requested.epsilon_upper_or_none if requested else None,
+        epsilon_requested_lower=requested.epsilon_lower if requested else None,
+        epsilon_remaining=cohort.remaining(after.epsilon_upper),
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+    )
+
+
+def pending_rounds(store: Store, *, limit: int) -> list[str]:
+    """Return undecided rounds in order of registration, without those that failed too often."""
+    return store.pending(limit=limit)
+
+
+def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
+    """Return the undecided rounds of a round's cohort registered before it, in order; raises NotFound."""
+    stored = store.round(round_id)
+    return store.pending(limit=limit, cohort=stored.cohort, up_to=stored.registration - 1)
+
+
+def _draft(store: Store, accountant: Accountant, view: CohortView, round_id: str) -> EntryDraft | LedgerEntry:
+    stored = store.round(round_id)  # after the view: see appending.append
+    if stored.outcome_sequence is not None:
+        return store.entry(stored.cohort, stored.outcome_sequence)
+    request = RoundRequest.from_bytes(stored.content)
+    decision = _decide(store, accountant, view, request, keep=True)
+    details = {
+        "request": canonical.decode(stored.content),
+        "accounted": decision.accounted.to_mapping(),
+        "requested": decision.requested.to_mapping() if decision.requested else None,
+        "privacy_loss": None,
+    }
+    if decision.requested is not None:
+        details["privacy_loss"] = losses.digest_of(store, accountant, decision.accounted).hex()
+    if decision.reason is not None or decision.requested is None:
+        details |= {"reason": decision.reason, "message": decision.message}
+        return _entry_draft(EntryKind.REFUSED, stored, view.spent, details)
+    reservation = HoldingChange(accounted=decision.accounted, count=1, local_count=1)
+    return _entry_draft(EntryKind.ADMITTED, stored, decision.requested, details, reservation)
+
+
+def _entry_draft(
+    kind: EntryKind, stored: StoredRound, spent: Spending, details: dict[str, object], *changes: HoldingChange
+) -> EntryDraft:
+    return EntryDraft(
+        kind=kind,
+        round_id=stored.round_id,
+        actor=stored.registered_by,
+        numerical_policy=NUMERICAL_POLICY,
+        spent=spent,
+        details=details,
+        changes=changes,
+    )
+
+
+def _decide(
+    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, *, keep: bool
+) -> _Decision:
+    cohort = view.cohort
+    accounted = slot_for(request.round)
+    if cohort.status == "overspent":
+        message = (
+            "The cohort is overspent, for a settled round cost more than the budget, and admits nothing any"
+            f" more: at most epsilon {view.spent.epsilon_upper:.6g} of {cohort.epsilon_budget:.6g} is spent."
+        )
+        return _Decision(
+            accounted=accounted, reason=RefusalReason.COHORT_OVERSPENT, message=message, requested=None
+        )
+    wanted = dict(view.held)
+    wanted[accounted] = wanted.get(accounted, 0) + 1
+    requested = losses.certify(store, accountant, wanted, delta=cohort.delta_budget, keep=keep)
+    # Written so that anything but a number within the budget refuses.
+    if requested.epsilon_upper <= cohort.epsilon_budget:
+        return _Decision(accounted=accounted, reason=None, message=None, requested=requested)
+    at = f"at delta {cohort.delta_budget:.6g}"
+    if requested.epsilon_upper_or_none is None:
+        reason = RefusalReason.UNBOUNDED_LOSS
+        message = f"With this round no finite epsilon holds {at}; the budget is {cohort.epsilon_budget:.6g}."
+    else:
+        reason = RefusalReason.BUDGET_EXCEEDED
+        message = (
+            f"With this round the cohort would have spent at most epsilon {requested.epsilon_upper:.6g} {at},"
+            f" which is above the budget of {cohort.epsilon_budget:.6g}; it has spent at most"
+            f" {view.spent.epsilon_upper:.6g}."
+        )
+    return _Decision(accounted=accounted, reason=reason, message=message, requested=requested)
+
+
+def _check_population(request: RoundRequest, cohort: Cohort) -> None:
+    if request.cohort != cohort.name:
+        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort.name))
+    checked_reports(request.round.reports, field="reports", population=cohort.population)
+    if request.round.sampled_from is not None:
+        checked_reports(request.round.sampled_from, field="sampled_from", population=cohort.population)

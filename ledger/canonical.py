@@ -1,0 +1,88 @@
+"""Canonical bytes and digests: one value, one spelling, for ever.
+
+The encoding is JSON with sorted keys, no whitespace and UTF-8, in which a float is written as
+`{"$float": float.hex()}`: exact, independent of any printing algorithm, and never confused with a
+string. Decoding accepts nothing but what encoding produces, so equal bytes and equal values coincide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from ledger.errors import Damaged
+
+_FLOAT = "$float"
+DIGEST_BYTES = 32
+_LENGTH_BYTES = 8
+
+
+def encode(value: object) -> bytes:
+    """Return the canonical bytes of None, bools, ints, floats, strings, lists and mappings of these.
+
+    Raises:
+        ValueError: NaN, a key that is not a string or starts with "$", text that is not Unicode.
+        TypeError: any other kind of value.
+    """
+    text = json.dumps(
+        _spell(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode("utf-8")
+
+
+def decode(data: bytes) -> Any:
+    """Return the value whose canonical bytes are `data`.
+
+    Raises:
+        Damaged: `data` is not exactly what `encode` writes.
+    """
+    try:
+        value = json.loads(
+            data.decode("utf-8"), object_hook=_read_object, parse_float=_refuse, parse_constant=_refuse
+        )
+        again = encode(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Damaged(f"bytes that are not canonical: {error}") from error
+    if again != data:
+        raise Damaged("bytes that are not canonical: the same value is spelled differently")
+    return value
+
+
+def framed_digest(domain: str, *parts: bytes) -> bytes:
+    """Return SHA-256 over a domain name and parts, each preceded by its length.
+
+    **Guarantee**: two different sequences of parts, or two domains, never feed the hash the same bytes.
+    """
+    digest = hashlib.sha256()
+    for part in (domain.encode("utf-8"), *parts):
+        digest.update(len(part).to_bytes(_LENGTH_BYTES, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _spell(value: object) -> object:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
+        return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
+    if isinstance(value, list | tuple):
+        return [_spell(item) for item in value]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key.startswith("$"):
+                raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
+        return {key: _spell(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} has no canonical bytes")
+
+
+def _read_object(pairs: dict[str, Any]) -> Any:
+    return float.fromhex(pairs[_FLOAT]) if _FLOAT in pairs else pairs
+
+
+def _refuse(token: str) -> NoReturn:
+    raise ValueError(f"the bare number {token}")

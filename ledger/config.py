@@ -1,0 +1,30 @@
+"""Settings from the environment (`SHUFFLE_LEDGER_...`)."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _operating_system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        return "unknown"
+
+
+class Settings(BaseSettings):
+    """Where the ledger and the broker are, and who is acting."""
+
+    model_config = SettingsConfigDict(env_prefix="SHUFFLE_LEDGER_", frozen=True)
+
+    database_url: str = "sqlite:///shuffle-ledger.db"
+    broker_url: str | None = None  # None: everything happens in this process
+    broker_transport_options: dict[str, Any] = Field(default_factory=dict)  # JSON; passed to the transport
+    queue: str = Field(default="shuffle-ledger", min_length=1, max_length=200)  # its name at the broker
+    actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
+    decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
+    precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant

@@ -1,0 +1,50 @@
+"""Everything the ledger raises; expected outcomes (a refusal, say) are returned instead."""
+
+from __future__ import annotations
+
+
+class LedgerError(Exception):
+    """Root of all errors raised by `ledger`."""
+
+
+class NotFound(LedgerError):
+    """No cohort or round has this name."""
+
+
+class Conflict(LedgerError):
+    """The same identifier with different content, or a round whose state forbids the operation."""
+
+
+class InvalidValue(LedgerError, ValueError):
+    """A value nobody may store: names the field, what came and what was expected."""
+
+    def __init__(self, *, field: str, value: object, expected: str) -> None:
+        """Compose the sentence "field: got value, expected ..."."""
+        super().__init__(f"{field}: got {value!r}, expected {expected}")
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+
+class TryAgain(LedgerError):
+    """Others were faster every time, or the database stayed locked; nothing was left behind."""
+
+
+class Unavailable(LedgerError):
+    """The database cannot be reached or cannot write."""
+
+
+class SchemaError(LedgerError):
+    """The database was not initialised, is older, or is newer than this code."""
+
+
+class Damaged(LedgerError):
+    """Stored bytes do not decode, or do not have the digest they were stored under."""
+
+
+class RoundStuck(LedgerError):
+    """A round failed as often as is allowed; no worker tries it again until somebody looks."""
+
+
+class LostRace(LedgerError):
+    """Another writer appended to the cohort first. Internal: the appending loop reads and decides again."""

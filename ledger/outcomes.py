@@ -1,0 +1,139 @@
+"""Answers rebuilt from entries: what was said once is said again, word for word."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from accounting import ShuffledRound
+from ledger.budgets import (
+    Admitted,
+    Outcome,
+    RefusalReason,
+    Refused,
+    RoundRecord,
+    RoundRequest,
+    RoundState,
+    Settled,
+    Voided,
+)
+from ledger.entries import EntryBody, EntryKind, LedgerEntry
+from ledger.errors import Damaged
+from ledger.rows import StoredRound
+from ledger.store import Store
+
+
+def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
+    """Return the outcome of a round, None while it is pending."""
+    if stored.outcome_sequence is None:
+        return None
+    return outcome_from(store.entry(stored.cohort, stored.outcome_sequence))
+
+
+def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
+    """Return how a round was closed, None while it is not."""
+    if stored.closing_sequence is None:
+        return None
+    return closing_from(store.entry(stored.cohort, stored.closing_sequence))
+
+
+def round_record(store: Store, round_id: str) -> RoundRecord:
+    """Return a registered round and all that has happened to it; raises NotFound."""
+    return record_of(store, store.round(round_id))
+
+
+def record_of(store: Store, stored: StoredRound) -> RoundRecord:
+    """Return a stored round and all that has happened to it."""
+    outcome = outcome_of(store, stored)
+    closing = closing_of(store, stored)
+    request = RoundRequest.from_bytes(stored.content)
+    state: RoundState = "pending"
+    accounted: ShuffledRound | None = None
+    match closing or outcome:
+        case Admitted() as admitted:
+            state, accounted = "admitted", admitted.accounted
+        case Refused():
+            state = "refused"
+        case Settled() as settled:
+            state, accounted = "settled", settled.accounted
+        case Voided():
+            state = "voided"
+    return RoundRecord(
+        request=request,
+        registered_by=stored.registered_by,
+        registered_at=stored.registered_at,
+        state=state,
+        outcome=outcome,
+        closing=closing,
+        accounted=accounted,
+        attempts=stored.attempts,
+        last_error=stored.last_error,
+    )
+
+
+def outcome_from(entry: LedgerEntry) -> Outcome:
+    """Return the decision an entry records; raises Damaged when it records none."""
+    body = entry.content()
+    if body.kind is EntryKind.ADMITTED:
+        return Admitted(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=_remaining(body),
+            accounted=ShuffledRound.from_mapping(body.details["accounted"]),
+        )
+    if body.kind is EntryKind.REFUSED:
+        requested = body.details["requested"]
+        unbounded = body.details["reason"] == RefusalReason.UNBOUNDED_LOSS
+        return Refused(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reason=RefusalReason(body.details["reason"]),
+            message=body.details["message"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_requested_upper=None if requested is None or unbounded else requested["epsilon_upper"],
+            epsilon_budget=body.epsilon_budget,
+            delta_budget=body.delta_budget,
+        )
+    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry decides nothing")
+
+
+def closing_from(entry: LedgerEntry) -> Settled | Voided:
+    """Return how an entry closed its round; raises Damaged when it does not."""
+    body = entry.content()
+    if body.kind is EntryKind.SETTLED:
+        return Settled(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reports=body.details["reports"],
+            accounted=ShuffledRound.from_mapping(body.details["accounted"]),
+            overspent=body.details["overspent"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=_remaining(body),
+        )
+    if body.kind is EntryKind.VOIDED:
+        return Voided(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reason=body.details["reason"],
+            attestation=body.details["attestation"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=_remaining(body),
+        )
+    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
+
+
+def collected_on(body: EntryBody) -> date | None:
+    """Return when the round of an admitted or refused entry was collected, if it was said."""
+    text = body.details.get("request", {}).get("collected_on")
+    return date.fromisoformat(text) if text else None
+
+
+def _remaining(body: EntryBody) -> float:
+    return max(0.0, body.epsilon_budget - body.spent.epsilon_upper)

@@ -1,0 +1,276 @@
+"""Replaying one cohort's chain: does each entry follow from those before it and from the tables?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, slot_for
+from ledger import canonical, entries
+from ledger.budgets import RoundRequest, request_digest
+from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.errors import Damaged, LedgerError
+from ledger.rows import StoredRound
+from ledger.store import Store
+
+PROBLEMS_MAX = 100  # per cohort; the first ones matter
+_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is not as the ledger promises."""
+
+    sequence: int | None  # the entry it is about; None when it is about the cohort or a table
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What the chain says after an entry, for the numbers to be checked."""
+
+    sequence: int
+    body: EntryBody
+    held: Mapping[ShuffledRound, int]
+    candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
+
+
+@dataclass
+class Replay:
+    """The state while reading a chain from its beginning. `steps` must be used up before the rest is read."""
+
+    store: Store
+    cohort: str
+    problems: list[Problem] = field(default_factory=list)
+    entries: int = 0
+    head_sequence: int = 0
+    head_digest: bytes = GENESIS_DIGEST
+    head_body: EntryBody | None = None
+    held: Counter[ShuffledRound] = field(default_factory=Counter)
+    local: Counter[ShuffledRound] = field(default_factory=Counter)
+    overspent: bool = False
+    readable: bool = True  # every body so far could be read and applied, so `held` means something
+    opened: EntryBody | None = None
+    outcomes: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
+    closings: dict[str, int] = field(default_factory=dict)
+    charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
+    losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
+
+    def blame(self, sequence: int | None, what: str) -> None:
+        """Note a problem."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(sequence=sequence, what=what))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the state after every entry that could be read and applied."""
+        for entry in self.store.entries_of(self.cohort):
+            self._check_link(entry)
+            previous = self.head_body
+            try:
+                body = entry.content()
+            except Damaged as error:
+                self.blame(entry.sequence, f"the body cannot be read: {error}")
+                body = None
+            self.entries += 1
+            self.head_sequence, self.head_digest = entry.sequence, entry.digest
+            self.head_body = body
+            if body is None:
+                self.readable = False
+                continue
+            self._check_columns(entry, body)
+            self._check_carried(body, previous)
+            if not self.readable:
+                continue
+            try:
+                yield self._apply(body)
+            except (LedgerError, AccountingError, KeyError, TypeError, ValueError, AttributeError) as error:
+                self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
+                self.readable = False
+
+    def _check_link(self, entry: LedgerEntry) -> None:
+        expected = self.head_sequence + 1
+        if entry.sequence != expected:
+            self.blame(entry.sequence, f"entries {expected} to {entry.sequence - 1} are missing before it")
+        elif entry.previous_digest != self.head_digest:
+            self.blame(entry.sequence, "it does not continue from the digest of the entry before it")
+        digest = entries.entry_digest(
+            cohort=entry.cohort,
+            sequence=entry.sequence,
+            previous_digest=entry.previous_digest,
+            body=entry.body,
+        )
+        if digest != entry.digest:
+            self.blame(entry.sequence, "its digest is not that of its content: the entry was changed")
+
+    def _check_columns(self, entry: LedgerEntry, body: EntryBody) -> None:
+        stated = (body.cohort, body.sequence, str(body.kind), body.round_id)
+        if stated != (entry.cohort, entry.sequence, entry.kind, entry.round_id):
+            self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
+
+    def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
+        if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
+            self.blame(
+                body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
+            )
+        if body.kind is EntryKind.OPENED:
+            expected = Spending.nothing(body.delta_budget)
+        elif previous is None:
+            return
+        else:
+            expected = previous.spent
+            if (body.epsilon_budget, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
+                self.blame(body.sequence, "the budget differs from that of the entry before it")
+        if body.kind in _CARRIES_SPENDING and body.spent != expected:
+            self.blame(body.sequence, "it changes what is spent, although it admits nothing")
+
+    def _apply(self, body: EntryBody) -> Step:
+        candidate: Counter[ShuffledRound] | None = None
+        match body.kind:
+            case EntryKind.OPENED:
+                self.opened = body
+            case EntryKind.ADMITTED | EntryKind.REFUSED:
+                candidate = self._apply_decision(body)
+            case EntryKind.SETTLED | EntryKind.VOIDED:
+                self._apply_closing(body)
+        return Step(
+            sequence=body.sequence,
+            body=body,
+            held=+self.held,
+            candidate=candidate if body.kind is EntryKind.REFUSED and body.details["requested"] else None,
+        )
+
+    def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound]:
+        round_id = str(body.round_id)
+        if round_id in self.outcomes:
+            self.blame(
+                body.sequence, f"round {round_id!r} was decided before, by entry {self.outcomes[round_id]}"
+            )
+        self.outcomes[round_id] = body.sequence
+        content = canonical.encode(body.details["request"])
+        self.requests[round_id] = _request_and_actor(content, body.actor)
+        request = RoundRequest.from_bytes(content)
+        if (request.round_id, request.cohort) != (body.round_id, body.cohort):
+            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        accounted = ShuffledRound.from_mapping(body.details["accounted"])
+        if body.numerical_policy == NUMERICAL_POLICY and slot_for(request.round) != accounted:
+            self.blame(body.sequence, "what it accounts is not the slot of what was declared")
+        self._note_loss(body, accounted)
+        candidate = self.held + Counter({accounted: 1})
+        if body.kind is EntryKind.ADMITTED:
+            if self.overspent:
+                self.blame(body.sequence, "it admits a round although the cohort is overspent")
+            if not body.spent.epsilon_upper <= body.epsilon_budget:
+                self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
+            self.held, self.charged[round_id] = candidate, accounted
+            self.local[accounted] += 1
+        return candidate
+
+    def _apply_closing(self, body: EntryBody) -> None:
+        round_id = str(body.round_id)
+        if round_id not in self.charged:
+            self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
+        settles = body.kind is EntryKind.SETTLED
+        before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
+        if self.charged.pop(round_id, before) != before:
+            self.blame(body.sequence, "it releases another charge than the round had")
+        self.closings[round_id] = body.sequence
+        self.held -= Counter({before: 1})
+        if settles:
+            accounted = ShuffledRound.from_mapping(body.details["accounted"])
+            self._note_loss(body, accounted)
+            self.held[accounted] += 1
+            self.overspent = self.overspent or not body.spent.epsilon_upper <= body.epsilon_budget
+            if body.details["overspent"] != self.overspent:
+                self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _note_loss(self, body: EntryBody, accounted: ShuffledRound) -> None:
+        digest = body.details["privacy_loss"]
+        if digest is not None:
+            key = entries.loss_key(entries.round_bytes(accounted), body.numerical_policy)
+            sequence, known = self.losses.setdefault(key, (body.sequence, digest))
+            if known != digest:
+                self.blame(
+                    body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
+                )
+
+
+def compare_tables(replay: Replay) -> None:
+    """Compare what the chain implies with the tables kept beside it."""
+    _compare_head(replay)
+    if replay.readable:
+        _compare_holdings(replay)
+        for stored in replay.store.rounds_of(replay.cohort):
+            _compare_round(replay, stored)
+    _compare_losses(replay)
+
+
+def _compare_head(replay: Replay) -> None:
+    try:
+        view = replay.store.view(replay.cohort)
+    except LedgerError as error:
+        replay.blame(None, f"the head cannot be read: {error}")
+        return
+    if (view.head_sequence, view.head_digest) != (replay.head_sequence, replay.head_digest):
+        replay.blame(
+            None,
+            f"the head names entry {view.head_sequence}, the chain ends with entry {replay.head_sequence}",
+        )
+    cohort, body = view.cohort, replay.head_body
+    if body and (cohort.epsilon_budget, cohort.delta_budget) != (body.epsilon_budget, body.delta_budget):
+        replay.blame(None, "the cohort's row has another budget than its last entry")
+    if replay.opened is not None:
+        details = replay.opened.details
+        stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
+        if stated != (cohort.population, cohort.policy, cohort.opened_at):
+            replay.blame(None, "the cohort's row differs from the entry that opened it")
+    if replay.readable and (cohort.status == "overspent") != replay.overspent:
+        replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
+
+
+def _compare_holdings(replay: Replay) -> None:
+    expected = {
+        entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
+        for accounted, count in _with_held(replay).items()
+    }
+    for item in replay.store.holdings(replay.cohort):
+        if entries.round_digest(item.parameters) != item.accounted_digest:
+            replay.blame(None, f"accounted round {item.accounted_digest.hex()}: its parameters were changed")
+        if expected.pop(item.accounted_digest, (0, 0)) != (item.count, item.local_count):
+            replay.blame(None, f"holding {item.accounted_digest.hex()} is not what the entries add up to")
+    for digest, counts in expected.items():
+        if counts != (0, 0):
+            replay.blame(None, f"holding {digest.hex()} is missing")
+
+
+def _with_held(replay: Replay) -> dict[ShuffledRound, int]:
+    return {accounted: replay.local[accounted] for accounted in {*replay.local, *replay.held}}
+
+
+def _compare_round(replay: Replay, stored: StoredRound) -> None:
+    name = f"round {stored.round_id!r}"
+    if request_digest(stored.content) != stored.content_digest:
+        replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
+    linked = (stored.outcome_sequence, stored.closing_sequence)
+    expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
+    if linked != expected:
+        replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
+    if stored.outcome_sequence is None or linked != expected:
+        return
+    if replay.requests[stored.round_id] != _request_and_actor(stored.content, stored.registered_by):
+        replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
+
+
+def _request_and_actor(content: bytes, actor: str) -> bytes:
+    return canonical.framed_digest("shuffle-ledger/request-and-actor/1", content, actor.encode("utf-8"))
+
+
+def _compare_losses(replay: Replay) -> None:
+    for key, (sequence, digest) in replay.losses.items():
+        stored = replay.store.loss(key)
+        if stored is None:
+            continue  # only a saving: without it the numbers are computed from the parameters
+        actual = entries.loss_digest(stored.blob)
+        if actual != stored.digest or actual.hex() != digest:
+            replay.blame(sequence, "the stored privacy loss it was decided with was changed afterwards")

@@ -1,0 +1,193 @@
+"""Rows and what they mean: the statements and conversions that `ledger.store` is made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, insert, select, update
+
+from accounting import ShuffledRound
+from ledger import canonical, engines, entries
+from ledger.budgets import Cohort, CohortStatus
+from ledger.entries import EntryKind, LedgerEntry, Spending
+from ledger.errors import NotFound
+from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
+from ledger.tables import entries as entries_table
+
+_DECODED_ROUNDS_MAX = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldingChange:
+    """How an entry changes what a cohort holds of one kind of round."""
+
+    accounted: ShuffledRound
+    count: int  # added to what is charged
+    local_count: int = 0  # added to what may have been sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryDraft:
+    """An entry before it has a place in the chain."""
+
+    kind: EntryKind
+    round_id: str
+    actor: str
+    numerical_policy: str
+    spent: Spending
+    details: Mapping[str, Any]
+    changes: tuple[HoldingChange, ...] = ()
+    status: CohortStatus | None = None  # None: unchanged
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortView:
+    """A cohort at one moment: all that a decision may depend on."""
+
+    cohort: Cohort
+    head_sequence: int
+    head_digest: bytes
+    spent: Spending
+    held: Mapping[ShuffledRound, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredHolding:
+    """One row of what a cohort holds."""
+
+    accounted_digest: bytes
+    parameters: bytes
+    count: int
+    local_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRound:
+    """One row of the registered rounds."""
+
+    registration: int
+    round_id: str
+    cohort: str
+    content: bytes
+    content_digest: bytes
+    registered_by: str
+    registered_at: datetime
+    queued_at: datetime | None
+    outcome_sequence: int | None
+    closing_sequence: int | None
+    attempts: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLoss:
+    """A stored privacy loss; `digest` is what the row claims, not what the blob has."""
+
+    key: bytes
+    digest: bytes
+    blob: bytes
+
+
+PENDING = rounds.c.outcome_sequence.is_(None)
+COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
+    cohorts, heads, heads.c.cohort == cohorts.c.name
+)
+
+
+def cohort_row(connection: Connection, name: str) -> Row[Any]:
+    """Return a cohort with its head; raises NotFound."""
+    row = connection.execute(COHORTS_WITH_HEADS.where(cohorts.c.name == name)).one_or_none()
+    if row is None:
+        raise NotFound(f"no cohort {name!r}")
+    return row
+
+
+def cohort_from(row: Row[Any]) -> Cohort:
+    """Return the cohort in a row."""
+    return Cohort(
+        name=row.name,
+        population=row.population,
+        epsilon_budget=row.epsilon_budget,
+        delta_budget=row.delta_budget,
+        policy=row.policy,
+        status=row.status,
+        opened_at=row.opened_at,
+    )
+
+
+def round_row(connection: Connection, round_id: str) -> StoredRound:
+    """Return a registered round; raises NotFound."""
+    row = connection.execute(select(rounds).where(rounds.c.round_id == round_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"no round {round_id!r}")
+    return round_from(row)
+
+
+def round_from(row: Row[Any]) -> StoredRound:
+    """Return the registered round in a row."""
+    return StoredRound(**row._mapping)
+
+
+def entry_row(connection: Connection, cohort: str, sequence: int) -> Row[Any] | None:
+    """Return the row of an entry, None if there is none."""
+    place = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
+    return connection.execute(select(entries_table).where(place)).one_or_none()
+
+
+def entry_from(row: Row[Any]) -> LedgerEntry:
+    """Return the entry in a row."""
+    return LedgerEntry(**row._mapping)
+
+
+def holding_rows(connection: Connection, cohort: str) -> list[StoredHolding]:
+    """Return what a cohort holds, kinds that are charged no more included."""
+    query = (
+        select(
+            holdings.c.accounted_digest,
+            accounted_rounds.c.parameters,
+            holdings.c.count,
+            holdings.c.local_count,
+        )
+        .join_from(holdings, accounted_rounds, accounted_rounds.c.digest == holdings.c.accounted_digest)
+        .where(holdings.c.cohort == cohort)
+        .order_by(holdings.c.accounted_digest)
+    )
+    return [StoredHolding(**row._mapping) for row in connection.execute(query)]
+
+
+def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
+    """Insert an entry."""
+    connection.execute(insert(entries_table).values(**vars(entry)))
+
+
+def change_holding(connection: Connection, cohort: str, change: HoldingChange) -> None:
+    """Apply a change to what a cohort holds."""
+    parameters = entries.round_bytes(change.accounted)
+    digest = entries.round_digest(parameters)
+    engines.insert_if_absent(connection, accounted_rounds, {"digest": digest, "parameters": parameters})
+    nothing = {"cohort": cohort, "accounted_digest": digest, "count": 0, "local_count": 0}
+    engines.insert_if_absent(connection, holdings, nothing)
+    place = and_(holdings.c.cohort == cohort, holdings.c.accounted_digest == digest)
+    values = {
+        "count": holdings.c.count + change.count,
+        "local_count": holdings.c.local_count + change.local_count,
+    }
+    connection.execute(update(holdings).where(place).values(**values))
+
+
+def link_round(connection: Connection, entry: LedgerEntry) -> None:
+    """Let the row of a round refer to the entry that decides or closes it."""
+    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)
+    column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
+    unlinked = and_(rounds.c.round_id == entry.round_id, column.is_(None))
+    connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))
+
+
+@functools.lru_cache(maxsize=_DECODED_ROUNDS_MAX)
+def decoded_round(parameters: bytes) -> ShuffledRound:
+    """Return the round with these canonical bytes; remembered, for every view decodes them all."""
+    return ShuffledRound.from_mapping(canonical.decode(parameters))

@@ -1,0 +1,156 @@
+"""Closing admitted rounds: `settle` charges what really happened, `void` gives back what released nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from accounting import NUMERICAL_POLICY, Accountant, InvalidParameter, ShuffledRound, slot_for
+from ledger import appending, losses
+from ledger.budgets import (
+    REASON_LENGTH_MAX,
+    VOID_ATTESTATION,
+    RoundState,
+    Settled,
+    Voided,
+    checked_reports,
+    checked_text,
+)
+from ledger.entries import EntryKind, LedgerEntry
+from ledger.errors import Conflict
+from ledger.outcomes import closing_from, record_of
+from ledger.rows import CohortView, EntryDraft, HoldingChange
+from ledger.store import Store
+
+
+def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
+    """Close a released round with the number of honest reports really shuffled, in the declared unit.
+
+    Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
+    overspent and admits nothing any more. More change nothing: what was spent never shrinks. Settling
+    again with the same number gives the same answer.
+
+    Raises:
+        NotFound: no such round.
+        InvalidValue: `reports` is not from 1 to the cohort's population (a round without reports is voided).
+        Conflict: the round is pending, refused, voided, or settled with another number.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    actor = checked_text("actor", actor)
+    stored = store.round(checked_text("round_id", round_id))
+    reports = checked_reports(reports, field="reports", population=store.cohort(stored.cohort).population)
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        record = record_of(store, store.round(stored.round_id))
+        if isinstance(record.closing, Settled) and record.closing.reports == reports:
+            return store.entry(stored.cohort, record.closing.sequence)
+        before = _reserved(stored.round_id, record.state, record.accounted, "settled")
+        accounted = _really_shuffled(before, reports)
+        changes: tuple[HoldingChange, ...] = ()
+        spent = view.spent
+        if accounted != before:
+            changes = (
+                HoldingChange(accounted=before, count=-1),
+                HoldingChange(accounted=accounted, count=1),
+            )
+            held = _changed(view.held, changes)
+            spent = losses.certify(store, accountant, held, delta=view.cohort.delta_budget)
+        overspent = view.cohort.status == "overspent" or not spent.epsilon_upper <= view.cohort.epsilon_budget
+        details = {
+            "reports": reports,
+            "accounted_before": before.to_mapping(),
+            "accounted": accounted.to_mapping(),
+            "privacy_loss": losses.digest_of(store, accountant, accounted).hex(),
+            "overspent": overspent,
+        }
+        return EntryDraft(
+            kind=EntryKind.SETTLED,
+            round_id=stored.round_id,
+            actor=actor,
+            numerical_policy=NUMERICAL_POLICY,
+            spent=spent,
+            details=details,
+            changes=changes,
+            status="overspent" if overspent else None,
+        )
+
+    settled = closing_from(appending.append(store, stored.cohort, decide))
+    if not isinstance(settled, Settled):
+        raise Conflict(f"round {stored.round_id!r} is voided")
+    return settled
+
+
+def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
+    """Give back the reservation of a round that released nothing; the entry says who attests it, and why.
+
+    The reports may have been sent, so the round keeps counting in the local budget. Voiding again for
+    the same reason gives the same answer.
+
+    Raises:
+        NotFound: no such round.
+        InvalidValue: no reason that can be stored.
+        Conflict: the round is pending, refused, settled, or voided for another reason.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    actor = checked_text("actor", actor)
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    stored = store.round(checked_text("round_id", round_id))
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        record = record_of(store, store.round(stored.round_id))
+        if isinstance(record.closing, Voided) and record.closing.reason == reason:
+            return store.entry(stored.cohort, record.closing.sequence)
+        before = _reserved(stored.round_id, record.state, record.accounted, "voided")
+        changes = (HoldingChange(accounted=before, count=-1),)
+        held = _changed(view.held, changes)
+        return EntryDraft(
+            kind=EntryKind.VOIDED,
+            round_id=stored.round_id,
+            actor=actor,
+            numerical_policy=NUMERICAL_POLICY,
+            spent=losses.certify(store, accountant, held, delta=view.cohort.delta_budget),
+            details={"reason": reason, "attestation": VOID_ATTESTATION, "accounted": before.to_mapping()},
+            changes=changes,
+        )
+
+    voided = closing_from(appending.append(store, stored.cohort, decide))
+    if not isinstance(voided, Voided):
+        raise Conflict(f"round {stored.round_id!r} is settled")
+    return voided
+
+
+def _reserved(
+    round_id: str, state: RoundState, accounted: ShuffledRound | None, wanted: str
+) -> ShuffledRound:
+    if state != "admitted" or accounted is None:
+        how = " differently" if state == wanted else ""
+        raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")
+    return accounted
+
+
+def _really_shuffled(accounted: ShuffledRound, reports: int) -> ShuffledRound:
+    """Return the round to charge when `reports` of the accounted reports arrived.
+
+    **Guarantee**: it dominates what happened and costs no less than `accounted`. Users who were sampled and
+    dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
+    sample's own rate would make a round cheaper because reports were lost.
+    """
+    if reports >= accounted.reports:
+        return accounted
+    fewer = accounted.to_mapping() | {"reports": reports}
+    if accounted.sampled_from is not None:
+        fewer["sampled_from"] = accounted.sampled_from * reports // accounted.reports
+    try:
+        return slot_for(ShuffledRound.from_mapping(fewer))
+    except InvalidParameter:
+        # Too few to leave one honest report, by the declared fraction: nothing hides the user.
+        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
+
+
+def _changed(
+    held: Mapping[ShuffledRound, int], changes: tuple[HoldingChange, ...]
+) -> dict[ShuffledRound, int]:
+    counts = dict(held)
+    for change in changes:
+        counts[change.accounted] = counts.get(change.accounted, 0) + change.count
+    return {accounted: count for accounted, count in counts.items() if count}

@@ -1,0 +1,173 @@
+"""What an analyst or an auditor reads: a cohort's budget, its history, the heads of all chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from fractions import Fraction
+from typing import Any
+
+from accounting import Accountant, ShuffledRound
+from ledger import canonical
+from ledger.budgets import CohortStatus, checked_text
+from ledger.entries import EntryKind
+from ledger.outcomes import collected_on
+from ledger.rows import StoredHolding
+from ledger.store import Store
+
+HEADS_FORMAT = "shuffle-ledger-heads-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last entry of a cohort's chain: keep it elsewhere, and nobody can shorten the chain unseen."""
+
+    sequence: int
+    digest: str  # hexadecimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetStatement:
+    """A cohort's budget and what is spent of it, as its last entry states."""
+
+    cohort: str
+    population: int
+    policy: str
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+    epsilon_error_discretization: float  # how much of the interval's width each cause explains
+    epsilon_error_truncation: float
+    epsilon_error_round_off: float
+    method: str
+    numerical_policy: str  # under which the last entry's numbers were computed
+    local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
+    local_delta_upper: float
+    rounds_admitted: int  # ever; settled and voided ones included
+    rounds_refused: int
+    rounds_settled: int
+    rounds_voided: int
+    rounds_pending: int
+    opened_at: datetime
+    head: Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPoint:
+    """One entry, with the running total: what a plot of a cohort over time needs."""
+
+    sequence: int
+    kind: EntryKind
+    round_id: str | None
+    actor: str
+    recorded_at: datetime
+    collected_on: date | None  # of admitted and refused rounds, when it was said
+    use_case: str | None
+    epsilon_spent_upper: float  # after the entry
+    epsilon_spent_lower: float
+    epsilon_requested_upper: float | None  # of a refused round: the total it asked for
+    reason: str | None  # of a refused or voided round
+
+
+def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStatement:
+    """Return the budget of a cohort.
+
+    The numbers are those of the last entry: certificates do not go stale, so nothing is computed again;
+    `ledger.verification` computes them again. `accountant` is part of the signature for policies
+    whose statements need one. Local sums run over every admitted round, voided ones included: their
+    reports may have been sent. A refused round's reports must not be collected.
+
+    Raises:
+        NotFound: no such cohort.
+    """
+    del accountant
+    name = checked_text("cohort", cohort_name)
+    view = store.view(name)
+    head = store.entry(name, view.head_sequence).content()
+    kinds = store.count_entries(name)
+    held = store.holdings(name)
+    cohort, spent = view.cohort, view.spent
+    return BudgetStatement(
+        cohort=cohort.name,
+        population=cohort.population,
+        policy=cohort.policy,
+        status=cohort.status,
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+        epsilon_spent_upper=spent.epsilon_upper,
+        epsilon_spent_lower=spent.epsilon_lower,
+        epsilon_remaining=cohort.remaining(spent.epsilon_upper),
+        epsilon_error_discretization=spent.discretization,
+        epsilon_error_truncation=spent.truncation,
+        epsilon_error_round_off=spent.round_off,
+        method=spent.method,
+        numerical_policy=head.numerical_policy,
+        local_epsilon_upper=_sum_upper((item.local_count, _round(item).randomizer.epsilon0) for item in held),
+        local_delta_upper=min(1.0, _sum_upper((item.local_count, _round(item).delta0) for item in held)),
+        rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
+        rounds_refused=kinds.get(EntryKind.REFUSED, 0),
+        rounds_settled=kinds.get(EntryKind.SETTLED, 0),
+        rounds_voided=kinds.get(EntryKind.VOIDED, 0),
+        rounds_pending=store.count_pending(name),
+        opened_at=_opened(cohort.opened_at),
+        head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
+    )
+
+
+def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
+    """Yield a cohort's entries in order, with the running total; raises NotFound, Damaged."""
+    for entry in store.entries_of(store.cohort(checked_text("cohort", cohort_name)).name):
+        body = entry.content()
+        details = body.details
+        requested = details.get("requested") if body.kind is EntryKind.REFUSED else None
+        yield HistoryPoint(
+            sequence=body.sequence,
+            kind=body.kind,
+            round_id=body.round_id,
+            actor=body.actor,
+            recorded_at=body.recorded_at,
+            collected_on=collected_on(body),
+            use_case=details.get("request", {}).get("use_case"),
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_requested_upper=requested["epsilon_upper"] if requested else None,
+            reason=details.get("reason"),
+        )
+
+
+def heads(store: Store) -> dict[str, Any]:
+    """Return the heads of all cohorts as a JSON-able value to keep elsewhere (`audit verify --against`)."""
+    views = [store.view(cohort.name) for cohort in store.cohorts()]
+    listed = [
+        {"cohort": view.cohort.name, "sequence": view.head_sequence, "digest": view.head_digest.hex()}
+        for view in views
+    ]
+    return {"format": HEADS_FORMAT, "heads": listed}
+
+
+def _round(item: StoredHolding) -> ShuffledRound:
+    return ShuffledRound.from_mapping(canonical.decode(item.parameters))
+
+
+def _opened(moment: datetime | None) -> datetime:
+    if moment is None:
+        raise AssertionError("a stored cohort has the moment it was opened")
+    return moment
+
+
+def _sum_upper(terms: Iterable[tuple[int, float]]) -> float:
+    """Return the smallest float that is at least the sum of count times value."""
+    total = Fraction(0)
+    for count, value in terms:
+        if count == 0:
+            continue
+        if math.isinf(value):
+            return math.inf
+        total += count * Fraction(value)
+    rounded = float(total)
+    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)

@@ -1,0 +1,335 @@
+"""The ledger's database: with `ledger.rows`, the only place that speaks SQL. One method, one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Engine, and_, func, insert, select, update
+
+from ledger import engines, rows, schema
+from ledger.budgets import Cohort, RoundRequest, request_digest
+from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.errors import Conflict, Damaged, LostRace, NotFound
+from ledger.rows import CohortView, EntryDraft, StoredHolding, StoredLoss, StoredRound
+from ledger.tables import cohorts, heads, privacy_losses, rounds
+from ledger.tables import entries as entries_table
+
+ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
+ERROR_LENGTH_MAX = 2000
+PAGE_ROWS = 500
+PENDING_LIMIT_MAX = 10_000
+
+
+class Store:
+    """The ledger's database. Methods raise TryAgain when it is busy and Unavailable when it is gone."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Use `connect` instead."""
+        self._engine = engine
+
+    @classmethod
+    def connect(cls, database_url: str) -> Self:
+        """Return the store behind a database URL.
+
+        Raises:
+            InvalidValue: the URL is of no supported database.
+            SchemaError: the database is not initialised, or older or newer than this code.
+        """
+        engine = engines.connect(database_url)
+        try:
+            with engines.reading(engine) as connection:
+                schema.check_revision(connection)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        """Return the store itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    # Cohorts
+
+    def open_cohort(self, cohort: Cohort, *, actor: str, numerical_policy: str) -> Cohort:
+        """Store a cohort with its first entry, or return the stored one if it says the same.
+
+        Raises:
+            Conflict: the name is taken by a cohort with other content.
+        """
+        with engines.writing(self._engine) as connection:
+            opened_at = engines.database_time(connection)
+            values = {
+                "name": cohort.name,
+                "population": cohort.population,
+                "epsilon_budget": cohort.epsilon_budget,
+                "delta_budget": cohort.delta_budget,
+                "policy": cohort.policy,
+            }
+            if not engines.insert_if_absent(connection, cohorts, {**values, "opened_at": opened_at}):
+                stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
+                if any(getattr(stored, name) != value for name, value in values.items()):
+                    raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
+                return stored
+            body = EntryBody(
+                cohort=cohort.name,
+                sequence=FIRST_SEQUENCE,
+                kind=EntryKind.OPENED,
+                round_id=None,
+                actor=actor,
+                recorded_at=opened_at,
+                numerical_policy=numerical_policy,
+                epsilon_budget=cohort.epsilon_budget,
+                delta_budget=cohort.delta_budget,
+                spent=Spending.nothing(cohort.delta_budget),
+                details={"population": cohort.population, "policy": cohort.policy},
+            )
+            entry = LedgerEntry.following(GENESIS_DIGEST, body)
+            rows.insert_entry(connection, entry)
+            head = {
+                "cohort": cohort.name,
+                "sequence": entry.sequence,
+                "digest": entry.digest,
+                "status": "open",
+            }
+            connection.execute(insert(heads).values(**head))
+            return rows.cohort_from(rows.cohort_row(connection, cohort.name))
+
+    def cohort(self, name: str) -> Cohort:
+        """Return a cohort; raises NotFound."""
+        with engines.reading(self._engine) as connection:
+            return rows.cohort_from(rows.cohort_row(connection, name))
+
+    def cohorts(self) -> list[Cohort]:
+        """Return all cohorts in the order of their names."""
+        with engines.reading(self._engine) as connection:
+            found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
+        return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
+
+    def view(self, name: str) -> CohortView:
+        """Return a cohort with its head, its spending and its holdings, all of one moment.
+
+        Raises:
+            NotFound: no such cohort.
+            Damaged: the head's entry is missing or not canonical.
+        """
+        with engines.reading(self._engine) as connection:
+            row = rows.cohort_row(connection, name)
+            head = rows.entry_row(connection, name, row.sequence)
+            if head is None:
+                raise Damaged(f"cohort {name!r}: the head names entry {row.sequence}, which does not exist")
+            held = rows.holding_rows(connection, name)
+        return CohortView(
+            cohort=rows.cohort_from(row),
+            head_sequence=row.sequence,
+            head_digest=row.digest,
+            spent=rows.entry_from(head).content().spent,
+            held={rows.decoded_round(item.parameters): item.count for item in held if item.count > 0},
+        )
+
+    def holdings(self, name: str) -> list[StoredHolding]:
+        """Return what a cohort holds, as stored, kinds that are charged no more included."""
+        with engines.reading(self._engine) as connection:
+            return rows.holding_rows(connection, name)
+
+    # Rounds
+
+    def insert_round(self, request: RoundRequest, *, actor: str) -> StoredRound:
+        """Store a round, or return the stored one if its content is the same.
+
+        Raises:
+            Conflict: the identifier is bound to other content.
+        """
+        content = request.to_bytes()
+        with engines.writing(self._engine) as connection:
+            values = {
+                "round_id": request.round_id,
+                "cohort": request.cohort,
+                "content": content,
+                "content_digest": request_digest(content),
+                "registered_by": actor,
+                "registered_at": engines.database_time(connection),
+            }
+            engines.insert_if_absent(connection, rounds, values)
+            stored = rows.round_row(connection, request.round_id)
+        if stored.content != content:
+            raise Conflict(f"round {request.round_id!r} was registered with other content")
+        return stored
+
+    def round(self, round_id: str) -> StoredRound:
+        """Return a registered round; raises NotFound."""
+        with engines.reading(self._engine) as connection:
+            return rows.round_row(connection, round_id)
+
+    def pending(self, *, limit: int, cohort: str | None = None, up_to: int | None = None) -> list[str]:
+        """Return identifiers of undecided rounds that are not stuck, in order of registration."""
+        query = select(rounds.c.round_id).where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
+        if cohort is not None:
+            query = query.where(rounds.c.cohort == cohort)
+        if up_to is not None:
+            query = query.where(rounds.c.registration <= up_to)
+        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        with engines.reading(self._engine) as connection:
+            return list(connection.execute(query).scalars())
+
+    def stuck(self, *, limit: int) -> list[StoredRound]:
+        """Return undecided rounds that failed too often, in order of registration."""
+        query = select(rounds).where(rows.PENDING, rounds.c.attempts >= ATTEMPTS_MAX)
+        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        with engines.reading(self._engine) as connection:
+            return [rows.round_from(row) for row in connection.execute(query)]
+
+    def take_overdue(self, *, older_than_seconds: float, limit: int) -> list[str]:
+        """Mark pending rounds that nobody queued for a while as queued now; return their identifiers."""
+        with engines.writing(self._engine) as connection:
+            now = engines.database_time(connection)
+            before = now - timedelta(seconds=older_than_seconds)
+            waiting_since = func.coalesce(rounds.c.queued_at, rounds.c.registered_at)
+            query = select(rounds.c.registration, rounds.c.round_id)
+            query = query.where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX, waiting_since <= before)
+            query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+            found = connection.execute(query.with_for_update(skip_locked=True)).all()
+            for row in found:
+                mark = update(rounds).where(rounds.c.registration == row.registration)
+                connection.execute(mark.values(queued_at=now))
+            return [row.round_id for row in found]
+
+    def record_failure(self, round_id: str, error: str) -> int:
+        """Count a failed attempt to decide a pending round; return how many there were."""
+        with engines.writing(self._engine) as connection:
+            mark = update(rounds).where(rounds.c.round_id == round_id, rows.PENDING)
+            values = {"attempts": rounds.c.attempts + 1, "last_error": error[:ERROR_LENGTH_MAX]}
+            connection.execute(mark.values(**values))
+            return rows.round_row(connection, round_id).attempts
+
+    def forget_failures(self, round_id: str) -> None:
+        """Let a stuck round be tried again; raises NotFound."""
+        with engines.writing(self._engine) as connection:
+            rows.round_row(connection, round_id)
+            connection.execute(
+                update(rounds).where(rounds.c.round_id == round_id, rows.PENDING).values(attempts=0)
+            )
+
+    def count_pending(self, cohort: str) -> int:
+        """Return how many rounds of a cohort are undecided, stuck ones included."""
+        query = select(func.count()).select_from(rounds).where(rounds.c.cohort == cohort, rows.PENDING)
+        with engines.reading(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def rounds_of(self, cohort: str) -> Iterator[StoredRound]:
+        """Yield a cohort's rounds in order of registration, a page at a time."""
+        last = 0
+        while True:
+            query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.registration > last)
+            query = query.order_by(rounds.c.registration).limit(PAGE_ROWS)
+            with engines.reading(self._engine) as connection:
+                page = [rows.round_from(row) for row in connection.execute(query)]
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            last = page[-1].registration
+
+    # The chain
+
+    def append(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
+        """Append an entry if the cohort is still as `view` saw it, with everything that goes with it.
+
+        Raises:
+            LostRace: another entry was appended first; nothing was changed.
+        """
+        cohort = view.cohort
+        with engines.writing(self._engine) as connection:
+            recorded_at = engines.database_time(connection)
+            body = EntryBody(
+                cohort=cohort.name,
+                sequence=view.head_sequence + 1,
+                kind=draft.kind,
+                round_id=draft.round_id,
+                actor=draft.actor,
+                recorded_at=recorded_at,
+                numerical_policy=draft.numerical_policy,
+                epsilon_budget=cohort.epsilon_budget,
+                delta_budget=cohort.delta_budget,
+                spent=draft.spent,
+                details=draft.details,
+            )
+            entry = LedgerEntry.following(view.head_digest, body)
+            # The head moves first: whoever finds it moved already writes nothing.
+            unmoved = and_(
+                heads.c.cohort == cohort.name,
+                heads.c.sequence == view.head_sequence,
+                heads.c.digest == view.head_digest,
+            )
+            moved = {
+                "sequence": body.sequence,
+                "digest": entry.digest,
+                "status": draft.status or cohort.status,
+            }
+            if connection.execute(update(heads).where(unmoved).values(**moved)).rowcount != 1:
+                raise LostRace(f"cohort {cohort.name!r} moved on from entry {view.head_sequence}")
+            rows.insert_entry(connection, entry)
+            for change in draft.changes:
+                rows.change_holding(connection, cohort.name, change)
+            rows.link_round(connection, entry)
+        return entry
+
+    def entry(self, cohort: str, sequence: int) -> LedgerEntry:
+        """Return one entry; raises NotFound."""
+        with engines.reading(self._engine) as connection:
+            row = rows.entry_row(connection, cohort, sequence)
+        if row is None:
+            raise NotFound(f"cohort {cohort!r} has no entry {sequence}")
+        return rows.entry_from(row)
+
+    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order, a page at a time."""
+        last = 0
+        while True:
+            query = select(entries_table).where(
+                entries_table.c.cohort == cohort, entries_table.c.sequence > last
+            )
+            query = query.order_by(entries_table.c.sequence).limit(PAGE_ROWS)
+            with engines.reading(self._engine) as connection:
+                page = [rows.entry_from(row) for row in connection.execute(query)]
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            last = page[-1].sequence
+
+    def count_entries(self, cohort: str) -> dict[str, int]:
+        """Return how many entries of each kind a cohort has."""
+        query = select(entries_table.c.kind, func.count()).where(entries_table.c.cohort == cohort)
+        with engines.reading(self._engine) as connection:
+            found = connection.execute(query.group_by(entries_table.c.kind)).all()
+        return {str(kind): int(count) for kind, count in found}
+
+    # Privacy losses
+
+    def loss(self, key: bytes) -> StoredLoss | None:
+        """Return a stored privacy loss, unchecked; None if there is none."""
+        with engines.reading(self._engine) as connection:
+            row = connection.execute(select(privacy_losses).where(privacy_losses.c.key == key)).one_or_none()
+        return None if row is None else StoredLoss(**row._mapping)
+
+    def loss_digest(self, key: bytes) -> bytes | None:
+        """Return the digest a privacy loss is stored with; None if there is none."""
+        query = select(privacy_losses.c.digest).where(privacy_losses.c.key == key)
+        with engines.reading(self._engine) as connection:
+            return connection.execute(query).scalar_one_or_none()
+
+    def insert_loss(self, loss: StoredLoss) -> None:
+        """Store a privacy loss unless one is stored under its key."""
+        with engines.writing(self._engine) as connection:
+            engines.insert_if_absent(connection, privacy_losses, vars(loss))

@@ -1,0 +1,225 @@
+"""Verification: replays every chain, computes the numbers again, and reports what it finds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound
+from ledger import losses
+from ledger.budgets import checked_text
+from ledger.entries import EntryKind, Spending
+from ledger.errors import InvalidValue, LedgerError, NotFound
+from ledger.replay import Problem, Replay, Step, compare_tables
+from ledger.statements import HEADS_FORMAT
+from ledger.store import Store
+
+SAMPLES_PER_COHORT = 16
+_DIGEST_HEX_LENGTH = 64
+
+Numbers = Literal["sampled", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortVerification:
+    """What verification found in one cohort."""
+
+    cohort: str
+    ok: bool
+    entries: int
+    head_sequence: int
+    head_digest: str  # hexadecimal
+    numbers_checked: int  # entries whose certificate was computed again
+    problems: tuple[Problem, ...]  # the first bad entry first
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationReport:
+    """What verification found."""
+
+    ok: bool
+    cohorts: tuple[CohortVerification, ...]
+
+
+def verify(
+    store: Store,
+    accountant: Accountant,
+    cohort: str | None = None,
+    *,
+    against: Mapping[str, Any] | None = None,
+    numbers: Numbers = "sampled",
+) -> VerificationReport:
+    """Replay the chains of one cohort or of all, and compute their numbers again.
+
+    Always checked: every digest, link and column, holdings, rounds, stored losses, and the certificate at
+    every point where a cohort's spending was largest (before a round is closed, and at the end). With
+    `numbers="all"` every certificate is computed again, else also an even sample.
+
+    **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
+    rest of the chain was rewritten to fit; saved heads (`against`, see `ledger.statements.heads`) name that
+    too.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: `against` is not a list of heads.
+    """
+    saved = _saved_heads(against) if against is not None else {}
+    if cohort is not None:
+        names = [store.cohort(checked_text("cohort", cohort)).name]
+        saved = {name: heads for name, heads in saved.items() if name in names}
+    else:
+        names = [found.name for found in store.cohorts()]
+    found = [_verify_cohort(store, accountant, name, saved.get(name, []), numbers) for name in names]
+    found += [_missing(name) for name in sorted(set(saved) - set(names))]
+    return VerificationReport(ok=all(each.ok for each in found), cohorts=tuple(found))
+
+
+def read_heads(path: Path) -> Mapping[str, Any]:
+    """Return the saved heads in a file, for `verify(against=...)`; raises InvalidValue, OSError."""
+    try:
+        heads = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidValue(
+            field="against", value=str(path), expected=f"a JSON file of heads ({error})"
+        ) from error
+    _saved_heads(heads)
+    return dict(heads)
+
+
+def _verify_cohort(
+    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+) -> CohortVerification:
+    replay = Replay(store=store, cohort=name)
+    checker = _NumberChecker(store, accountant, replay, numbers)
+    for step in replay.steps():
+        checker.see(step)
+    checker.finish()
+    compare_tables(replay)
+    for sequence, digest in saved:
+        _compare_saved(replay, sequence, digest)
+    problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
+    return CohortVerification(
+        cohort=name,
+        ok=not problems,
+        entries=replay.entries,
+        head_sequence=replay.head_sequence,
+        head_digest=replay.head_digest.hex(),
+        numbers_checked=checker.checked,
+        problems=problems,
+    )
+
+
+class _NumberChecker:
+    """Computes certificates again, at every largest spending and at some entries in between."""
+
+    def __init__(self, store: Store, accountant: Accountant, replay: Replay, numbers: Numbers) -> None:
+        self._store = store
+        self._accountant = accountant
+        self._replay = replay
+        length = sum(store.count_entries(replay.cohort).values())
+        self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
+        self._last: tuple[Step, bool] | None = None  # the step before, and whether it is checked already
+        self.checked = 0
+
+    def see(self, step: Step) -> None:
+        """Take notice of the next step."""
+        kind = step.body.kind
+        if kind in (EntryKind.SETTLED, EntryKind.VOIDED):
+            self._check_last()  # what follows may hold less: this was the most
+        due = kind in (EntryKind.SETTLED, EntryKind.VOIDED) or step.sequence % self._stride == 0
+        if due:
+            self._check(step)
+        self._last = (step, due)
+
+    def finish(self) -> None:
+        """Check the last step."""
+        self._check_last()
+
+    def _check_last(self) -> None:
+        if self._last is not None and not self._last[1]:
+            self._check(self._last[0])
+            self._last = (self._last[0], True)
+
+    def _check(self, step: Step) -> None:
+        self.checked += 1
+        body = step.body
+        again = self._certify(step, step.held)
+        if again is not None:
+            self._compare(step, "what is spent", body.spent, again)
+            beyond = again.epsilon_lower > body.epsilon_budget or (
+                body.numerical_policy == NUMERICAL_POLICY and again.epsilon_upper > body.epsilon_budget
+            )
+            if beyond and body.kind is EntryKind.ADMITTED:
+                self._replay.blame(
+                    step.sequence,
+                    f"it admits a round beyond the budget of {body.epsilon_budget:.6g}: computed again, up to"
+                    f" epsilon {again.epsilon_upper:.6g} is spent with it",
+                )
+        if step.candidate is not None:
+            requested = self._certify(step, step.candidate)
+            if requested is not None:
+                self._compare(step, "what was requested", Spending(**body.details["requested"]), requested)
+
+    def _certify(self, step: Step, held: Mapping[ShuffledRound, int]) -> Spending | None:
+        try:
+            return losses.certify(
+                self._store, self._accountant, held, delta=step.body.delta_budget, keep=False
+            )
+        except (AccountingError, LedgerError) as error:
+            self._replay.blame(step.sequence, f"its numbers cannot be computed again: {error}")
+            return None
+
+    def _compare(self, step: Step, subject: str, stated: Spending, again: Spending) -> None:
+        # Both intervals contain the same exact number, whatever rules and precision they came from.
+        if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
+            self._replay.blame(
+                step.sequence,
+                f"it says epsilon of {subject} is from {stated.epsilon_lower:.6g} to"
+                f" {stated.epsilon_upper:.6g};"
+                f" computed again it is from {again.epsilon_lower:.6g} to {again.epsilon_upper:.6g}",
+            )
+
+
+def _saved_heads(against: Any) -> dict[str, list[tuple[int, str]]]:
+    expected = f'{{"format": "{HEADS_FORMAT}", "heads": [{{"cohort", "sequence", "digest"}}, ...]}}'
+    if not isinstance(against, Mapping) or against.get("format") != HEADS_FORMAT:
+        raise InvalidValue(field="against", value=type(against).__name__, expected=expected)
+    saved: dict[str, list[tuple[int, str]]] = {}
+    for item in against.get("heads", []):
+        match item:
+            case {"cohort": str(cohort), "sequence": int(sequence), "digest": str(digest)} if (
+                sequence >= 1 and len(digest) == _DIGEST_HEX_LENGTH
+            ):
+                saved.setdefault(cohort, []).append((sequence, digest))
+            case _:
+                raise InvalidValue(field="against", value=item, expected=expected)
+    return saved
+
+
+def _compare_saved(replay: Replay, sequence: int, digest: str) -> None:
+    try:
+        entry = replay.store.entry(replay.cohort, sequence)
+    except NotFound:
+        replay.blame(
+            sequence, f"it was saved as a head and is missing: the chain now ends at {replay.head_sequence}"
+        )
+        return
+    if entry.digest.hex() != digest:
+        replay.blame(sequence, "it differs from the head that was saved: the chain was rewritten")
+
+
+def _missing(name: str) -> CohortVerification:
+    problem = Problem(sequence=None, what="a head was saved of this cohort, which is missing")
+    return CohortVerification(
+        cohort=name,
+        ok=False,
+        entries=0,
+        head_sequence=0,
+        head_digest="",
+        numbers_checked=0,
+        problems=(problem,),
+    )

@@ -1,0 +1,16 @@
+"""Run by Alembic: applies the migrations on the connection, and in the transaction, of the caller."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from ledger.tables import metadata
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    raise RuntimeError("migrations run inside the application: use `shuffle-ledger init`")
+
+# transactional_ddl: SQLite too rolls schema changes back once BEGIN is ours (see ledger.engines).
+context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+with context.begin_transaction():
+    context.run_migrations()

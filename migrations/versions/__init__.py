@@ -1,0 +1,1 @@
+"""One module per schema revision, numbered in order."""

@@ -1,0 +1,307 @@
+"""Every command's answer: its fields, its exit code, one strict JSON value, nothing beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from cli.present import bar, document_of, lower, upper
+from tests.cli.conftest import ROUND, Run
+
+KRR = "krr(k=10, epsilon0=1.15)"
+INTERVAL = {"epsilon_upper", "epsilon_lower", "delta", "rounds", "error", "method"}
+CAUSES = {"discretization", "truncation", "round_off"}
+
+
+def test_amplify_bounds_epsilon_at_the_delta_that_was_asked(run: Run) -> None:
+    answer = run("amplify", "--randomizer", KRR, "--reports", "1000", "--delta", "1e-6", "--json").json
+    assert set(answer) == INTERVAL | {"round"}
+    assert answer["delta"] == 1e-6
+    assert answer["epsilon_lower"] <= 0.1005
+    assert 0.0995 <= answer["epsilon_upper"] < 0.11
+    assert answer["round"]["randomizer"] == {"kind": "krr", "k": 10, "epsilon0": 1.15}
+    assert answer["round"]["analysis"] == "blanket"
+
+
+def test_amplify_bounds_delta_at_the_epsilon_that_was_asked(run: Run) -> None:
+    answer = run("amplify", "--randomizer", KRR, "--reports", "1000", "--epsilon", "0.1", "--json").json
+    assert {"delta_upper", "delta_lower", "epsilon"} <= set(answer)
+    assert answer["epsilon"] == 0.1
+    assert answer["delta_lower"] <= 1.0434e-6 * 1.0001
+    assert answer["delta_upper"] >= 1.0434e-6 * 0.9999
+
+
+def test_an_infinite_bound_is_null(run: Run) -> None:
+    failing = (
+        "--randomizer",
+        "generic(epsilon0=1)",
+        "--analysis",
+        "clone",
+        "--reports",
+        "100",
+        "--delta0",
+        "1e-3",
+    )
+    answer = run("amplify", *failing, "--delta", "1e-6", "--json")
+    assert answer.code == 0, answer.stderr
+    assert answer.json["epsilon_upper"] is None
+    assert "unbounded" in run("amplify", *failing, "--delta", "1e-6").stdout
+
+
+def test_json_is_strict_and_floats_survive() -> None:
+    values = [math.inf, 0.1 + 0.2, 5e-324, 1e300]
+    assert json.loads(json.dumps(document_of(values), allow_nan=False)) == [None, *values[1:]]
+    with pytest.raises(TypeError, match="NaN"):
+        document_of({"epsilon_upper": math.nan})
+
+
+def test_people_read_bounds_that_are_bounds() -> None:
+    assert float(upper(1.9999999)) >= 1.9999999
+    assert float(lower(1.0000001)) <= 1.0000001
+    assert bar(0.999, 10).count("█") == 9
+    assert bar(1.0, 10).count("█") == 10
+
+
+def test_compose_counts_rounds_and_names_causes(run: Run, empty_directory: Path) -> None:
+    rounds = empty_directory / "rounds.csv"
+    rounds.write_text(
+        'randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,3\n"krr(k=2, epsilon0=0.5)",1000,\n'
+    )
+    answer = run("compose", str(rounds), "--delta", "1e-6", "--json").json
+    assert set(answer) == INTERVAL
+    assert set(answer["error"]) == CAUSES
+    assert answer["rounds"] == 4
+    single = run("amplify", *ROUND, "--delta", "1e-6", "--json").json
+    assert answer["epsilon_upper"] > single["epsilon_upper"]
+    assert "delta_upper" in run("compose", str(rounds), "--epsilon", "0.5", "--json").json
+
+
+def test_compose_reads_json_lines_as_it_reads_csv(run: Run, empty_directory: Path) -> None:
+    comma, lines = empty_directory / "rounds.csv", empty_directory / "rounds.jsonl"
+    comma.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,2\n')
+    lines.write_text(
+        '\n{"randomizer": {"kind": "krr", "k": 2, "epsilon0": 0.5}, "reports": 1000}\n'
+        '{"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000, "use_case": null}\n'
+    )
+    first, second = (run("compose", str(file), "--delta", "1e-6", "--json").stdout for file in (comma, lines))
+    assert first == second
+
+
+def test_init_may_be_repeated(run: Run, empty_directory: Path) -> None:
+    for _ in range(2):
+        answer = run("init", "--json")
+        assert answer.code == 0, answer.stderr
+        assert answer.json == {"initialised": True}
+    assert run("cohort", "list", "--json").json == []
+
+
+def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
+    order = (
+        "cohort",
+        "open",
+        "phones",
+        "--population",
+        "500",
+        "--epsilon",
+        "1.5",
+        "--delta",
+        "1e-6",
+        "--json",
+    )
+    opened = run(*order)
+    assert opened.code == 0, opened.stderr
+    fields = {"name", "population", "epsilon_budget", "delta_budget", "policy", "status", "opened_at"}
+    assert set(opened.json) == fields
+    assert opened.json["policy"] == "fixed"
+    assert run(*order).json == opened.json
+    assert run("cohort", "show", "phones", "--json").json == opened.json
+    assert run("cohort", "list", "--json").json == [opened.json]
+
+
+def test_a_cohort_of_other_content_is_a_conflict(phones: Run) -> None:
+    answer = phones(
+        "cohort", "open", "phones", "--population", "1", "--epsilon", "1", "--delta", "1e-6", "--json"
+    )
+    assert answer.code == 5
+    assert answer.json["error"]["kind"] == "conflict"
+
+
+def test_a_round_is_admitted_and_the_budget_says_so(phones: Run) -> None:
+    answer = phones("round", "register", "phones", "--id", "first", *ROUND, "--json")
+    assert answer.code == 0, answer.stderr
+    admitted = answer.json
+    assert admitted["outcome"] == "admitted"
+    assert {"round_id", "cohort", "sequence", "epsilon_spent_upper", "epsilon_spent_lower"} < set(admitted)
+    budget = phones("budget", "phones", "--json").json
+    contract = {"cohort", "epsilon_budget", "delta_budget", "epsilon_spent_upper", "epsilon_spent_lower"}
+    contract |= {"epsilon_remaining", "rounds_admitted", "rounds_refused", "head"}
+    assert contract <= set(budget)
+    assert (budget["rounds_admitted"], budget["rounds_refused"]) == (1, 0)
+    assert budget["epsilon_spent_upper"] == admitted["epsilon_spent_upper"]
+    assert budget["epsilon_remaining"] == max(0.0, 1.0 - budget["epsilon_spent_upper"])
+    assert budget["head"]["sequence"] == admitted["sequence"] == 2
+
+
+def test_a_refused_round_exits_with_3_and_the_numbers(phones: Run) -> None:
+    expensive = ("--randomizer", "krr(k=2, epsilon0=8)", "--reports", "10")
+    answer = phones("round", "register", "phones", "--id", "big", *expensive, "--json")
+    assert answer.code == 3
+    assert answer.json["outcome"] == "refused"
+    assert answer.json["reason"] == "budget_exceeded"
+    assert answer.json["epsilon_requested_upper"] > answer.json["epsilon_budget"] == 1.0
+    again = phones("round", "register", "phones", "--id", "big", *expensive, "--json")
+    assert (again.code, again.stdout) == (answer.code, answer.stdout)
+
+
+def test_the_same_id_with_the_same_content_is_the_same_answer(phones: Run) -> None:
+    order = ("round", "register", "phones", "--id", "first", *ROUND, "--collected-on", "2025-01-06", "--json")
+    first = phones(*order)
+    phones("round", "register", "phones", "--id", "second", *ROUND)
+    again = phones(*order)
+    assert (again.code, again.stdout) == (first.code, first.stdout)
+    assert phones("budget", "phones", "--json").json["rounds_admitted"] == 2
+
+
+@pytest.mark.parametrize(
+    "change", [("--reports", "1001"), ("--use-case", "emoji"), ("--honest-fraction", "0.9")]
+)
+def test_the_same_id_with_other_content_is_a_conflict(phones: Run, change: tuple[str, str]) -> None:
+    phones("round", "register", "phones", "--id", "first", *ROUND)
+    before = phones("budget", "phones", "--json").stdout
+    answer = phones("round", "register", "phones", "--id", "first", *ROUND, *change, "--json")
+    assert answer.code == 5
+    assert answer.json["error"]["kind"] == "conflict"
+    assert phones("budget", "phones", "--json").stdout == before
+
+
+def test_a_quote_leaves_no_trace(phones: Run) -> None:
+    before = phones("budget", "phones", "--json").stdout
+    for reports, epsilon0, expected in (("1000", "0.5", "admitted"), ("10", "8", "refused")):
+        randomizer = f"krr(k=2, epsilon0={epsilon0})"
+        answer = phones(
+            "round", "quote", "phones", "--randomizer", randomizer, "--reports", reports, "--json"
+        )
+        assert answer.code == 0, answer.stderr
+        assert answer.json["would_be"] == expected
+    assert phones("budget", "phones", "--json").stdout == before
+
+
+def test_a_quote_is_what_registering_then_answers(phones: Run) -> None:
+    quoted = phones("round", "quote", "phones", *ROUND, "--json").json
+    admitted = phones("round", "register", "phones", "--id", "first", *ROUND, "--json").json
+    assert quoted["epsilon_requested_upper"] == admitted["epsilon_spent_upper"]
+    assert quoted["accounted"] == admitted["accounted"]
+
+
+def test_settling_fewer_reports_costs_more(phones: Run) -> None:
+    admitted = phones("round", "register", "phones", "--id", "first", *ROUND, "--json").json
+    answer = phones("round", "settle", "first", "--reports", "500", "--json")
+    assert answer.code == 0, answer.stderr
+    assert answer.json["outcome"] == "settled"
+    assert answer.json["epsilon_spent_upper"] > admitted["epsilon_spent_upper"]
+    assert phones("round", "settle", "first", "--reports", "400").code == 5
+    assert phones("round", "void", "first", "--reason", "too late").code == 5
+
+
+def test_voiding_gives_the_reservation_back(phones: Run) -> None:
+    phones("round", "register", "phones", "--id", "first", *ROUND)
+    answer = phones("round", "void", "first", "--reason", "the shuffler lost the batch", "--json")
+    assert answer.code == 0, answer.stderr
+    assert answer.json["outcome"] == "voided"
+    assert phones("budget", "phones", "--json").json["epsilon_spent_upper"] == 0.0
+
+
+def test_verify_passes_and_saved_heads_still_match(phones: Run, directory: Path) -> None:
+    phones("round", "register", "phones", "--id", "first", *ROUND)
+    heads = phones("audit", "heads", "--json")
+    (directory / "heads.json").write_text(heads.stdout)
+    phones("round", "register", "phones", "--id", "second", *ROUND)
+    for order in ((), ("phones",), ("--against", "heads.json"), ("--numbers", "all")):
+        answer = phones("audit", "verify", *order, "--json")
+        assert answer.code == 0, answer.stdout
+        assert answer.json["ok"] is True
+        assert [cohort["cohort"] for cohort in answer.json["cohorts"]] == ["phones"]
+
+
+def test_verify_exits_with_6_when_a_saved_head_is_not_there(phones: Run, directory: Path) -> None:
+    heads = phones("audit", "heads", "--json").json
+    heads["heads"][0]["digest"] = "00" * 32
+    (directory / "heads.json").write_text(json.dumps(heads))
+    answer = phones("audit", "verify", "--against", "heads.json", "--json")
+    assert answer.code == 6
+    assert answer.json["ok"] is False
+    assert answer.json["cohorts"][0]["problems"]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("cohort", "show", "nobody"),
+        ("budget", "nobody"),
+        ("round", "register", "nobody", "--id", "x", *ROUND),
+        ("round", "quote", "nobody", *ROUND),
+        ("round", "settle", "nobody", "--reports", "5"),
+        ("round", "void", "nobody", "--reason", "none"),
+        ("audit", "verify", "nobody"),
+    ],
+)
+def test_what_does_not_exist_exits_with_4(phones: Run, order: tuple[str, ...]) -> None:
+    answer = phones(*order, "--json")
+    assert answer.code == 4
+    assert answer.json["error"]["kind"] == "not_found"
+    assert "nobody" in answer.json["error"]["message"]
+
+
+def test_a_ledger_that_is_not_initialised_says_what_to_do(run: Run) -> None:
+    answer = run("cohort", "list", "--json")
+    assert answer.code == 1
+    assert "shuffle-ledger init" in answer.json["error"]["message"]
+
+
+def test_options_win_over_the_environment(run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", "sqlite:////nowhere/at/all.db")
+    monkeypatch.setenv("SHUFFLE_LEDGER_ACTOR", "somebody")
+    assert run("cohort", "list").code == 1
+    here = "sqlite:///shuffle-ledger.db"
+    assert run("cohort", "list", "--database-url", here, "--json").json == []
+
+
+def test_a_worker_needs_a_broker(phones: Run) -> None:
+    answer = phones("worker", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "broker_url"
+
+
+def test_people_get_tables_without_escape_codes_when_piped(phones: Run) -> None:
+    phones("round", "register", "phones", "--id", "first", *ROUND)
+    for order in (
+        ("cohort", "list"),
+        ("cohort", "show", "phones"),
+        ("budget", "phones"),
+        ("audit", "verify"),
+    ):
+        answer = phones(*order)
+        assert answer.code == 0
+        assert "phones" in answer.stdout
+        assert "\x1b" not in answer.stdout
+        assert answer.stderr == ""
+        assert not any(line.endswith(" ") for line in answer.stdout.splitlines())
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_unexpected_error_is_one_line_unless_debugging(
+    phones: Run, monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    import cli.cohort
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fuse blew\nand more")
+
+    monkeypatch.setattr(cli.cohort, "open_session", broken)
+    answer = phones("cohort", "list", *(["--debug"] if debug else []))
+    assert answer.code == 1
+    assert ("Traceback" in answer.stderr) is debug
+    assert answer.stderr.endswith("shuffle-ledger: a fuse blew\n")

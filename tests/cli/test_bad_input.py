@@ -1,0 +1,153 @@
+"""Bad values name the field, the value and what was expected, exit with 2, and leave nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+AMPLIFY = {"--randomizer": "krr(k=2, epsilon0=0.5)", "--reports": "1000", "--delta": "1e-6"}
+OPEN = {"--population": "1000", "--epsilon": "1", "--delta": "1e-6"}
+ROUND_VALUES = [
+    ("--reports", "0", "reports"),
+    ("--reports", "-5", "reports"),
+    ("--reports", "1000000000001", "reports"),
+    ("--reports", "nan", "reports"),
+    ("--reports", "inf", "reports"),
+    ("--reports", "1e3", "reports"),
+    ("--reports", "1_000", "reports"),
+    ("--reports", "٣", "reports"),
+    ("--reports", "9" * 5000, "reports"),
+    ("--reports", "", "reports"),
+    ("--randomizer", "krr(k=1, epsilon0=1)", "k"),
+    ("--randomizer", "krr(k=2, epsilon0=0)", "epsilon0"),
+    ("--randomizer", "krr(k=2, epsilon0=-1)", "epsilon0"),
+    ("--randomizer", "krr(k=2, epsilon0=30.5)", "epsilon0"),
+    ("--randomizer", "krr(k=2, epsilon0=nan)", None),
+    ("--randomizer", "krr(k=2, epsilon0=1e999)", "epsilon0"),
+    ("--randomizer", "nonsense(epsilon0=1)", "randomizer"),
+    ("--randomizer", "__import__('os').system('true')", None),
+    ("--randomizer", "", None),
+    ("--honest-fraction", "0", "honest_fraction"),
+    ("--honest-fraction", "1.1", "honest_fraction"),
+    ("--honest-fraction", "nan", "honest_fraction"),
+    ("--sampled-from", "10", "sampled_from"),
+    ("--sampled-from", "1.5", "sampled_from"),
+    ("--analysis", "magic", "analysis"),
+]
+DELTAS = ["0", "1", "-0.1", "1.5", "nan", "inf", "-inf", "abc", "1_0"]
+
+
+def _flat(options: dict[str, str]) -> list[str]:
+    return [word for pair in options.items() for word in pair]
+
+
+@pytest.mark.parametrize(("option", "value", "field"), ROUND_VALUES, ids=lambda value: str(value)[:24])
+def test_a_bad_round_is_named(run: Run, option: str, value: str, field: str | None) -> None:
+    answer = run("amplify", *_flat(AMPLIFY | {option: value}), "--json")
+    assert answer.code == 2
+    error = answer.json["error"]
+    assert error["kind"] == "bad_value"
+    assert error["expected"]
+    assert len(error["message"]) < 500
+    if field is not None:
+        assert error["field"] == field
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_a_bad_delta_is_named(phones: Run, delta: str) -> None:
+    for order in (
+        ["amplify", *_flat(AMPLIFY | {"--delta": delta})],
+        ["cohort", "open", "other", *_flat(OPEN | {"--delta": delta})],
+    ):
+        answer = phones(*order, "--json")
+        assert answer.code == 2
+        assert answer.json["error"]["field"] == "delta"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--population", "0", "population"),
+        ("--population", "2000000000000", "population"),
+        ("--population", "many", "population"),
+        ("--epsilon", "0", "epsilon"),
+        ("--epsilon", "nan", "epsilon"),
+        ("--epsilon", "inf", "epsilon"),
+        ("--policy", "whatever", "policy"),
+    ],
+)
+def test_a_bad_cohort_is_named_and_not_opened(
+    directory: Path, run: Run, option: str, value: str, field: str
+) -> None:
+    answer = run("cohort", "open", "phones", *_flat(OPEN | {option: value}), "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == field
+    assert run("cohort", "list", "--json").json == []
+
+
+@pytest.mark.parametrize("order", [[], ["--delta", "1e-6", "--epsilon", "1"]])
+def test_exactly_one_of_delta_and_epsilon(run: Run, order: list[str]) -> None:
+    answer = run("amplify", "--randomizer", AMPLIFY["--randomizer"], "--reports", "1000", *order, "--json")
+    assert answer.code == 2
+    assert "exactly one" in answer.json["error"]["message"]
+
+
+def test_sampling_excludes_participation(run: Run) -> None:
+    answer = run("amplify", *_flat(AMPLIFY), "--sampled-from", "2000", "--participation", "0.5", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "participation"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--id", "", "round_id"),
+        ("--id", "x" * 201, "round_id"),
+        ("--id", "line\nbreak", "round_id"),
+        ("--reports", "100001", "reports"),
+        ("--collected-on", "2025-02-30", "collected_on"),
+        ("--collected-on", "20250106", "collected_on"),
+        ("--use-case", " ", "use_case"),
+    ],
+)
+def test_a_bad_registration_leaves_nothing(phones: Run, option: str, value: str, field: str) -> None:
+    before = phones("budget", "phones", "--json").stdout
+    good = {"--id": "first", "--randomizer": AMPLIFY["--randomizer"], "--reports": "1000"}
+    answer = phones("round", "register", "phones", *_flat(good | {option: value}), "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == field
+    assert phones("budget", "phones", "--json").stdout == before
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["nonsense"],
+        ["amplify"],
+        ["amplify", "--nonsense"],
+        ["round", "register", "phones"],
+        ["compose", "no-such-file.csv", "--delta", "1e-6"],
+        ["round", "import", "."],
+    ],
+)
+def test_bad_usage_exits_with_2_and_one_json_object(run: Run, order: list[str]) -> None:
+    answer = run(*order, "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["kind"] == "bad_usage"
+
+
+def test_bad_settings_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_PRECISION", "lots")
+    answer = run("cohort", "list", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "SHUFFLE_LEDGER_PRECISION"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysql://localhost/x", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_that_is_none_is_named(run: Run, url: str) -> None:
+    answer = run("init", "--database-url", url, "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "database_url"

@@ -1,0 +1,270 @@
+"""An import: checked whole, in order, and finished by running it again, wherever it was interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import round_import
+from cli.round_files import read_cohorts, read_requests
+from cli.round_import import plan_import, run_import
+from cli.session import open_session
+from ledger.config import Settings
+from ledger.store import Store
+from tests.cli.conftest import Run
+
+PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
+IMPORT = ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv", "--json")
+ROUNDS = 30
+ACTOR = "tester"
+PRECISION = 0.1
+WAIT_SECONDS = 60.0
+COHORTS = "cohort,population,epsilon,delta\nphones,100000,0.22,1e-6\nwatches,50000,0.2,1e-6\n"
+
+
+@pytest.fixture
+def files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory with rounds of two cohorts, more than their budgets hold."""
+    # What is tested here is the order of decisions; coarse numbers decide as well and sooner.
+    monkeypatch.setenv("SHUFFLE_LEDGER_PRECISION", str(PRECISION))
+    monkeypatch.setenv("SHUFFLE_LEDGER_ACTOR", ACTOR)
+    _write_files(directory)
+    return directory
+
+
+def _write_files(directory: Path) -> None:
+    lines = ["round_id,cohort,collected_on,randomizer,reports"]
+    for number in range(ROUNDS):
+        cohort = "watches" if number % 3 == 2 else "phones"
+        lines.append(f'r{number},{cohort},2025-01-01,"krr(k=2, epsilon0=0.5)",{1000 if number % 2 else 2000}')
+    (directory / "rounds.csv").write_text("\n".join(lines) + "\n")
+    (directory / "cohorts.csv").write_text(COHORTS)
+
+
+def chains(directory: Path) -> dict[str, list[Any]]:
+    """Return every chain's content without what differs between two runs of the same: the clock's time."""
+    with Store.connect(f"sqlite:///{directory / 'shuffle-ledger.db'}") as store:
+        assert store.pending(limit=10) == []
+        return {
+            cohort.name: [
+                (body.sequence, body.kind, body.round_id, body.actor, body.spent, body.details)
+                for body in (entry.content() for entry in store.entries_of(cohort.name))
+            ]
+            for cohort in store.cohorts()
+        }
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, ledger_template: Path) -> dict[str, list[Any]]:
+    """Return the chains of an import that nobody interrupted."""
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    shutil.copy(ledger_template, directory / "shuffle-ledger.db")
+    _write_files(directory)
+    url = f"sqlite:///{directory / 'shuffle-ledger.db'}"
+    rounds, cohorts = directory / "rounds.csv", directory / "cohorts.csv"
+    with open_session(Settings(database_url=url, actor=ACTOR, precision=PRECISION)) as session:
+        plan = plan_import(session, read_requests(rounds), read_cohorts(cohorts), file=rounds)
+        run_import(session, plan)
+    return chains(directory)
+
+
+def _empty_again(directory: Path, template: Path) -> None:
+    for file in directory.glob("shuffle-ledger.db*"):
+        file.unlink()
+    shutil.copy(template, directory / "shuffle-ledger.db")
+
+
+def test_an_import_with_refusals_is_done_and_counts_them(files: Path, run: Run) -> None:
+    answer = run(*IMPORT)
+    assert answer.code == 0, answer.stderr
+    summary = answer.json
+    assert summary["rounds"] == ROUNDS == summary["rounds_admitted"] + summary["rounds_refused"]
+    assert summary["rounds_admitted"] > 0
+    assert summary["rounds_refused"] > 0
+    assert (summary["rounds_pending"], summary["rounds_known"], summary["cohorts_opened"]) == (0, 0, 2)
+    assert set(summary["cohorts"]) == {"phones", "watches"}
+    ids = [round_id for _, _, round_id, *_ in chains(files)["phones"] if round_id]
+    assert ids == [f"r{number}" for number in range(ROUNDS) if number % 3 != 2]
+    again = run(*IMPORT).json
+    assert again == summary | {"rounds_known": ROUNDS, "cohorts_opened": 0}
+    assert run("audit", "verify", "--numbers", "all").code == 0
+
+
+class _Stop:
+    """Interrupts at the n-th call, before or after the call does its work."""
+
+    def __init__(self, call: Callable[..., Any], *, at: int, after: bool) -> None:
+        self.call, self.left, self.after = call, at, after
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise KeyboardInterrupt
+        result = self.call(*arguments, **options)
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize(
+    ("step", "at", "after"),
+    [
+        ("open_cohort", 2, False),
+        ("open_cohort", 2, True),
+        ("register", 1, False),
+        ("register", 5, True),
+        ("decide", 5, False),
+        ("decide", 13, True),
+        ("decide", ROUNDS, True),
+    ],
+)
+def test_interrupted_between_any_two_steps_then_finished(  # the interruption, one line, the same chain
+    files: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: dict[str, list[Any]],
+    step: str,
+    at: int,
+    after: bool,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(round_import, step, _Stop(getattr(round_import, step), at=at, after=after))
+        answer = run(*IMPORT)
+    assert answer.code == 1
+    assert answer.json["error"]["kind"] == "interrupted"
+    assert "may be run again" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert run(*IMPORT).code == 0
+    assert chains(files) == uninterrupted
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_stopped_again_and_again_is_finished_in_the_end(
+    files: Path, run: Run, uninterrupted: dict[str, list[Any]], sent: signal.Signals
+) -> None:
+    for entries in (2, 12):
+        process = subprocess.Popen(
+            [PROGRAM, *IMPORT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        _wait_for_entries(files, entries, process)
+        process.send_signal(sent)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        if sent == signal.SIGKILL:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == 1, errors
+            assert "may be run again" in errors
+            assert output.count("\n") == 1
+    assert run("audit", "verify").code == 0
+    assert run(*IMPORT).code == 0
+    assert chains(files) == uninterrupted
+
+
+def _wait_for_entries(directory: Path, wanted: int, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise AssertionError(f"the import ended before it could be stopped: {process.communicate()}")
+        with sqlite3.connect(directory / "shuffle-ledger.db", timeout=10) as reader:
+            (found,) = reader.execute("SELECT count(*) FROM entries").fetchone()
+        reader.close()
+        if found >= wanted:
+            return
+        time.sleep(0.002)  # between two looks at another process; the deadline above ends it
+    raise AssertionError(f"no {wanted} entries within {WAIT_SECONDS} seconds")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "code", "words"),
+    [
+        ("cohorts.csv", "watches,50000,0.2", "watches,50000,0.3", 5, ["cohorts.csv, line 3", "watches"]),
+        (
+            "rounds.csv",
+            'r28,phones,2025-01-01,"krr(k=2, epsilon0=0.5)",2000',
+            'r28,phones,2025-01-01,"krr(k=2, epsilon0=0.5)",2001',
+            5,
+            ["rounds.csv, line 30", "r28"],
+        ),
+        ("rounds.csv", "r26,watches", "r26,clocks", 4, ["rounds.csv, line 28", "clocks"]),
+        (
+            "rounds.csv",
+            'r29,watches,2025-01-01,"krr(k=2, epsilon0=0.5)",1000',
+            'r29,watches,2025-01-01,"krr(k=2, epsilon0=0.5)",50001',
+            2,
+            ["rounds.csv, line 31", "reports", "50001"],
+        ),
+    ],
+)
+def test_what_the_ledger_would_not_take_is_found_before_anything_is_written(
+    files: Path, run: Run, file: str, old: str, new: str, code: int, words: list[str]
+) -> None:
+    assert run(*IMPORT).code == 0
+    before = chains(files)
+    changed = (files / file).read_text().replace(old, new)
+    assert new in changed
+    (files / file).write_text(changed)
+    with (files / "rounds.csv").open(
+        "a"
+    ) as rounds:  # a new round, after or before the bad line, must not get in
+        rounds.write('new,phones,2025-01-01,"krr(k=2, epsilon0=0.5)",1000\n')
+    answer = run(*IMPORT)
+    assert answer.code == code
+    for word in words:
+        assert word in answer.json["error"]["message"]
+    assert chains(files) == before
+
+
+def test_an_unknown_cohort_without_a_cohort_file_is_named(files: Path, run: Run) -> None:
+    answer = run("round", "import", "rounds.csv", "--json")
+    assert answer.code == 4
+    assert answer.json["error"]["line"] == 2
+    assert run("cohort", "list", "--json").json == []
+
+
+def _write_many_kinds(directory: Path) -> None:
+    lines = ["round_id,cohort,randomizer,reports"]
+    lines += [f'r{number},phones,"krr(k=2, epsilon0=0.5)",{1000 + 40 * number}' for number in range(ROUNDS)]
+    (directory / "rounds.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Path) -> None:
+    _write_many_kinds(files)
+    rounds, cohorts = files / "rounds.csv", files / "cohorts.csv"
+    found = []
+    for processes in (1, 2):
+        _empty_again(files, ledger_template)
+        with open_session(Settings()) as session:
+            plan = plan_import(session, read_requests(rounds), read_cohorts(cohorts), file=rounds)
+            run_import(session, plan, processes=processes)
+        found.append(chains(files))
+    assert found[0] == found[1]
+
+
+def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
+    _write_many_kinds(files)
+    process = subprocess.Popen([PROGRAM, *IMPORT], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    _wait_for_entries(files, 4, process)
+    process.kill()
+    process.communicate(timeout=WAIT_SECONDS)
+    end = time.monotonic() + WAIT_SECONDS
+    while _group_lives(process.pid):
+        assert time.monotonic() < end, "processes of the import outlived it"
+        time.sleep(0.01)  # between two looks at other processes; the deadline above ends it
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

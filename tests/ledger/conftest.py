@@ -1,0 +1,129 @@
+"""Databases to test on, an accountant to count with, and requests to make."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
+from ledger.admission import open_cohort
+from ledger.budgets import RoundRequest
+from ledger.schema import initialise
+from ledger.store import Store
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an initialised SQLite file to copy."""
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    initialise(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def new_postgresql_database() -> Iterator[Callable[[], str]]:
+    """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
+    server = os.environ.get("SHUFFLE_LEDGER_TEST_POSTGRES_URL")
+    if server is None:
+        pytest.skip("SHUFFLE_LEDGER_TEST_POSTGRES_URL is not set: this was not run on PostgreSQL")
+    address = make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
+    created: list[str] = []
+
+    def create() -> str:
+        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        created.append(name)
+        url = make_url(server).set(drivername="postgresql+psycopg", database=name)
+        return url.render_as_string(hide_password=False)
+
+    yield create
+    with psycopg.connect(address, autocommit=True) as connection:
+        for name in created:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
+    """Yield the URL of a fresh initialised database, of each kind in turn."""
+    if request.param == "sqlite":
+        path = tmp_path / "ledger.db"
+        shutil.copy(sqlite_template, path)
+        yield f"sqlite:///{path}"
+        return
+    new_database: Callable[[], str] = request.getfixturevalue("new_postgresql_database")
+    url = new_database()
+    initialise(url)
+    yield url
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    """Yield an empty ledger."""
+    with Store.connect(database_url) as opened:
+        yield opened
+
+
+class RememberingAccountant(Accountant):
+    """The real accountant, which also remembers certificates: tests ask for the same ones again and again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._certificates: dict[object, Certificate] = {}
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+        """Return what the real one says, computed once."""
+        key = (frozenset(rounds.items()), delta)
+        if key not in self._certificates:
+            self._certificates[key] = super().certify(rounds, delta=delta)
+        return self._certificates[key]
+
+
+@pytest.fixture(scope="session")
+def accountant() -> Accountant:
+    """Return an accountant for the whole session."""
+    return RememberingAccountant()
+
+
+@pytest.fixture
+def make_request() -> Callable[..., RoundRequest]:
+    """Return a function that makes requests of 10-ary randomized response, a name per call."""
+
+    def make(round_id: str | None = None, *, cohort: str = "phones", **changes: Any) -> RoundRequest:
+        epsilon0 = changes.pop("epsilon0", 2.0)
+        use_case = changes.pop("use_case", None)
+        collected_on = changes.pop("collected_on", None)
+        randomizer = parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0})
+        parameters: dict[str, Any] = {"randomizer": randomizer, "reports": 1_000} | changes
+        return RoundRequest(
+            round_id=round_id or f"round-{uuid.uuid4()}",
+            cohort=cohort,
+            round=ShuffledRound(**parameters),
+            use_case=use_case,
+            collected_on=collected_on,
+        )
+
+    return make
+
+
+@pytest.fixture
+def phones(store: Store) -> Store:
+    """Return a ledger with the cohort "phones": a million users, epsilon 1 at delta 1e-9."""
+    open_cohort(
+        store,
+        name="phones",
+        population=1_000_000,
+        epsilon=1.0,
+        delta=1e-9,
+        policy="fixed",
+        actor="tester",
+    )
+    return store

@@ -1,0 +1,129 @@
+"""Equal values have equal bytes, equal bytes equal values, and neither changes between versions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger import canonical
+from ledger.entries import GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.errors import Damaged
+
+KEYS = st.text(max_size=8).filter(lambda key: not key.startswith("$"))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_decoding_undoes_encoding_exactly(value: Any) -> None:
+    again = canonical.decode(canonical.encode(value))
+    assert repr(again).replace("-0.0", "0.0") == repr(_sorted(value)).replace("-0.0", "0.0")
+
+
+@given(VALUES, st.data())
+def test_no_other_bytes_decode_to_the_same_value(value: Any, data: st.DataObject) -> None:
+    encoded = canonical.encode(value)
+    place = data.draw(st.integers(0, len(encoded) - 1))
+    flip = data.draw(st.integers(1, 255))
+    damaged = encoded[:place] + bytes([encoded[place] ^ flip]) + encoded[place + 1 :]
+    with contextlib.suppress(Damaged):
+        assert canonical.encode(canonical.decode(damaged)) == damaged != encoded
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b' {"a":1}',
+        b'{"b":1,"a":2}',
+        b'{"a":1,"a":1}',
+        b'{"a": 1}',
+        b"1.0",
+        b"NaN",
+        b"Infinity",
+        b'{"$float":"1.0"}',
+        b'{"$float":"0x1.8p+0"}',
+        b'{"$float":"nan"}',
+        b'{"$float":"0x1.8000000000000p+0","a":1}',
+        b'"\\u0041"',
+        b"\xff",
+        b"",
+        b"[" * 100_000,
+    ],
+)
+def test_other_spellings_are_refused(data: bytes) -> None:
+    with pytest.raises(Damaged):
+        canonical.decode(data)
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, [math.nan], {"a": {"b": math.nan}}, {1: 2}, {"$float": 1}, "\ud800"]
+)
+def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        canonical.encode(value)
+
+
+def test_digests_frame_their_parts() -> None:
+    digests = {
+        canonical.framed_digest("d", b"ab", b"c"),
+        canonical.framed_digest("d", b"a", b"bc"),
+        canonical.framed_digest("d", b"abc"),
+        canonical.framed_digest("d", b"abc", b""),
+        canonical.framed_digest("da", b"bc"),
+    }
+    assert len(digests) == 5
+
+
+def test_the_bytes_of_an_entry_are_frozen() -> None:
+    body = EntryBody(
+        cohort="telefone-öst",
+        sequence=1,
+        kind=EntryKind.OPENED,
+        round_id=None,
+        actor="tester",
+        recorded_at=datetime(2025, 1, 6, 12, 30, tzinfo=UTC),
+        numerical_policy="policy-1",
+        epsilon_budget=3.0,
+        delta_budget=1e-9,
+        spent=Spending.nothing(1e-9),
+        details={"population": 1000, "policy": "fixed"},
+    )
+    entry = LedgerEntry.following(GENESIS_DIGEST, body)
+    assert (
+        entry.body
+        == (
+            '{"actor":"tester","cohort":"telefone-öst","delta_budget":{"$float":"0x1.12e0be826d695p-30"},'
+            '"details":{"policy":"fixed","population":1000},"epsilon_budget":{"$float":"0x1.8000000000000p+1"},'
+            '"kind":"opened","numerical_policy":"policy-1","recorded_at":"2025-01-06T12:30:00.000000+00:00",'
+            '"round_id":null,"sequence":1,"spent":{"delta":{"$float":"0x1.12e0be826d695p-30"},'
+            '"discretization":{"$float":"0x0.0p+0"},"epsilon_lower":{"$float":"0x0.0p+0"},'
+            '"epsilon_upper":{"$float":"0x0.0p+0"},"method":"nothing admitted",'
+            '"round_off":{"$float":"0x0.0p+0"},"rounds":0,"truncation":{"$float":"0x0.0p+0"}},"version":1}'
+        ).encode()
+    )
+    assert entry.content() == body
+    assert entry.digest.hex() == "75ac7927b68a7f2d2db1289595f88ce321592a7e1663da70ddc3dee07c702db2"
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value

@@ -1,0 +1,236 @@
+"""Any sequence of operations, compared with a model that knows nothing of databases.
+
+The accountant here is a double whose epsilon is a plain sum: what is attacked is which rounds count, not
+how much they cost. Real numbers are attacked in the other modules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from ledger.admission import admit, open_cohort, pending_rounds, quote, register, settle, void
+from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
+from ledger.errors import Conflict
+from ledger.outcomes import round_record
+from ledger.statements import budget, history
+from ledger.store import Store
+from ledger.verification import verify
+
+POPULATION = 1000
+BUDGET = 3.0
+DELTA = 1e-9
+COHORTS = st.sampled_from(["phones", "tablets"])
+NAMES = st.sampled_from([f"round-{number}" for number in range(12)])
+REPORTS = st.sampled_from([1, 2, 7, 99, 100, 101, 500, 999, 1000])
+EPSILONS = st.sampled_from([0.25, 0.5, 1.0, 2.0])
+
+
+class AddingAccountant:
+    """Costs the local epsilon0, more for fewer reports, and adds up."""
+
+    def knows(self, accounted: ShuffledRound) -> bool:
+        return True
+
+    def privacy_loss(self, accounted: ShuffledRound) -> Any:
+        return SimpleNamespace(to_bytes=lambda: accounted.randomizer.describe().encode())
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
+        cost = sum(
+            count * accounted.randomizer.epsilon0 / (1 + accounted.reports // 100)
+            for accounted, count in sorted(rounds.items(), key=str)
+        )
+        error = SimpleNamespace(discretization=0.0, truncation=0.0, round_off=0.0)
+        return SimpleNamespace(
+            epsilon_upper=cost, epsilon_lower=cost, rounds=sum(rounds.values()), error=error, method="sum"
+        )
+
+
+@dataclass
+class ModelCohort:
+    """What a cohort must be."""
+
+    held: Counter[ShuffledRound] = field(default_factory=Counter)
+    local: float = 0.0
+    overspent: bool = False
+    entries: list[tuple[str, str | None]] = field(default_factory=lambda: [("opened", None)])
+
+
+class Operations(RuleBasedStateMachine):
+    """Everything anybody can do with rounds."""
+
+    names = Bundle("names")
+    template: Path
+
+    @initialize()
+    def open(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        path = Path(self.directory.name) / "ledger.db"
+        shutil.copy(self.template, path)
+        self.store = Store.connect(f"sqlite:///{path}")
+        self.accountant = cast("Accountant", AddingAccountant())
+        self.cohorts = {"phones": ModelCohort(), "tablets": ModelCohort()}
+        for name in self.cohorts:
+            open_cohort(
+                self.store,
+                name=name,
+                population=POPULATION,
+                epsilon=BUDGET,
+                delta=DELTA,
+                policy="fixed",
+                actor="model",
+            )
+        self.requests: dict[str, RoundRequest] = {}
+        self.pending: list[str] = []
+        self.outcomes: dict[str, Outcome] = {}
+        self.charged: dict[str, ShuffledRound] = {}
+        self.closings: dict[str, Settled | Voided] = {}
+
+    def spent(self, cohort: str) -> float:
+        return float(self.accountant.certify(+self.cohorts[cohort].held, delta=DELTA).epsilon_upper)
+
+    def would_admit(self, request: RoundRequest) -> bool:
+        cohort = self.cohorts[request.cohort]
+        wanted = cohort.held + Counter({slot_for(request.round): 1})
+        cost = self.accountant.certify(wanted, delta=DELTA).epsilon_upper
+        return not cohort.overspent and cost <= BUDGET
+
+    @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
+    def register(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
+        randomizer = parse_randomizer({"kind": "krr", "k": 4, "epsilon0": epsilon0})
+        request = RoundRequest(
+            round_id=name, cohort=cohort, round=ShuffledRound(randomizer=randomizer, reports=reports)
+        )
+        quoted = quote(self.store, self.accountant, request)
+        assert (quoted.would_be == "admitted") == self.would_admit(request)
+        if name in self.requests and self.requests[name] != request:
+            with pytest.raises(Conflict):
+                register(self.store, request, actor="model")
+            return multiple()
+        answer = register(self.store, request, actor="model")
+        if name not in self.requests:
+            self.requests[name] = request
+            self.pending.append(name)
+        assert answer == self.outcomes.get(name, Pending(round_id=name, cohort=cohort))
+        return name
+
+    @rule(name=names)
+    def admit(self, name: str) -> None:
+        request = self.requests[name]
+        if name in self.outcomes:
+            assert admit(self.store, self.accountant, name) == self.outcomes[name]
+            return
+        expected = self.would_admit(request)
+        cohort = self.cohorts[request.cohort]
+        outcome = admit(self.store, self.accountant, name)
+        assert isinstance(outcome, Admitted if expected else Refused)
+        cohort.entries.append(("admitted" if expected else "refused", name))
+        if isinstance(outcome, Admitted):
+            self.charged[name] = outcome.accounted
+            cohort.held[outcome.accounted] += 1
+            cohort.local += request.round.randomizer.epsilon0
+        else:
+            assert outcome.reason == ("cohort_overspent" if cohort.overspent else "budget_exceeded")
+        self.outcomes[name] = outcome
+        self.pending.remove(name)
+
+    @rule(name=names, reports=REPORTS)
+    def settle(self, name: str, reports: int) -> None:
+        cohort = self.cohorts[self.requests[name].cohort]
+        closing = self.closings.get(name)
+        if isinstance(closing, Settled) and closing.reports == reports:
+            assert settle(self.store, self.accountant, name, reports=reports, actor="other") == closing
+            return
+        if name not in self.charged:
+            with pytest.raises(Conflict):
+                settle(self.store, self.accountant, name, reports=reports, actor="model")
+            return
+        before = self.charged.pop(name)
+        settled = settle(self.store, self.accountant, name, reports=reports, actor="model")
+        expected = before
+        if reports < before.reports:
+            expected = slot_for(dataclasses.replace(before, reports=reports))
+        assert settled.accounted == expected
+        cohort.held[before] -= 1
+        cohort.held[settled.accounted] += 1
+        cohort.overspent = cohort.overspent or self.spent(self.requests[name].cohort) > BUDGET
+        assert settled.overspent == cohort.overspent
+        cohort.entries.append(("settled", name))
+        self.closings[name] = settled
+
+    @rule(name=names, reason=st.sampled_from(["a bug", "a leak"]))
+    def void(self, name: str, reason: str) -> None:
+        closing = self.closings.get(name)
+        if isinstance(closing, Voided) and closing.reason == reason:
+            assert void(self.store, self.accountant, name, reason=reason, actor="other") == closing
+            return
+        if name not in self.charged:
+            with pytest.raises(Conflict):
+                void(self.store, self.accountant, name, reason=reason, actor="model")
+            return
+        cohort = self.cohorts[self.requests[name].cohort]
+        cohort.held[self.charged.pop(name)] -= 1
+        self.closings[name] = void(self.store, self.accountant, name, reason=reason, actor="model")
+        cohort.entries.append(("voided", name))
+
+    @rule()
+    def reopen(self) -> None:
+        url = self.store._engine.url.render_as_string(hide_password=False)
+        self.store.close()
+        self.store = Store.connect(url)
+
+    @invariant()
+    def as_the_model_says(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        assert pending_rounds(self.store, limit=100) == self.pending
+        for name, cohort in self.cohorts.items():
+            statement = budget(self.store, self.accountant, name)
+            assert statement.epsilon_spent_upper == self.spent(name)
+            assert statement.status == ("overspent" if cohort.overspent else "open")
+            assert cohort.overspent or statement.epsilon_spent_upper <= BUDGET
+            assert statement.local_epsilon_upper == cohort.local
+            assert [(point.kind, point.round_id) for point in history(self.store, name)] == cohort.entries
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for name, request in self.requests.items():
+            record = round_record(self.store, name)
+            assert record.request == request
+            assert (record.outcome, record.closing) == (self.outcomes.get(name), self.closings.get(name))
+        report = verify(self.store, self.accountant, numbers="all")
+        assert report.ok, report
+        self.store.close()
+        self.directory.cleanup()
+
+
+def test_any_sequence_of_operations(sqlite_template: Path) -> None:
+    Operations.template = sqlite_template
+    run_state_machine_as_test(
+        Operations,
+        settings=settings(
+            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

@@ -1,0 +1,328 @@
+"""Whoever can write to the database can change it; verification names what was changed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from accounting import Accountant, slot_for
+from ledger import canonical
+from ledger.admission import admit, register, settle, void
+from ledger.budgets import RoundRequest
+from ledger.entries import EntryBody, LedgerEntry, Spending
+from ledger.errors import InvalidValue
+from ledger.replay import Replay
+from ledger.statements import heads
+from ledger.store import Store
+from ledger.verification import read_heads, verify
+
+MakeRequest = Callable[..., RoundRequest]
+TABLES = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "privacy_losses")
+
+
+@pytest.fixture
+def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger with entries of every kind."""
+    for name, changes in (
+        ("a", {}),
+        ("b", {"reports": 2_000}),
+        ("c", {"epsilon0": 8.0, "reports": 5}),
+        ("d", {}),
+    ):
+        register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
+        admit(phones, accountant, name)
+        if name == "a":
+            settle(phones, accountant, "a", reports=900, actor="tester")
+        if name == "b":
+            void(phones, accountant, "b", reason="a bug", actor="tester")
+    return phones
+
+
+@contextmanager
+def disarmed(store: Store) -> Iterator[Connection]:
+    """Yield a connection on which neither triggers nor foreign keys stand in the way."""
+    engine = create_engine(store._engine.url)
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET session_replication_role = replica"))
+        else:
+            triggers = connection.execute(
+                text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            ).scalars()
+            for name in list(triggers):
+                connection.execute(text(f"DROP TRIGGER {name}"))
+        yield connection
+    engine.dispose()
+
+
+def problems(store: Store, accountant: Accountant, **options: Any) -> list[tuple[int | None, str]]:
+    report = verify(store, accountant, "phones", **options)
+    assert report.ok == (not report.cohorts[0].problems)
+    return [(problem.sequence, problem.what) for problem in report.cohorts[0].problems]
+
+
+def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> None:
+    assert [entry.kind for entry in lived.entries_of("phones")] == [
+        "opened",
+        "admitted",
+        "settled",
+        "admitted",
+        "voided",
+        "refused",
+        "admitted",
+    ]
+    report = verify(lived, Accountant(), numbers="all", against=heads(lived))
+    assert report.ok, report
+    assert (report.cohorts[0].entries, report.cohorts[0].numbers_checked) == (7, 7)
+
+
+@pytest.mark.parametrize("table", TABLES[:-2] + TABLES[-1:])
+def test_the_database_itself_refuses(lived: Store, table: str) -> None:
+    changes = {
+        "cohorts": ["UPDATE cohorts SET population = 1", "DELETE FROM cohorts"],
+        "rounds": [
+            "UPDATE rounds SET content = content_digest",
+            "UPDATE rounds SET outcome_sequence = NULL",
+            "DELETE FROM rounds",
+        ],
+        "entries": [
+            "UPDATE entries SET body = digest",
+            "UPDATE entries SET kind = kind",
+            "DELETE FROM entries",
+        ],
+        "heads": ["UPDATE heads SET sequence = sequence - 1", "DELETE FROM heads"],
+        "holdings": ["UPDATE holdings SET count = -1"],
+        "privacy_losses": ["UPDATE privacy_losses SET blob = digest"],
+    }[table]
+    if lived._engine.dialect.name == "postgresql" and table != "privacy_losses":
+        changes.append(f"TRUNCATE {table} CASCADE")
+    for change in changes:
+        with pytest.raises(DBAPIError), lived._engine.begin() as connection:
+            connection.execute(text(change))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sequence": 9},  # a gap
+        {"sequence": 8, "previous_digest": bytes(32)},  # another chain
+        {"sequence": 8, "kind": "admitted", "round_id": "a"},  # a second outcome
+        {"sequence": 8, "kind": "admitted", "round_id": None},
+        {"sequence": 8, "kind": "opened"},
+        {"sequence": 8, "round_id": "nowhere"},
+        {"sequence": 8, "digest": b"short"},
+        {"sequence": 7},
+    ],
+)
+def test_the_database_refuses_entries_that_do_not_continue_the_chain(
+    lived: Store, values: dict[str, Any]
+) -> None:
+    last = list(lived.entries_of("phones"))[-1]
+    good = {
+        "cohort": "phones",
+        "sequence": 8,
+        "kind": "settled",
+        "round_id": "d",
+        "body": b"{}",
+        "previous_digest": last.digest,
+        "digest": bytes(32),
+    }
+    insert = text(
+        "INSERT INTO entries VALUES (:cohort, :sequence, :kind, :round_id, :body, :previous_digest, :digest)"
+    )
+    with pytest.raises(DBAPIError), lived._engine.begin() as connection:
+        connection.execute(insert, good | values)
+    with lived._engine.connect() as connection:
+        connection.execute(insert, good)  # what was refused above was refused for the change alone
+        connection.rollback()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the bytes are the same on both
+def test_every_flipped_byte_of_every_entry_is_named(lived: Store) -> None:
+    entries = list(lived.entries_of("phones"))
+    flips = 0
+    for index, entry in enumerate(entries):
+        before, after = replayed(entries[:index]), entries[index + 1 : index + 2]
+        for column in ("body", "digest", "previous_digest"):
+            data: bytes = getattr(entry, column)
+            for place in range(len(data)):
+                flipped = data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
+                flips += 1
+                found = first_named(before, [with_column(entry, column, flipped), *after])
+                assert found == entry.sequence, (entry.sequence, column, place)
+        for column, value in (("kind", "voided "), ("round_id", "z"), ("cohort", "tablets")):
+            assert first_named(before, [with_column(entry, column, value), *after]) == entry.sequence
+    assert flips > 5_000
+
+
+def with_column(entry: LedgerEntry, column: str, value: object) -> LedgerEntry:
+    changes: dict[str, Any] = {column: value}
+    return dataclasses.replace(entry, **changes)
+
+
+def replayed(entries: list[LedgerEntry]) -> Replay:
+    """Return the state after replaying the beginning of a chain, in which nothing is wrong."""
+    replay = Replay(store=stub(entries), cohort="phones")
+    assert len(list(replay.steps())) == len(entries)
+    assert replay.problems == []
+    return replay
+
+
+def first_named(before: Replay, entries: list[LedgerEntry]) -> int | None:
+    """Return the entry that is blamed first when these follow."""
+    replay = copy.deepcopy(before)
+    replay.store = stub(entries)
+    for _ in replay.steps():
+        if replay.problems:
+            break
+    return min(problem.sequence or 0 for problem in replay.problems) if replay.problems else None
+
+
+def stub(entries: list[LedgerEntry]) -> Store:
+    """Return a store that has these entries and nothing else."""
+    return cast("Store", SimpleNamespace(entries_of=lambda _: iter(entries)))
+
+
+@pytest.mark.parametrize(
+    ("change", "sequence", "word"),
+    [
+        (
+            "UPDATE entries SET body = (SELECT body FROM entries WHERE sequence = 4) WHERE sequence = 2",
+            2,
+            "changed",
+        ),
+        ("UPDATE entries SET sequence = sequence + 100 WHERE sequence IN (2, 4)", 3, "missing"),
+        ("DELETE FROM entries WHERE sequence = 3", 4, "missing"),
+        ("DELETE FROM entries WHERE sequence = 7", None, "head"),
+        ("UPDATE holdings SET count = 0", None, "holding"),
+        ("DELETE FROM holdings", None, "holding"),
+        ("UPDATE accounted_rounds SET parameters = digest", None, ""),
+        ("UPDATE rounds SET content = content_digest WHERE round_id = 'b'", 4, "content"),
+        (
+            "UPDATE rounds SET outcome_sequence = NULL, closing_sequence = NULL WHERE round_id = 'b'",
+            None,
+            "'b'",
+        ),
+        ("UPDATE rounds SET registered_by = 'nobody' WHERE round_id = 'a'", 2, "'a'"),
+        ("UPDATE heads SET status = 'overspent'", None, "overspent"),
+        ("UPDATE cohorts SET epsilon_budget = 100", None, "budget"),
+        ("UPDATE cohorts SET population = 100", None, "opened"),
+        ("UPDATE privacy_losses SET blob = digest", 2, "privacy loss"),
+    ],
+)
+def test_changed_tables_are_named(
+    lived: Store, accountant: Accountant, change: str, sequence: int | None, word: str
+) -> None:
+    with disarmed(lived) as connection:
+        connection.execute(text(change))
+    found = problems(lived, accountant)
+    assert found, change
+    assert any(place == sequence and word in what for place, what in found), found
+
+
+def test_swapped_entries_are_named(lived: Store, accountant: Accountant) -> None:
+    with disarmed(lived) as connection:
+        for old, new in ((2, 20), (4, 2), (20, 4)):
+            values = {"new": new, "old": old}
+            connection.execute(text("UPDATE entries SET sequence = :new WHERE sequence = :old"), values)
+    assert problems(lived, accountant)[0][0] == 2
+
+
+def test_a_cut_tail_is_found_by_saved_heads(lived: Store, accountant: Accountant, tmp_path: Path) -> None:
+    path = tmp_path / "heads.json"
+    path.write_text(json.dumps(heads(lived)))
+    with disarmed(lived) as connection:  # carefully, so that everything left fits together
+        connection.execute(text("DELETE FROM entries WHERE sequence >= 6"))
+        connection.execute(text("DELETE FROM rounds WHERE round_id IN ('c', 'd')"))
+        move = "UPDATE heads SET sequence = 5, digest = (SELECT digest FROM entries WHERE sequence = 5)"
+        connection.execute(text(move))
+        connection.execute(text("UPDATE holdings SET count = 0, local_count = 1 WHERE local_count = 2"))
+    assert problems(lived, accountant) == []
+    found = problems(lived, accountant, against=read_heads(path))
+    assert len(found) == 1
+    assert found[0][0] == 7
+    assert "missing" in found[0][1]
+
+
+def test_a_lost_cohort_is_found_by_saved_heads(lived: Store, accountant: Accountant) -> None:
+    saved = heads(lived)
+    saved["heads"].append({"cohort": "tablets", "sequence": 3, "digest": "00" * 32})
+    report = verify(lived, accountant, against=saved)
+    assert [(found.cohort, found.ok) for found in report.cohorts] == [("phones", True), ("tablets", False)]
+
+
+def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
+    lived: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    saved = heads(lived)
+    small = Spending(
+        **vars(Spending.nothing(1e-9)) | {"epsilon_upper": 0.9, "epsilon_lower": 0.89, "rounds": 2}
+    )
+    greedy = make_request("c", epsilon0=8.0, reports=5)
+
+    def forge(body: EntryBody) -> EntryBody:  # the refused round becomes an admitted one at a modest price
+        accounted = slot_for(greedy.round).to_mapping()
+        details = {**body.details, "accounted": accounted, "requested": small.to_mapping()}
+        kind = type(body.kind)("admitted")
+        return dataclasses.replace(body, kind=kind, spent=small, details=details)
+
+    rewrite(lived, from_sequence=6, forge=forge)
+    found = problems(lived, accountant, against=saved)
+    assert any(place == 6 and "beyond the budget" in what for place, what in found), found
+    assert any(place == 7 and "rewritten" in what for place, what in found), found
+
+
+def rewrite(store: Store, *, from_sequence: int, forge: Callable[[EntryBody], EntryBody]) -> None:
+    """Change one entry and make the rest of its chain, and the head, fit again."""
+    previous = b""
+    with disarmed(store) as connection:
+        for entry in list(store.entries_of("phones")):
+            if entry.sequence < from_sequence:
+                previous = entry.digest
+                continue
+            body = entry.content()
+            forged = LedgerEntry.following(previous, forge(body) if entry.sequence == from_sequence else body)
+            previous = forged.digest
+            statement = text(
+                "UPDATE entries SET kind = :kind, body = :body, previous_digest = :previous_digest,"
+                " digest = :digest WHERE sequence = :sequence"
+            )
+            values = vars(forged) | {"cohort": None, "round_id": None}
+            connection.execute(
+                statement, {name: value for name, value in values.items() if value is not None}
+            )
+            connection.execute(text("UPDATE heads SET digest = :digest"), {"digest": forged.digest})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": "shuffle-ledger-heads-1", "heads": [{"cohort": "a"}]}',
+        '{"format": "other"}',
+    ],
+)
+def test_a_file_that_holds_no_heads_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "heads.json"
+    path.write_text(content)
+    with pytest.raises(InvalidValue) as caught:
+        read_heads(path)
+    assert caught.value.field == "against"
+
+
+def test_a_body_is_never_made_again_from_its_parts(lived: Store) -> None:
+    for entry in lived.entries_of("phones"):
+        assert entry.content().to_bytes() == entry.body
+        assert canonical.encode(canonical.decode(entry.body)) == entry.body

@@ -1,0 +1,119 @@
+"""What people type is refused by name, before anything is stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from accounting import Accountant
+from ledger.admission import open_cohort, quote, register
+from ledger.budgets import Cohort, RoundRequest
+from ledger.errors import Conflict, InvalidValue, NotFound
+from ledger.store import Store
+
+MakeRequest = Callable[..., RoundRequest]
+COHORT: dict[str, Any] = {
+    "name": "phones",
+    "population": 10,
+    "epsilon_budget": 1.0,
+    "delta_budget": 1e-9,
+    "policy": "fixed",
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "named", "values"),
+    [
+        ("epsilon_budget", "epsilon", [math.nan, math.inf, -math.inf, -1.0, 0.0, -0.0, True, "1", None]),
+        ("delta_budget", "delta", [math.nan, math.inf, 0.0, 1.0, 2, -1e-9, True, "1e-9", None]),
+        ("population", "population", [0, -1, 10**12 + 1, 1.0, math.nan, True, "10", None]),
+        ("policy", "policy", ["", "Fixed", "no-such-policy", None]),
+        ("name", "name", ["", " ", " a", "a ", "a\n", "a\x00b", "\ud800", "a\u200bb", "x" * 201, None, 1]),
+    ],
+)
+def test_a_cohort_that_cannot_be_is_refused_by_field(field: str, named: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InvalidValue) as caught:
+            Cohort(**COHORT | {field: value})
+        assert caught.value.field == named
+        assert repr(value) in str(caught.value)
+
+
+def test_a_request_that_cannot_be_is_refused_by_field(make_request: MakeRequest) -> None:
+    good = make_request("a")
+    parts: dict[str, Any] = {"round_id": "a", "cohort": "phones", "round": good.round}
+    wrong: list[tuple[str, Any]] = [
+        ("round_id", "a\tb"),
+        ("cohort", ""),
+        ("round", {"reports": 3}),
+        ("collected_on", "2025-01-01"),
+        ("collected_on", datetime(2025, 1, 1)),  # noqa: DTZ001 - a naive datetime is the wrong value
+        ("use_case", "x" * 201),
+    ]
+    for field, value in wrong:
+        with pytest.raises(InvalidValue) as caught:
+            RoundRequest(**parts | {field: value})
+        assert caught.value.field == field
+
+
+def test_more_reports_than_users_are_refused_and_leave_nothing(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for field, request in [
+        ("reports", make_request("a", reports=1_000_001)),
+        ("sampled_from", make_request("a", reports=10, sampled_from=1_000_001)),
+    ]:
+        for attempt in (
+            lambda request=request: register(phones, request, actor="tester"),
+            lambda request=request: quote(phones, accountant, request),
+        ):
+            with pytest.raises(InvalidValue) as caught:
+                attempt()
+            assert caught.value.field == field
+            assert "1000000" in str(caught.value)
+    with pytest.raises(NotFound):
+        phones.round("a")
+
+
+def test_names_are_compared_in_one_normal_form(phones: Store, make_request: MakeRequest) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    first = register(phones, make_request(composed), actor="tester")
+    assert register(phones, make_request(decomposed), actor="tester") == first
+    with pytest.raises(Conflict):
+        register(phones, make_request(decomposed, reports=999), actor="tester")
+
+
+def test_opening_again_answers_the_same_or_conflicts(phones: Store) -> None:
+    same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "fixed"}
+    again = open_cohort(phones, **same, actor="somebody else")  # type: ignore[arg-type]
+    assert again == phones.cohort("phones")
+    changes: list[dict[str, Any]] = [
+        {"population": 999_999},
+        {"epsilon": math.nextafter(1, 2)},
+        {"delta": 2e-9},
+    ]
+    for change in changes:
+        with pytest.raises(Conflict):
+            open_cohort(phones, **same | change, actor="tester")  # type: ignore[arg-type]
+    assert phones.count_entries("phones") == {"opened": 1}
+
+
+def test_unknown_names_are_not_found(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    request = make_request(cohort="tablets")
+    with pytest.raises(NotFound, match="tablets"):
+        register(phones, request, actor="tester")
+    with pytest.raises(NotFound, match="tablets"):
+        quote(phones, accountant, request)
+
+
+@pytest.mark.parametrize("actor", ["", "\n", "x" * 201])
+def test_an_actor_has_a_name(phones: Store, make_request: MakeRequest, actor: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        register(phones, make_request(), actor=actor)
+    assert caught.value.field == "actor"

@@ -1,0 +1,1 @@
+"""Celery: carries identifiers of rounds to `ledger.admission`."""

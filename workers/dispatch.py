@@ -1,0 +1,105 @@
+"""Getting a registered round decided: here, or by a worker, through the same function."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+from accounting import Accountant
+from ledger.admission import admit_queued, pending_before
+from ledger.budgets import Outcome, Pending
+from ledger.config import Settings
+from ledger.errors import TryAgain, Unavailable
+from ledger.outcomes import outcome_of
+from ledger.store import Store
+from workers.celery_app import ADMIT_ROUND, create_app
+
+EARLIER_ROUNDS_MAX = 10_000
+POLL_FIRST_SECONDS = 0.02
+POLL_MAX_SECONDS = 0.5
+OVERDUE_SECONDS = 300.0
+SWEEP_ROUNDS_MAX = 1000
+
+_log = logging.getLogger(__name__)
+
+
+def decide(store: Store, accountant: Accountant, settings: Settings, round_id: str) -> Outcome | Pending:
+    """Return a registered round's outcome; Pending if a worker has not decided it within the time allowed.
+
+    Without a broker the function that workers call runs here, first for the rounds of the same cohort that
+    were registered earlier and left undecided: who was interrupted and starts again keeps the order.
+
+    Raises:
+        NotFound: no such round.
+        What `ledger.admission.admit_queued` raises, without a broker.
+    """
+    if settings.broker_url is None:
+        return _decide_here(store, accountant, round_id)
+    decided = outcome_of(store, store.round(round_id))
+    if decided is not None:
+        return decided
+    if not publish(create_app(settings), round_id):
+        return _answer(store, round_id)
+    return _wait(store, round_id, settings.decision_timeout_seconds)
+
+
+def publish(app: Celery, round_id: str) -> bool:
+    """Queue a round; False when the broker cannot be reached: the row stays, and the sweeper finds it."""
+    try:
+        app.send_task(ADMIT_ROUND, args=[round_id], ignore_result=True)
+    except (OperationalError, OSError) as error:
+        _log.warning("round %s stays pending, the broker cannot be reached: %s", round_id, error)
+        return False
+    return True
+
+
+def sweep(
+    store: Store, app: Celery, *, older_than_seconds: float = OVERDUE_SECONDS, limit: int = SWEEP_ROUNDS_MAX
+) -> int:
+    """Queue again, in order, what was neither decided nor queued for a while; return how many were queued."""
+    queued = 0
+    for round_id in store.take_overdue(older_than_seconds=older_than_seconds, limit=limit):
+        if not publish(app, round_id):
+            break
+        queued += 1
+    for stuck in store.stuck(limit=limit):
+        _log.error(
+            "round %s is stuck after %d attempts: %s", stuck.round_id, stuck.attempts, stuck.last_error
+        )
+    return queued
+
+
+def _decide_here(store: Store, accountant: Accountant, round_id: str) -> Outcome:
+    for earlier in pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX):
+        try:
+            admit_queued(store, accountant, earlier)
+        except (TryAgain, Unavailable):
+            raise
+        except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
+            _log.exception("round %s, registered earlier, could not be decided", earlier)
+    return admit_queued(store, accountant, round_id)
+
+
+def _wait(store: Store, round_id: str, timeout_seconds: float) -> Outcome | Pending:
+    polling = Retrying(
+        retry=retry_if_result(lambda answer: isinstance(answer, Pending)),
+        stop=stop_after_delay(timeout_seconds),
+        wait=wait_exponential(multiplier=POLL_FIRST_SECONDS, max=POLL_MAX_SECONDS),
+        retry_error_callback=_last_answer,
+    )
+    return polling(_answer, store, round_id)
+
+
+def _last_answer(state: RetryCallState) -> Outcome | Pending:
+    if state.outcome is None:
+        raise AssertionError("polling ends after at least one answer")
+    answer: Outcome | Pending = state.outcome.result()
+    return answer
+
+
+def _answer(store: Store, round_id: str) -> Outcome | Pending:
+    stored = store.round(round_id)
+    return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
