@@ -27,8 +27,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     """Close a released round with the number of honest reports really shuffled, in the declared unit.
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
-    overspent and admits nothing any more. More change nothing: what was spent never shrinks. Settling
-    again with the same number gives the same answer.
+    overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
+    were sampled: then more reports are a higher sampling rate, and that is charged. Settling again with the
+    same number gives the same answer.
 
     Raises:
         NotFound: no such round.
@@ -45,7 +46,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
         if isinstance(record.closing, Settled) and record.closing.reports == reports:
             return store.entry(stored.cohort, record.closing.sequence)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
-        accounted = _really_shuffled(before, reports)
+        accounted = _really_shuffled(before, record.request.round, reports)
         changes: tuple[HoldingChange, ...] = ()
         spent = view.spent
         if accounted != before:
@@ -128,15 +129,15 @@ def _reserved(
     return accounted
 
 
-def _really_shuffled(accounted: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return the round to charge when `reports` of the accounted reports arrived.
+def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
+    """Return the round to charge when `reports` reports arrived.
 
     **Guarantee**: it dominates what happened and costs no less than `accounted`. Users who were sampled and
     dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
     sample's own rate would make a round cheaper because reports were lost.
     """
     if reports >= accounted.reports:
-        return accounted
+        return _at_rate(accounted, declared, reports)
     fewer = accounted.to_mapping() | {"reports": reports}
     if accounted.sampled_from is not None:
         fewer["sampled_from"] = accounted.sampled_from * reports // accounted.reports
@@ -145,6 +146,21 @@ def _really_shuffled(accounted: ShuffledRound, reports: int) -> ShuffledRound:
     except InvalidParameter:
         # Too few to leave one honest report, by the declared fraction: nothing hides the user.
         return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
+
+
+def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
+    """Return what dominates at least as many reports as were accounted: those, at the rate that really was.
+
+    With dishonest users no ordering of sampled rounds is known: what happened is then charged as it is.
+    """
+    if accounted.sampled_from is None or declared.sampled_from is None or reports <= declared.reports:
+        return accounted
+    if accounted.honest_fraction < 1:
+        population = max(declared.sampled_from, reports)
+        return dataclasses.replace(accounted, reports=reports, sampled_from=population)
+    population = accounted.reports * declared.sampled_from // reports
+    population = max(min(population, accounted.sampled_from), accounted.reports)
+    return dataclasses.replace(accounted, sampled_from=population)
 
 
 def _changed(

@@ -107,10 +107,12 @@ def convolutions(kinds: int, rounds: int, delta: float) -> Callable[[], str]:
                 if left:
                     power, shift = fftconvolve(power, power), 2 * shift
         x = (np.arange(total.size) + start) * step
-        grid = np.linspace(0, 80, 4001)
-        deltas = np.array([(total[x > g] * -np.expm1(g - x[x > g])).sum() for g in grid])
-        below = np.flatnonzero(deltas <= delta)
-        return f"{grid[below[0]]:.4g}" if below.size else "none"
+        low, high = 0.0, float(x[-1])
+        for _ in range(40):
+            middle = (low + high) / 2
+            small = (total[x > middle] * -np.expm1(middle - x[x > middle])).sum() <= delta
+            low, high = (low, middle) if small else (middle, high)
+        return f"{high:.6g}"
 
     return run
 

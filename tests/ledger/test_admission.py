@@ -210,6 +210,18 @@ def test_settling_more_reports_gives_nothing_back(
     assert settled.epsilon_spent_upper == admitted.epsilon_spent_upper
 
 
+def test_more_reports_of_a_sample_than_declared_are_a_higher_rate_and_are_charged(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    admitted = decide(phones, accountant, make_request("a", reports=1_000, sampled_from=100_000))
+    settled = settle(phones, accountant, "a", reports=20_000, actor="tester")
+    assert isinstance(admitted, Admitted)
+    accounted = settled.accounted
+    assert accounted.sampled_from is not None
+    assert accounted.reports / accounted.sampled_from >= 20_000 / 100_000
+    assert settled.epsilon_spent_upper > 2 * admitted.epsilon_spent_upper
+
+
 @pytest.mark.parametrize("reports", [9_000, 5_000, 500, 3])
 def test_lost_reports_never_make_a_sampled_round_cheaper(
     phones: Store, accountant: Accountant, make_request: MakeRequest, reports: int
