@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 from scipy import optimize
 
 from accounting import checks
@@ -32,6 +33,13 @@ _SETTLED = 1  # steps of the grid of tilts
 _NUDGES = 14
 _NOTHING = 1e-320
 _SLACK_STEPS = 80
+# Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
+_PLAUSIBLE = 0.05
+_PLAUSIBLE_POINTS = 24
+# A single round's answer is narrowed by its own profile, at this many points, this often.
+_SHARP = 0.1
+_SHARP_POINTS = 17
+_SHARPENINGS = 2
 
 
 class _Remembered(NamedTuple):
@@ -74,6 +82,23 @@ class Accountant:
         while len(self._losses) > _MAXIMUM_KINDS_REMEMBERED:
             self._losses.popitem(last=False)
 
+    def encloses(self, shuffled: ShuffledRound, loss: RoundLoss) -> bool:
+        """Whether a loss from elsewhere has the round's profile between its pairs, at orders all along the
+        profile.
+
+        True for every loss this package computed for the round; a loss of another round is told apart by the
+        bounds of its own profile.
+        """
+        profile = RoundProfile(shuffled, smoothing=_PLAUSIBLE)
+        if loss.upper.support < profile.largest_loss * (1 - 1e-12):
+            return False
+        losses = np.linspace(0.0, profile.end, _PLAUSIBLE_POINTS)[:-1] ** 2 / profile.end
+        bounds = profile.outline(np.expm1(losses))
+        above = np.array([loss.upper.hockey_stick_divergence(float(x)) for x in losses])
+        below = np.array([loss.lower.hockey_stick_divergence(float(x)) for x in losses])
+        enough = above * (1 + 1e-9) >= bounds.lower
+        return bool(np.all(enough) and np.all(below * (1 - 1e-9) <= bounds.upper))
+
     def privacy_loss(self, shuffled: ShuffledRound) -> RoundLoss:
         """The privacy loss of one round.
 
@@ -113,6 +138,8 @@ class Accountant:
             interval = Interval(upper=0.0, lower=0.0)
         elif slack == 0:
             interval = self._epsilon(above, below, delta)
+            if count == 1:
+                interval = _sharpened_epsilon(_only(rounds), interval, delta, self.precision)
         else:
             interval = self._epsilon_with_slack(above, below, delta, slack)
         return Certificate(
@@ -152,6 +179,8 @@ class Accountant:
             interval = found if step == 0 else interval.intersection(found)
             if interval.width <= self.precision * steepness * interval.upper:
                 break
+        if count == 1:
+            interval = _sharpened_delta(_only(rounds), interval, epsilon, self.precision)
         slack = (1 + math.exp(min(epsilon, 700.0))) * _slack(rounds)
         upper, truncation = min(interval.upper + slack, 1.0), interval.truncation + slack
         shifted = Interval(
@@ -221,6 +250,43 @@ class Accountant:
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     """Total variation slack of all rounds together, rounded up."""
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + 1e-12)
+
+
+def _only(rounds: Mapping[ShuffledRound, int]) -> ShuffledRound:
+    return next(one for one, count in rounds.items() if count)
+
+
+def _sharpened_delta(
+    shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
+) -> Interval:
+    """The interval intersected with the round's own profile, which no lattice has widened."""
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    if not profile.is_simple or epsilon >= profile.end:
+        return interval
+    bounds = profile(np.expm1([epsilon]))
+    return interval.intersection(Interval(upper=float(bounds.upper[0]), lower=float(bounds.lower[0])))
+
+
+def _sharpened_epsilon(
+    shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
+) -> Interval:
+    """The interval narrowed by the round's own profile at points inside it."""
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    upper, lower = interval.upper, interval.lower
+    if not profile.is_simple or not lower < upper < math.inf:
+        return interval
+    for _ in range(_SHARPENINGS):
+        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS)
+        bounds = profile(np.expm1(points))
+        enough = np.flatnonzero(bounds.upper <= delta)
+        needed = np.flatnonzero(bounds.lower >= delta)
+        upper = min(upper, float(points[enough[0]])) if enough.size else upper
+        lower = max(lower, float(points[needed[-1]])) if needed.size else lower
+    lower = min(lower, upper)
+    causes = {
+        cause: min(getattr(interval, cause), (upper - lower) / 2) for cause in ("truncation", "round_off")
+    }
+    return Interval(upper=upper, lower=lower, **causes)
 
 
 def _epsilon_once(

@@ -25,7 +25,10 @@ def whole(field: str, value: object, low: int, high: int) -> int:
 def real(field: str, value: object, expected: str) -> float:
     """`value` as a finite float."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(cast("float", value))
+        try:
+            number = float(cast("float", value))
+        except OverflowError:
+            raise InvalidParameter(field, value, expected) from None
         if math.isfinite(number):
             return number
     raise InvalidParameter(field, value, expected)

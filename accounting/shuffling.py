@@ -23,6 +23,7 @@ from accounting.randomizers import Generic, LocalRandomizer
 # Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
 _OUTCOMES = 1_000_000
 _SEARCH_POINTS = 256
+_OUTLINE_TERMS = 4
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
 _LARGEST_RESOLVED_LOSS = 60.0
 
@@ -171,10 +172,6 @@ class RoundProfile:
             self._directions.append(decomposition.swapped())
         self._terms = _sampling_terms(shuffled, group_width=10 * smoothing**2)
         self._outcomes: dict[tuple[int, int], Outcomes | None] = {}
-        for counts in {term.fewest for term in self._terms} | {term.most for term in self._terms}:
-            for direction, one in enumerate(self._directions):
-                limit = _OUTCOMES // len(self._terms)
-                self._outcomes[direction, counts] = enumerate_outcomes(one, counts, limit=limit)
         most = max(term.upper_rate for term in self._terms)
         self.largest_loss = math.log1p(most * math.expm1(min(self._analysis.largest_loss, 700.0)))
         if most < 1:
@@ -186,8 +183,11 @@ class RoundProfile:
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        return self._mixture(self._terms, excess)
+
+    def _mixture(self, terms: list[_SamplingTerm], excess: FloatArray) -> ProfileBounds:
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        for term in self._terms:
+        for term in terms:
             above = self._base(term.fewest, excess / term.upper_rate)
             below = above
             if (term.fewest, term.upper_rate) != (term.most, term.lower_rate):
@@ -201,9 +201,24 @@ class RoundProfile:
         return ProfileBounds(upper * scale * (1 + room) + left_out, lower * scale * (1 - room))
 
     @property
+    def is_simple(self) -> bool:
+        """Whether the number of honest reports is certain, so that the profile is not a mixture."""
+        return len(self._terms) == 1
+
+    @property
     def is_enumerated(self) -> bool:
         """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
-        return len(self._terms) == 1 and all(outcomes is not None for outcomes in self._outcomes.values())
+        directions = range(len(self._directions))
+        return self.is_simple and all(self._listed(i, self._terms[0].fewest) is not None for i in directions)
+
+    def outline(self, excess: FloatArray) -> ProfileBounds:
+        """Wider bounds, cheap for mixtures too: from the terms that weigh most, the others counted as 0 and
+        as 1."""
+        terms = sorted(self._terms, key=lambda term: -term.weight)
+        few = terms[:_OUTLINE_TERMS]
+        bounds = self._mixture(few, excess)
+        rest = math.fsum(term.weight for term in terms[_OUTLINE_TERMS:])
+        return ProfileBounds(bounds.upper + rest, bounds.lower)
 
     def _base(self, reports: int, excess: FloatArray) -> ProfileBounds:
         """The profile without sampling and weight, over both directions."""
@@ -216,10 +231,18 @@ class RoundProfile:
         return ProfileBounds(upper, lower)
 
     def _one_direction(self, direction: int, reports: int, excess: FloatArray) -> ProfileBounds:
-        outcomes = self._outcomes[direction, reports]
+        outcomes = self._listed(direction, reports)
         if outcomes is not None:
             return outcomes.profile(excess)
         return blanket_profile(self._directions[direction], reports, excess, smoothing=self._smoothing)
+
+    def _listed(self, direction: int, reports: int) -> Outcomes | None:
+        """The outcomes of so many reports, None when there are too many; remembered."""
+        key = (direction, reports)
+        if key not in self._outcomes:
+            limit = _OUTCOMES // len(self._terms)
+            self._outcomes[key] = enumerate_outcomes(self._directions[direction], reports, limit=limit)
+        return self._outcomes[key]
 
     def _infinite_loss(self) -> float:
         """Mass of outcomes that are impossible under the other input: only components without `b`, all others

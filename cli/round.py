@@ -81,7 +81,7 @@ def register_(
     ) as session:
         answer = register(session.store, request, actor=session.settings.actor)
         if not isinstance(answer, Admitted | Refused):
-            answer = decide(session.store, session.accountant, session.settings, round_id)
+            answer = decide(session.store, session.accountant, session.settings, request.round_id)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     if isinstance(answer, Admitted):
         return ExitCode.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def _each(path: Path, records: Iterable[Record], make: Callable[[Record], T]) ->
 def _refuse_repeated(path: Path, records: Iterable[Record], field: str) -> None:
     seen: dict[str, int] = {}
     for record in records:
-        value = record.fields[field]
+        value = unicodedata.normalize("NFC", str(record.fields[field]))
         if value in seen:
             expected = f"each {field} once (line {seen[value]} has it too)"
             raise BadLine(str(path), record.line, BadValue(field, value, expected))

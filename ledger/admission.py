@@ -18,9 +18,10 @@ from ledger.budgets import (
     RoundRequest,
     checked_reports,
     checked_text,
+    request_digest,
 )
 from ledger.entries import EntryKind, LedgerEntry, Spending
-from ledger.errors import InvalidValue, RoundStuck, TryAgain, Unavailable
+from ledger.errors import Damaged, InvalidValue, RoundStuck, TryAgain, Unavailable
 from ledger.outcomes import outcome_from, outcome_of, round_record
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from ledger.settlement import settle, void
@@ -169,7 +170,7 @@ def _draft(store: Store, accountant: Accountant, view: CohortView, round_id: str
     stored = store.round(round_id)  # after the view: see appending.append
     if stored.outcome_sequence is not None:
         return store.entry(stored.cohort, stored.outcome_sequence)
-    request = RoundRequest.from_bytes(stored.content)
+    request = _registered(stored)
     decision = _decide(store, accountant, view, request, keep=True)
     details = {
         "request": canonical.decode(stored.content),
@@ -184,6 +185,14 @@ def _draft(store: Store, accountant: Accountant, view: CohortView, round_id: str
         return _entry_draft(EntryKind.REFUSED, stored, view.spent, details)
     reservation = HoldingChange(accounted=decision.accounted, count=1, local_count=1)
     return _entry_draft(EntryKind.ADMITTED, stored, decision.requested, details, reservation)
+
+
+def _registered(stored: StoredRound) -> RoundRequest:
+    request = RoundRequest.from_bytes(stored.content)
+    same = (request.round_id, request.cohort) == (stored.round_id, stored.cohort)
+    if not same or request_digest(stored.content) != stored.content_digest:
+        raise Damaged(f"round {stored.round_id!r}: its registered content was changed")
+    return request
 
 
 def _entry_draft(

@@ -40,8 +40,8 @@ def certify(
 def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) -> None:
     """Give the accountant the stored losses of the rounds it does not know yet.
 
-    A damaged loss is reported in the log and left out: the accountant then computes it anew from the
-    parameters, which are what counts, and verification names the damaged row.
+    A damaged loss, or one that is not the round's, is reported in the log and left out: the accountant then
+    computes it anew from the parameters, which are what counts, and verification names the row.
     """
     for accounted in held:
         if accountant.knows(accounted):
@@ -50,9 +50,15 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
         if stored is None:
             continue
         try:
-            accountant.adopt(accounted, checked(stored))
+            loss = checked(stored)
+            if not accountant.encloses(accounted, loss):
+                raise Damaged(
+                    f"privacy loss {stored.key.hex()}: it is not that of {accounted.randomizer.describe()}"
+                )
         except Damaged as error:
             _log.error("stored privacy loss ignored, computing it anew: %s", error)
+        else:
+            accountant.adopt(accounted, loss)
 
 
 def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:

@@ -26,14 +26,20 @@ def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
     """Return the outcome of a round, None while it is pending."""
     if stored.outcome_sequence is None:
         return None
-    return outcome_from(store.entry(stored.cohort, stored.outcome_sequence))
+    return outcome_from(_own(store.entry(stored.cohort, stored.outcome_sequence), stored))
 
 
 def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
     """Return how a round was closed, None while it is not."""
     if stored.closing_sequence is None:
         return None
-    return closing_from(store.entry(stored.cohort, stored.closing_sequence))
+    return closing_from(_own(store.entry(stored.cohort, stored.closing_sequence), stored))
+
+
+def _own(entry: LedgerEntry, stored: StoredRound) -> LedgerEntry:
+    if entry.round_id != stored.round_id:
+        raise Damaged(f"round {stored.round_id!r}: its row refers to the entry of another round")
+    return entry
 
 
 def round_record(store: Store, round_id: str) -> RoundRecord:

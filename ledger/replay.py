@@ -201,8 +201,12 @@ def compare_tables(replay: Replay) -> None:
     _compare_head(replay)
     if replay.readable:
         _compare_holdings(replay)
+        seen = set()
         for stored in replay.store.rounds_of(replay.cohort):
+            seen.add(stored.round_id)
             _compare_round(replay, stored)
+        for round_id in sorted(set(replay.outcomes) - seen):
+            replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
     _compare_losses(replay)
 
 

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, and_, insert, select, update
 from accounting import ShuffledRound
 from ledger import canonical, engines, entries
 from ledger.budgets import Cohort, CohortStatus
-from ledger.entries import EntryKind, LedgerEntry, Spending
-from ledger.errors import NotFound
+from ledger.entries import EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.errors import Damaged, NotFound
 from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
 from ledger.tables import entries as entries_table
 
@@ -157,6 +157,34 @@ def holding_rows(connection: Connection, cohort: str) -> list[StoredHolding]:
         .order_by(holdings.c.accounted_digest)
     )
     return [StoredHolding(**row._mapping) for row in connection.execute(query)]
+
+
+def checked_head(row: Row[Any], head: LedgerEntry, held: list[StoredHolding]) -> EntryBody:
+    """Return the head's body if the rows that decisions use agree with it; raises Damaged.
+
+    Not a verification, which replays the chain; it stops decisions on rows that were edited since.
+    """
+    body = head.content()
+    digest = entries.entry_digest(
+        cohort=head.cohort, sequence=head.sequence, previous_digest=head.previous_digest, body=head.body
+    )
+    if not digest == head.digest == row.digest:
+        raise Damaged(f"cohort {row.name!r}: entry {head.sequence} does not have the head's digest")
+    if (body.epsilon_budget, body.delta_budget) != (row.epsilon_budget, row.delta_budget):
+        raise Damaged(f"cohort {row.name!r}: its row has another budget than its last entry")
+    if sum(item.count for item in held) != body.spent.rounds:
+        raise Damaged(f"cohort {row.name!r}: it does not hold as many rounds as its last entry counts")
+    for item in held:
+        if entries.round_digest(item.parameters) != item.accounted_digest:
+            raise Damaged(f"cohort {row.name!r}: the parameters of an accounted round were changed")
+    return body
+
+
+def mentioned_cohorts(connection: Connection) -> list[str]:
+    """Return every cohort name in any table, in order."""
+    columns = (cohorts.c.name, heads.c.cohort, entries_table.c.cohort, holdings.c.cohort, rounds.c.cohort)
+    found = {name for column in columns for (name,) in connection.execute(select(column).distinct())}
+    return sorted(found)
 
 
 def insert_entry(connection: Connection, entry: LedgerEntry) -> None:

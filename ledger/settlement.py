@@ -132,7 +132,7 @@ def _reserved(
 def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
     """Return the round to charge when `reports` reports arrived.
 
-    **Guarantee**: it dominates what happened and costs no less than `accounted`. Users who were sampled and
+    **Guarantee**: it dominates what happened. Users who were sampled and
     dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
     sample's own rate would make a round cheaper because reports were lost.
     """
@@ -149,18 +149,11 @@ def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports:
 
 
 def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return what dominates at least as many reports as were accounted: those, at the rate that really was.
-
-    With dishonest users no ordering of sampled rounds is known: what happened is then charged as it is.
-    """
-    if accounted.sampled_from is None or declared.sampled_from is None or reports <= declared.reports:
+    """Return what dominates at least as many reports as were accounted: of a larger sample, its own slot."""
+    if declared.sampled_from is None or reports <= declared.reports:
         return accounted
-    if accounted.honest_fraction < 1:
-        population = max(declared.sampled_from, reports)
-        return dataclasses.replace(accounted, reports=reports, sampled_from=population)
-    population = accounted.reports * declared.sampled_from // reports
-    population = max(min(population, accounted.sampled_from), accounted.reports)
-    return dataclasses.replace(accounted, sampled_from=population)
+    larger = {"reports": reports, "sampled_from": max(declared.sampled_from, reports)}
+    return slot_for(ShuffledRound.from_mapping(declared.to_mapping() | larger))
 
 
 def _changed(

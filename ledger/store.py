@@ -118,12 +118,17 @@ class Store:
             found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
 
+    def cohort_names(self) -> list[str]:
+        """Return every cohort name that any table mentions, in order."""
+        with engines.reading(self._engine) as connection:
+            return rows.mentioned_cohorts(connection)
+
     def view(self, name: str) -> CohortView:
         """Return a cohort with its head, its spending and its holdings, all of one moment.
 
         Raises:
             NotFound: no such cohort.
-            Damaged: the head's entry is missing or not canonical.
+            Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
         """
         with engines.reading(self._engine) as connection:
             row = rows.cohort_row(connection, name)
@@ -135,7 +140,7 @@ class Store:
             cohort=rows.cohort_from(row),
             head_sequence=row.sequence,
             head_digest=row.digest,
-            spent=rows.entry_from(head).content().spent,
+            spent=rows.checked_head(row, rows.entry_from(head), held).spent,
             held={rows.decoded_round(item.parameters): item.count for item in held if item.count > 0},
         )
 

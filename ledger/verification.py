@@ -20,6 +20,7 @@ from ledger.store import Store
 
 SAMPLES_PER_COHORT = 16
 _DIGEST_HEX_LENGTH = 64
+_SEQUENCES = 2**63  # what a database can hold
 
 Numbers = Literal["sampled", "all"]
 
@@ -72,8 +73,8 @@ def verify(
         names = [store.cohort(checked_text("cohort", cohort)).name]
         saved = {name: heads for name, heads in saved.items() if name in names}
     else:
-        names = [found.name for found in store.cohorts()]
-    found = [_verify_cohort(store, accountant, name, saved.get(name, []), numbers) for name in names]
+        names = store.cohort_names()
+    found = [_judged(store, accountant, name, saved.get(name, []), numbers) for name in names]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
     return VerificationReport(ok=all(each.ok for each in found), cohorts=tuple(found))
 
@@ -82,12 +83,22 @@ def read_heads(path: Path) -> Mapping[str, Any]:
     """Return the saved heads in a file, for `verify(against=...)`; raises InvalidValue, OSError."""
     try:
         heads = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValue(
             field="against", value=str(path), expected=f"a JSON file of heads ({error})"
         ) from error
     _saved_heads(heads)
     return dict(heads)
+
+
+def _judged(
+    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+) -> CohortVerification:
+    try:
+        return _verify_cohort(store, accountant, name, saved, numbers)
+    except LedgerError as error:
+        # Rows that cannot even be read: nothing is known of this cohort but that it was damaged.
+        return _unreadable(name, f"its rows cannot be read: {error}")
 
 
 def _verify_cohort(
@@ -189,10 +200,12 @@ def _saved_heads(against: Any) -> dict[str, list[tuple[int, str]]]:
     if not isinstance(against, Mapping) or against.get("format") != HEADS_FORMAT:
         raise InvalidValue(field="against", value=type(against).__name__, expected=expected)
     saved: dict[str, list[tuple[int, str]]] = {}
-    for item in against.get("heads", []):
+    if not isinstance(against.get("heads"), list):
+        raise InvalidValue(field="against", value=against.get("heads"), expected=expected)
+    for item in against["heads"]:
         match item:
             case {"cohort": str(cohort), "sequence": int(sequence), "digest": str(digest)} if (
-                sequence >= 1 and len(digest) == _DIGEST_HEX_LENGTH
+                1 <= sequence < _SEQUENCES and len(digest) == _DIGEST_HEX_LENGTH
             ):
                 saved.setdefault(cohort, []).append((sequence, digest))
             case _:
@@ -213,7 +226,11 @@ def _compare_saved(replay: Replay, sequence: int, digest: str) -> None:
 
 
 def _missing(name: str) -> CohortVerification:
-    problem = Problem(sequence=None, what="a head was saved of this cohort, which is missing")
+    return _unreadable(name, "a head was saved of this cohort, which is missing")
+
+
+def _unreadable(name: str, what: str) -> CohortVerification:
+    problem = Problem(sequence=None, what=what)
     return CohortVerification(
         cohort=name,
         ok=False,

@@ -156,6 +156,16 @@ def test_a_refused_round_exits_with_3_and_the_numbers(phones: Run) -> None:
     assert (again.code, again.stdout) == (answer.code, answer.stdout)
 
 
+def test_an_id_is_one_id_however_its_accents_are_written(phones: Run) -> None:
+    composed, decomposed = "\u00e9t\u00e9", "e\u0301te\u0301"
+    round_ = ("--randomizer", "krr(k=4, epsilon0=1)", "--reports", "5000", "--json")
+    first = phones("round", "register", "phones", "--id", decomposed, *round_)
+    second = phones("round", "register", "phones", "--id", composed, *round_)
+    assert (first.code, second.code) == (0, 0)
+    assert first.json == second.json
+    assert first.json["round_id"] == composed
+
+
 def test_the_same_id_with_the_same_content_is_the_same_answer(phones: Run) -> None:
     order = ("round", "register", "phones", "--id", "first", *ROUND, "--collected-on", "2025-01-06", "--json")
     first = phones(*order)

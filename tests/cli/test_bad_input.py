@@ -27,6 +27,7 @@ ROUND_VALUES = [
     ("--randomizer", "krr(k=2, epsilon0=30.5)", "epsilon0"),
     ("--randomizer", "krr(k=2, epsilon0=nan)", None),
     ("--randomizer", "krr(k=2, epsilon0=1e999)", "epsilon0"),
+    ("--randomizer", f"krr(k=2, epsilon0={'9' * 350})", "epsilon0"),
     ("--randomizer", "nonsense(epsilon0=1)", "randomizer"),
     ("--randomizer", "__import__('os').system('true')", None),
     ("--randomizer", "", None),

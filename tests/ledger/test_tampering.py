@@ -15,14 +15,15 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from accounting import Accountant, slot_for
-from ledger import canonical
+from accounting import NUMERICAL_POLICY, Accountant, slot_for
+from ledger import canonical, entries
 from ledger.admission import admit, register, settle, void
-from ledger.budgets import RoundRequest
+from ledger.budgets import Refused, RoundRequest
 from ledger.entries import EntryBody, LedgerEntry, Spending
-from ledger.errors import InvalidValue
+from ledger.errors import Damaged, InvalidValue
 from ledger.replay import Replay
-from ledger.statements import heads
+from ledger.rows import StoredLoss
+from ledger.statements import HEADS_FORMAT, heads
 from ledger.store import Store
 from ledger.verification import read_heads, verify
 
@@ -326,3 +327,78 @@ def test_a_body_is_never_made_again_from_its_parts(lived: Store) -> None:
     for entry in lived.entries_of("phones"):
         assert entry.content().to_bytes() == entry.body
         assert canonical.encode(canonical.decode(entry.body)) == entry.body
+
+
+def test_a_planted_privacy_loss_decides_nothing(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """The loss of a harmless round, stored with a right digest where a costly round's is looked for."""
+    harmless = make_request("x", epsilon0=0.5, reports=100_000).round
+    costly = make_request("y", epsilon0=6.0, reports=500).round
+    blob = accountant.privacy_loss(slot_for(harmless)).to_bytes()
+    key = entries.loss_key(entries.round_bytes(slot_for(costly)), NUMERICAL_POLICY)
+    phones.insert_loss(StoredLoss(key=key, digest=entries.loss_digest(blob), blob=blob))
+    register(phones, make_request("y", epsilon0=6.0, reports=500), actor="tester")
+    assert isinstance(admit(phones, Accountant(), "y"), Refused)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE cohorts SET epsilon_budget = 100 WHERE name = 'phones'",
+        "DELETE FROM holdings WHERE cohort = 'phones'",
+        "UPDATE accounted_rounds SET parameters = (SELECT content FROM rounds WHERE round_id = 'a')",
+        "UPDATE heads SET digest = (SELECT max(previous_digest) FROM entries)",
+    ],
+)
+def test_nothing_is_decided_on_edited_rows(
+    lived: Store, accountant: Accountant, make_request: MakeRequest, statement: str
+) -> None:
+    register(lived, make_request("late", reports=300, epsilon0=2.0), actor="tester")
+    with disarmed(lived) as connection:
+        connection.execute(text(statement))
+    with pytest.raises(Damaged):
+        admit(lived, accountant, "late")
+    assert lived.round("late").outcome_sequence is None
+
+
+def test_a_round_whose_registered_content_was_edited_is_not_decided(
+    lived: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    register(lived, make_request("late"), actor="tester")
+    with disarmed(lived) as connection:
+        other = make_request("other").to_bytes()
+        connection.execute(text("UPDATE rounds SET content = :c WHERE round_id = 'late'"), {"c": other})
+    with pytest.raises(Damaged):
+        admit(lived, accountant, "late")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DELETE FROM heads WHERE cohort = 'phones'"],
+        ["DELETE FROM heads WHERE cohort = 'phones'", "DELETE FROM cohorts WHERE name = 'phones'"],
+        ["DELETE FROM rounds WHERE round_id = 'd'"],
+    ],
+)
+def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statements: list[str]) -> None:
+    with disarmed(lived) as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    report = verify(lived, accountant, None)
+    assert not report.ok
+    assert [found.cohort for found in report.cohorts if not found.ok] == ["phones"]
+
+
+@pytest.mark.parametrize(
+    "against",
+    [
+        {"format": "x"},
+        {"format": HEADS_FORMAT},
+        {"format": HEADS_FORMAT, "heads": 5},
+        {"format": HEADS_FORMAT, "heads": [{"cohort": "phones", "sequence": 10**23, "digest": "0" * 64}]},
+    ],
+)
+def test_files_that_are_no_heads_are_refused(lived: Store, accountant: Accountant, against: Any) -> None:
+    with pytest.raises(InvalidValue):
+        verify(lived, accountant, None, against=against)
