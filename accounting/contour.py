@@ -9,7 +9,6 @@ error is a tail probability, not an unknown constant. `docs/theory.md`, "The con
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +18,6 @@ FloatArray = npt.NDArray[np.float64]
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
 _BRACKET_STEPS = 600
 _BISECTION_STEPS = 40
-
-
-class ScaledBounds(NamedTuple):
-    """Bounds on positive numbers: their logarithms, and how much of the upper one is smoothing, truncation
-    and round-off."""
-
-    log_upper: FloatArray
-    log_lower: FloatArray
 
 
 def increasing_root(function: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:

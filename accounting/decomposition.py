@@ -9,7 +9,6 @@ contributes a report of component j with probability c_j that carries no informa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,40 +108,6 @@ class Decomposition:
         return Decomposition(*(np.array(column) for column in zip(*ratios.values(), strict=True)))
 
 
-def product(parts: Sequence[Decomposition]) -> Decomposition:
-    """Decomposition of a tuple of independent reports that travels through the shuffler as one message.
-
-    Guarantee: components of the tuple are the products of the parts' components.
-    Source: Su, Cheng, Wang, Theorem 9.
-    """
-    a: FloatArray = np.ones(1)
-    b: FloatArray = np.ones(1)
-    c: FloatArray = np.ones(1)
-    for part in parts:
-        if a.size * part.a.size > _MAXIMUM_COMPONENTS:
-            raise InvalidParameter(
-                "joint", len(parts), f"parts whose components multiply to at most {_MAXIMUM_COMPONENTS}"
-            )
-        tuples = np.kron(a, part.a), np.kron(b, part.b), np.kron(c, part.c)
-        joined = Decomposition(_normalised(tuples[0]), _normalised(tuples[1]), np.asarray(tuples[2])).merged()
-        a, b, c = joined.a, joined.b, joined.c
-    return Decomposition(a, b, c)
-
-
-def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decomposition:
-    """Decomposition of a report that is part i with probability `weights[i]`, the choice visible in the
-    message.
-
-    Guarantee: components of different parts are disjoint, so the masses are concatenated.
-    Source: Su, Cheng, Wang, Theorem 11.
-    """
-    concatenated = [
-        np.concatenate([weight * masses for weight, masses in zip(weights, column, strict=True)])
-        for column in ([p.a for p in parts], [p.b for p in parts], [p.c for p in parts])
-    ]
-    return Decomposition(_normalised(concatenated[0]), _normalised(concatenated[1]), concatenated[2])
-
-
 def with_silence(part: Decomposition, participation: float) -> Decomposition:
     """Decomposition of a user who reports with probability `participation`, by a secret coin, and else stays
     silent."""
@@ -155,7 +120,3 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
         np.append(participation * part.c, silence),
         np.append(participation * part.difference, 0.0),
     )
-
-
-def _normalised(masses: npt.NDArray[np.floating]) -> FloatArray:
-    return np.asarray(masses / math.fsum(masses), dtype=np.float64)
