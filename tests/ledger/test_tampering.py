@@ -348,7 +348,7 @@ def test_a_planted_privacy_loss_decides_nothing(
         "UPDATE cohorts SET epsilon_budget = 100 WHERE name = 'phones'",
         "DELETE FROM holdings WHERE cohort = 'phones'",
         "UPDATE accounted_rounds SET parameters = (SELECT content FROM rounds WHERE round_id = 'a')",
-        "UPDATE heads SET digest = (SELECT max(previous_digest) FROM entries)",
+        "UPDATE heads SET digest = (SELECT digest FROM entries WHERE sequence = 2)",
     ],
 )
 def test_nothing_is_decided_on_edited_rows(
