@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 WORKERS ?= 2
 
@@ -34,8 +36,8 @@ check: $(READY) check-lock
 check-lock:
 	@if grep -nE '://|^-' requirements/*.txt; then echo "requirements/: a lock line names a location or an option"; exit 1; fi
 
-bench: $(READY)
-	$(BIN)/python -m tests.benchmarks
+bench: $(BENCH_READY)
+	$(BENCH)/bin/python -m tests.benchmarks
 
 venv: $(READY)
 
@@ -53,8 +55,14 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
+# An environment of its own: what we compare with needs versions of its own.
+$(BENCH_READY): requirements/bench.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input --quiet install --require-hashes --requirement requirements/bench.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(BENCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 UV_COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest \
@@ -63,4 +71,5 @@ lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH"; exit 1; }
 	$(UV_COMPILE) --upgrade --output-file requirements/runtime.txt
 	$(UV_COMPILE) --upgrade --group dev --constraints requirements/runtime.txt --output-file requirements/dev.txt
+	$(UV_COMPILE) --upgrade --group bench --constraints requirements/runtime.txt --output-file requirements/bench.txt
 	@$(MAKE) --no-print-directory check-lock
