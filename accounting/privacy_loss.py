@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from accounting import checks
 from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.errors import InvalidParameter
@@ -31,6 +32,7 @@ _PILOT_POINTS = 48
 _FINENESS = 0.42
 _MAXIMUM_POINTS = 1 << 15
 _ROOM = 64 * UNIT_ROUND_OFF
+_MAXIMUM_ORDER = 1e9
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,6 +98,75 @@ class PrivacyLossDistribution:
         beyond = self.losses > epsilon
         gains = self.p[beyond] * -np.expm1(epsilon - self.losses[beyond])
         return float(gains.sum()) + self.infinity
+
+    def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
+        """Renyi divergence of this order, `D_order(P || Q)`, the same in both directions; Kullback-Leibler at
+        order 1.
+
+        Args:
+            order: a number above 0, at most 1e9.
+            finite: of P and Q conditioned on finite losses instead, which have probability `1 - infinity`
+                under each of them.
+
+        Guarantee: at least the divergence of everything that an upper pair dominates, at most that of
+            everything
+        that dominates a lower pair, round-off included. An upper pair's mass at infinity makes it infinite
+        from order 1 on, unless `support` is finite: that mass then counts at the loss `support`, which still
+        is above every profile that falls to 0 there.
+        Source: Renyi divergences are mixtures of hockey-stick divergences; docs/theory.md.
+
+        Raises:
+            InvalidParameter: the order is out of range.
+        """
+        expected = f"a number above 0, at most {_MAXIMUM_ORDER:g}"
+        order = checks.real("order", order, expected)
+        if not 0 < order <= _MAXIMUM_ORDER:
+            raise InvalidParameter("order", order, expected)
+        with np.errstate(divide="ignore"):
+            losses, log_q = self.losses, np.log(self.q)
+        infinity = 0.0 if finite else self.infinity
+        if infinity > 0 and order >= 1:
+            room = self.support - self.largest_loss
+            if self.side == "lower" or not 0 < room < math.inf:
+                return math.inf if self.side == "lower" or math.isinf(self.support) else self.support
+            # The line from the profile's last value down to 0 at the support.
+            doubt = 8 * UNIT_ROUND_OFF * (1 + self.support / room)
+            losses = np.append(losses, self.support)
+            log_q = np.append(log_q, math.log(infinity / -math.expm1(-room)) - self.support + doubt)
+            infinity = 0.0
+        if finite:
+            log_q = log_q - math.log1p(-self.infinity)
+        value = _renyi_divergence(losses, log_q, infinity, order, upwards=self.side == "upper")
+        return min(value, self.support) if self.side == "upper" and not infinity else value
+
+
+def _renyi_divergence(
+    losses: FloatArray, log_q: FloatArray, infinity: float, order: float, *, upwards: bool
+) -> float:
+    """Renyi divergence of a symmetric pair, rounded up or down.
+
+    `sum P^order Q^(1 - order) - 1` is `-infinity + sum of q (1 - exp((1 - order) x)) expm1(order x)`: a loss
+    and its negative together, so that terms are of one sign and nothing cancels.
+    """
+    if losses.size == 0:
+        log_sum, largest = -math.inf, 0.0
+    else:
+        turn = abs(order - 1) * losses
+        steps = np.log(losses) if order == 1 else np.log(-np.expm1(-turn)) + (turn if order < 1 else 0.0)
+        log_terms = log_q + steps + order * losses + np.log(-np.expm1(-order * losses))
+        top = float(log_terms.max())
+        log_sum = top + math.log(math.fsum(np.exp(log_terms - top)))
+        largest = float((np.abs(log_q) + np.abs(steps) + (2 * order + 2) * losses).max()) + abs(log_sum)
+    doubt = UNIT_ROUND_OFF * (64 + 8 * largest)
+    log_sum += doubt if upwards else -doubt
+    if order > 1:
+        value = float(np.logaddexp(0.0, log_sum)) / (order - 1)
+    elif order == 1:
+        value = math.inf if infinity > 0 else math.exp(log_sum)
+    else:
+        lost = infinity + math.exp(log_sum)
+        value = -math.log1p(-lost) / (1 - order) if lost < 1 else math.inf
+    return value * (1 + _ROOM if upwards else 1 - _ROOM)
 
 
 def from_profile(

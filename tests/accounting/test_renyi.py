@@ -1,0 +1,107 @@
+"""Renyi divergences of rounds, against sums over all outcomes in many digits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, InvalidParameter, PrivacyLossDistribution, ShuffledRound, parse_randomizer
+
+
+def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
+
+
+def _exact(outcomes: list[Any], order: float) -> mp.mpf:
+    p_total, q_total = (mp.fsum(column) for column in zip(*outcomes, strict=True))
+    outcomes = [(p / p_total, q / q_total) for p, q in outcomes]  # masses given in floating point
+    if order == 1:
+        return mp.fsum(p * mp.log(p / q) for p, q in outcomes)
+    return mp.log(mp.fsum(p ** mp.mpf(order) * q ** (1 - mp.mpf(order)) for p, q in outcomes)) / (
+        mp.mpf(order) - 1
+    )
+
+
+ORDERS = [0.3, 0.999, 1, 1.0001, 2, 3.5, 20, 400]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["generic", "krr", "rappor", "oue", "blh"]),
+    st.floats(-9, 1.5).map(math.exp),
+    st.integers(1, 5),
+    st.sampled_from(ORDERS),
+)
+def test_the_pairs_enclose_the_divergence_of_the_round(
+    oracle: Any, kind: str, epsilon0: float, reports: int, order: float
+) -> None:
+    extra = ", k=3" if kind == "krr" else ""
+    shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports)
+    loss = Accountant().privacy_loss(shuffled)
+    masses = shuffled.randomizer.analysis(str(shuffled.analysis)).decomposition.merged()
+    exact = _exact(oracle.blanket_outcomes(masses, reports), order)
+    upper, lower = loss.upper.renyi_divergence(order), loss.lower.renyi_divergence(order)
+    # The oracle takes a and b as rounded, and so their small difference; the accountant knows it better.
+    doubt = mp.mpf(1e-14) * (1 + 1 / mp.mpf(epsilon0))
+    assert lower <= exact * (1 + doubt)
+    assert exact * (1 - doubt) <= upper
+    assert upper <= epsilon0
+    assert upper - lower <= 2e-3 * upper
+
+
+def _pair(losses: list[float], q: list[float], infinity: float, **rest: Any) -> PrivacyLossDistribution:
+    masses = np.array(q)
+    p = masses * np.exp(np.array(losses))
+    return PrivacyLossDistribution(
+        spacing=0.5,
+        index=np.array([round(x / 0.5) for x in losses], dtype=np.int64),
+        p=p,
+        q=masses,
+        zero=1 - infinity - float(p.sum() + masses.sum()),
+        infinity=infinity,
+        **{"support": math.inf, "side": "upper", **rest},
+    )
+
+
+def test_infinite_losses_are_infinite_or_at_the_largest_loss() -> None:
+    """Without a largest loss there is no divergence from order 1 on; with one, the mass counts there; below
+    order 1 it counts as lost."""
+    unbounded = _pair([0.5], [0.1], 1e-3)
+    assert unbounded.renyi_divergence(1) == unbounded.renyi_divergence(5) == math.inf
+    assert unbounded.renyi_divergence(5, finite=True) < 0.5
+    assert math.isclose(
+        unbounded.renyi_divergence(0.5),
+        -2 * math.log(1 - 1e-3 - 0.1 * (1 + math.exp(0.5) - 2 * math.exp(0.25))),
+        rel_tol=1e-9,
+    )
+    bounded = _pair([0.5], [0.1], 1e-3, support=3.0)
+    # The profile's line from 1e-3 at loss 0.5 to 0 at loss 3.
+    q = 1e-3 / (math.exp(3) - math.exp(0.5))
+    finite = _pair([0.5, 3.0], [0.1, q], 0.0)
+    for order in (1, 2, 7, 100):
+        assert math.isclose(bounded.renyi_divergence(order), finite.renyi_divergence(order), rel_tol=1e-9)
+        assert bounded.renyi_divergence(order) <= 3.0
+    lower = _pair([0.5], [0.1], 1e-3, side="lower", support=3.0)
+    assert lower.renyi_divergence(2) == math.inf
+
+
+def test_conditioned_on_finite_losses() -> None:
+    """Of `(1 - t) (P', Q')` and a mass t at infinity, the divergence of `(P', Q')`."""
+    whole = _pair([0.5, 2.0], [0.1, 0.01], 0.0)
+    part = _pair([0.5, 2.0], [0.1 * 0.75, 0.01 * 0.75], 0.25)
+    for order in (0.5, 1, 2, 30):
+        assert math.isclose(
+            part.renyi_divergence(order, finite=True), whole.renyi_divergence(order), rel_tol=1e-12
+        )
+
+
+@pytest.mark.parametrize("order", [0, -1, math.nan, math.inf, 1e10, "2", None])
+def test_bad_orders_are_refused(order: Any) -> None:
+    with pytest.raises(InvalidParameter, match="order"):
+        _pair([0.5], [0.1], 0.0).renyi_divergence(order)
