@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
-from typing import TypeAlias
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from accounting import Certificate, ShuffledRound
+from accounting import Certificate
 from cli.failures import Failure
+from ledger.documents import Json, document_of, number
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+__all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
 _SHOWN_DIGITS = 6
@@ -52,42 +50,13 @@ def console_on(stream: object) -> Console:
     return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
 
 
-def document_of(value: object) -> Json:
-    """Returns `value` as strict JSON: dataclasses by field, rounds in canonical form, infinity as null.
-
-    Raises:
-        TypeError: for a value that has no JSON form here; NaN is one, since unknown is an error.
-    """
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return _number(value)
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, ShuffledRound):
-        value = value.to_mapping()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): document_of(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [document_of(item) for item in value]
-    raise TypeError(f"no JSON form for {type(value).__name__}")
-
-
-def _number(value: float) -> float | None:
-    if math.isnan(value):
-        raise TypeError("no JSON form for NaN")
-    return float(value) if math.isfinite(value) else None
-
-
 def certificate_document(certificate: Certificate, *, of: str) -> dict[str, Json]:
     """Returns the JSON form of an interval `of` "epsilon" or "delta"; the other one was given."""
     given = "delta" if of == "epsilon" else "epsilon"
     return {
-        f"{of}_upper": _number(getattr(certificate, f"{of}_upper")),
-        f"{of}_lower": _number(getattr(certificate, f"{of}_lower")),
-        given: _number(getattr(certificate, f"{given}_upper")),
+        f"{of}_upper": number(getattr(certificate, f"{of}_upper")),
+        f"{of}_lower": number(getattr(certificate, f"{of}_lower")),
+        given: number(getattr(certificate, f"{given}_upper")),
         "rounds": certificate.rounds,
         "error": document_of(certificate.error),
         "method": certificate.method,

@@ -21,10 +21,11 @@ from cli.options import (
 from cli.present import document_of, present
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
-from cli.round_views import decision_document, decision_facts, import_facts, quote_facts
+from cli.round_views import decision_facts, import_facts, quote_facts
 from cli.session import open_session, settings_from
 from ledger.admission import quote, register, settle, void
 from ledger.budgets import Admitted, Refused, RoundRequest
+from ledger.documents import decision_document
 from workers.dispatch import decide
 
 

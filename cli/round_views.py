@@ -1,4 +1,4 @@
-"""Answers about rounds: as documents with an `outcome`, and as tables."""
+"""Answers about rounds as tables for people."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ import dataclasses
 from rich.table import Table
 
 from accounting import ShuffledRound
-from cli.present import Json, document_of, facts, lower, shown, upper
+from cli.present import facts, lower, shown, upper
 from cli.round_import import ImportSummary
-from ledger.budgets import Admitted, Pending, Quote, Refused, Settled, Voided
-
-Decision = Admitted | Refused | Pending | Settled | Voided
-
-
-def decision_document(decision: Decision) -> dict[str, Json]:
-    """Returns the decision's fields after its `outcome`: admitted, refused, pending, settled or voided."""
-    fields = {
-        field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
-    }
-    return {"outcome": _outcome(decision), **fields}
+from ledger.budgets import Quote
+from ledger.documents import Decision
 
 
 def decision_facts(decision: Decision) -> Table:

@@ -34,6 +34,7 @@ __all__ = [
     "pending_before",
     "pending_rounds",
     "quote",
+    "quote_at",
     "register",
     "round_record",
     "settle",
@@ -133,7 +134,11 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
         InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    view = store.view(request.cohort)
+    return quote_at(store, accountant, store.view(request.cohort), request)
+
+
+def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
+    """Return what the answer would be if the cohort were as `view` says; raises what `quote` raises."""
     cohort = view.cohort
     _check_population(request, cohort)
     decision = _decide(store, accountant, view, request, keep=False)
