@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, slot_for
 from ledger import canonical, entries
@@ -16,6 +17,13 @@ from ledger.store import Store
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED)
+
+
+class EntrySource(Protocol):
+    """Where a chain is read from: the ledger's database, or a bundle on another computer."""
+
+    def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,7 @@ class Step:
 class Replay:
     """The state while reading a chain from its beginning. `steps` must be used up before the rest is read."""
 
-    store: Store
+    store: EntrySource
     cohort: str
     problems: list[Problem] = field(default_factory=list)
     entries: int = 0
@@ -196,23 +204,23 @@ class Replay:
                 )
 
 
-def compare_tables(replay: Replay) -> None:
+def compare_tables(replay: Replay, store: Store) -> None:
     """Compare what the chain implies with the tables kept beside it."""
-    _compare_head(replay)
+    _compare_head(replay, store)
     if replay.readable:
-        _compare_holdings(replay)
+        _compare_holdings(replay, store)
         seen = set()
-        for stored in replay.store.rounds_of(replay.cohort):
+        for stored in store.rounds_of(replay.cohort):
             seen.add(stored.round_id)
             _compare_round(replay, stored)
         for round_id in sorted(set(replay.outcomes) - seen):
             replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
-    _compare_losses(replay)
+    _compare_losses(replay, store)
 
 
-def _compare_head(replay: Replay) -> None:
+def _compare_head(replay: Replay, store: Store) -> None:
     try:
-        view = replay.store.view(replay.cohort)
+        view = store.view(replay.cohort)
     except LedgerError as error:
         replay.blame(None, f"the head cannot be read: {error}")
         return
@@ -233,12 +241,12 @@ def _compare_head(replay: Replay) -> None:
         replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
 
 
-def _compare_holdings(replay: Replay) -> None:
+def _compare_holdings(replay: Replay, store: Store) -> None:
     expected = {
         entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
         for accounted, count in _with_held(replay).items()
     }
-    for item in replay.store.holdings(replay.cohort):
+    for item in store.holdings(replay.cohort):
         if entries.round_digest(item.parameters) != item.accounted_digest:
             replay.blame(None, f"accounted round {item.accounted_digest.hex()}: its parameters were changed")
         if expected.pop(item.accounted_digest, (0, 0)) != (item.count, item.local_count):
@@ -270,9 +278,9 @@ def _request_and_actor(content: bytes, actor: str) -> bytes:
     return canonical.framed_digest("shuffle-ledger/request-and-actor/1", content, actor.encode("utf-8"))
 
 
-def _compare_losses(replay: Replay) -> None:
+def _compare_losses(replay: Replay, store: Store) -> None:
     for key, (sequence, digest) in replay.losses.items():
-        stored = replay.store.loss(key)
+        stored = store.loss(key)
         if stored is None:
             continue  # only a saving: without it the numbers are computed from the parameters
         actual = entries.loss_digest(stored.blob)

@@ -90,7 +90,9 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
     view = store.view(name)
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
-    held = store.holdings(name)
+    local_epsilon_upper, local_delta_upper = local_bounds(
+        (_round(item), item.local_count) for item in store.holdings(name)
+    )
     cohort, spent = view.cohort, view.spent
     return BudgetStatement(
         cohort=cohort.name,
@@ -107,8 +109,8 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         epsilon_error_round_off=spent.round_off,
         method=spent.method,
         numerical_policy=head.numerical_policy,
-        local_epsilon_upper=_sum_upper((item.local_count, _round(item).randomizer.epsilon0) for item in held),
-        local_delta_upper=min(1.0, _sum_upper((item.local_count, _round(item).delta0) for item in held)),
+        local_epsilon_upper=local_epsilon_upper,
+        local_delta_upper=local_delta_upper,
         rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
         rounds_refused=kinds.get(EntryKind.REFUSED, 0),
         rounds_settled=kinds.get(EntryKind.SETTLED, 0),
@@ -148,6 +150,13 @@ def heads(store: Store) -> dict[str, Any]:
         for view in views
     ]
     return {"format": HEADS_FORMAT, "heads": listed}
+
+
+def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
+    """Return the epsilon and delta that a user may lose to rounds, each so often, without the shuffler."""
+    listed = list(counts)
+    epsilon = _sum_upper((count, each.randomizer.epsilon0) for each, count in listed)
+    return epsilon, min(1.0, _sum_upper((count, each.delta0) for each, count in listed))
 
 
 def _round(item: StoredHolding) -> ShuffledRound:

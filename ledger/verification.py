@@ -109,9 +109,9 @@ def _verify_cohort(
     for step in replay.steps():
         checker.see(step)
     checker.finish()
-    compare_tables(replay)
+    compare_tables(replay, store)
     for sequence, digest in saved:
-        _compare_saved(replay, sequence, digest)
+        _compare_saved(replay, store, sequence, digest)
     problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
     return CohortVerification(
         cohort=name,
@@ -213,9 +213,9 @@ def _saved_heads(against: Any) -> dict[str, list[tuple[int, str]]]:
     return saved
 
 
-def _compare_saved(replay: Replay, sequence: int, digest: str) -> None:
+def _compare_saved(replay: Replay, store: Store, sequence: int, digest: str) -> None:
     try:
-        entry = replay.store.entry(replay.cohort, sequence)
+        entry = store.entry(replay.cohort, sequence)
     except NotFound:
         replay.blame(
             sequence, f"it was saved as a head and is missing: the chain now ends at {replay.head_sequence}"
