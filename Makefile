@@ -16,7 +16,7 @@ help:
 	@echo "make demo   account a year of rounds for six cohorts; tables here, pictures in demo-output/"
 	@echo "make test   run the tests ($(WORKERS) processes)"
 	@echo "make check  lint, format, types, import contracts, lock"
-	@echo "make bench  measure, and print the figures"
+	@echo "make bench  measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make clean  remove .venv, caches and demo-output/"
 	@echo "make lock   resolve the dependencies again (needs uv on the PATH)"
 
@@ -37,7 +37,7 @@ check-lock:
 	@if grep -nE '://|^-' requirements/*.txt; then echo "requirements/: a lock line names a location or an option"; exit 1; fi
 
 bench: $(BENCH_READY)
-	$(BENCH)/bin/python -m tests.benchmarks
+	$(BENCH)/bin/python -m tests.benchmarks $(ARGUMENTS)
 
 venv: $(READY)
 

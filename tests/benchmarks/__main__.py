@@ -1,203 +1,88 @@
-"""Time, memory and width of what the accountant and the ledger do, beside the naive way: `make bench`.
+"""Measures: `make bench`, or `python -m tests.benchmarks [SUBJECT ...] [--list] [--write]`.
 
-Every case runs alone in a fresh process and is repeated; the median time and the peak memory of the process
-are printed. Figures compare with each other on one machine, and with nothing else.
+A subject is a module of this package with a function `cases() -> Iterable[Case]`; every such module is found.
+Every case runs alone in a fresh process. Figures compare with each other on one machine, and with nothing
+else. `--write` puts the tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
-import resource
-import statistics
+import argparse
+import importlib
+import importlib.util
+import json
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
-import numpy as np
-from scipy.signal import fftconvolve
-from scipy.stats import binom
+from tests.benchmarks.case import Case, Measured, measure
+from tests.benchmarks.report import heading, line, write
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger import admission, schema
-from ledger.budgets import RoundRequest
-from ledger.store import Store
-
-REPEATS = 5
+_TIMEOUT_SECONDS = 900
+_ONE = "--case"
 
 
-def one_round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)  # type: ignore[arg-type]
+def subjects() -> list[str]:
+    """Names of the modules that list cases, in alphabetical order."""
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
+    return [name for name in modules if not name.startswith("_") and hasattr(_module(name), "cases")]
 
 
-def loss(randomizer: str, reports: int) -> Callable[[], str]:
-    """One round's privacy loss from nothing, and its epsilon at delta 1e-6."""
-
-    def run() -> str:
-        shuffled = one_round(randomizer, reports)
-        certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
-        return f"[{certificate.epsilon_lower:.6g}, {certificate.epsilon_upper:.6g}]"
-
-    return run
+def cases(subject: str) -> list[Case]:
+    """The cases of one subject."""
+    listed: Iterable[Case] = _module(subject).cases()
+    return list(listed)
 
 
-def exact_sum(epsilon0: float, reports: int, epsilon: float) -> Callable[[], str]:
-    """The naive way for one delta of the clone pair: a binomial tail for every number of clones, O(n)."""
-
-    def run() -> str:
-        e, excess = np.exp(epsilon0), np.expm1(epsilon)
-        p, q = 1 / (2 * e), e / (1 + e)
-        gains = np.array([2 * q - 1 - excess * (1 - q), 1 - 2 * q - excess * q]) / p
-        number = np.arange(1, reports + 1)
-        least = np.floor(-number * gains[1] / (gains[0] - gains[1])) + 1
-        first = number / 2 * binom.sf(least - 2, number - 1, 0.5)
-        tail = (gains[0] - gains[1]) * first + number * gains[1] * binom.sf(least - 1, number, 0.5)
-        return f"delta {(binom.pmf(number, reports, 2 * p) * np.maximum(tail, 0)).sum() / reports:.6g}"
-
-    return run
-
-
-def clone_kinds(kinds: int, rounds: int) -> Mapping[ShuffledRound, int]:
-    chosen = [
-        one_round(f"generic(epsilon0={0.2 * (k % 10 + 1):.1f})", 1000 + k // 10, analysis="clone")
-        for k in range(kinds)
-    ]
-    return dict.fromkeys(chosen, rounds // kinds)
-
-
-def composition(kinds: int, rounds: int, delta: float, *, warm: bool) -> Callable[[], str]:
-    """Rounds of many kinds composed; `warm` computes the privacy losses before the clock starts."""
-    counts = clone_kinds(kinds, rounds)
-    ready = Accountant()
-    if warm:
-        for kind in counts:
-            ready.privacy_loss(kind)
-
-    def run() -> str:
-        accountant = Accountant()
-        if warm:
-            for kind in counts:
-                accountant.adopt(kind, ready.privacy_loss(kind))
-        certificate = accountant.certify(counts, delta=delta)
-        return f"[{certificate.epsilon_lower:.6g}, {certificate.epsilon_upper:.6g}]"
-
-    return run
-
-
-def convolutions(kinds: int, rounds: int, delta: float) -> Callable[[], str]:
-    """The naive way: losses rounded up to one grid, powers by FFT convolution, no bound on its own error."""
-    counts = clone_kinds(kinds, rounds)
-    accountant = Accountant()
-    losses = [(accountant.privacy_loss(kind).upper, count) for kind, count in counts.items()]
-
-    def run() -> str:
-        step = 1e-3
-        total, start = np.ones(1), 0
-        for pair, count in losses:
-            signed = np.concatenate([-pair.losses[::-1], [0.0], pair.losses])
-            index = np.ceil(signed / step - 1e-9).astype(int)
-            masses = np.zeros(index[-1] - index[0] + 1)
-            np.add.at(masses, index - index[0], np.concatenate([pair.q[::-1], [pair.zero], pair.p]))
-            power, shift, left = masses, int(index[0]), count
-            while left:
-                if left % 2:
-                    total, start = fftconvolve(total, power), start + shift
-                left //= 2
-                if left:
-                    power, shift = fftconvolve(power, power), 2 * shift
-        x = (np.arange(total.size) + start) * step
-        low, high = 0.0, float(x[-1])
-        for _ in range(40):
-            middle = (low + high) / 2
-            small = (total[x > middle] * -np.expm1(middle - x[x > middle])).sum() <= delta
-            low, high = (low, middle) if small else (middle, high)
-        return f"{high:.6g}"
-
-    return run
-
-
-def admissions(history: int) -> Callable[[], str]:
-    """Rounds of one known kind admitted to a cohort that already has `history` of them, on SQLite."""
-    folder = Path(tempfile.mkdtemp())
-    url = f"sqlite:///{folder / 'bench.db'}"
-    schema.initialise(url)
-    store = Store.connect(url)
-    accountant = Accountant(precision=4e-3)
-    admission.open_cohort(
-        store, name="bench", population=10**9, epsilon=50.0, delta=1e-9, policy="fixed", actor="bench"
-    )
-    shuffled = one_round("krr(k=8, epsilon0=1)", 10**8)
-    done = iter(range(10**9))
-
-    def admit_one() -> None:
-        name = f"round-{next(done)}"
-        request = RoundRequest(
-            round_id=name, cohort="bench", round=shuffled, collected_on=None, use_case=None
-        )
-        admission.register(store, request, actor="bench")
-        admission.admit(store, accountant, name)
-
-    for _ in range(history):
-        admit_one()
-
-    def run() -> str:
-        began = time.perf_counter()
-        for _ in range(50):
-            admit_one()
-        return f"{50 / (time.perf_counter() - began):.0f} admissions/s"
-
-    return run
-
-
-def cases() -> Iterator[tuple[str, Callable[..., Callable[[], str]], tuple[object, ...], dict[str, object]]]:
-    for exponent in (4, 6, 9):
-        yield f"loss, generic(1), n = 1e{exponent}", loss, ("generic(epsilon0=1)", 10**exponent), {}
-        if exponent < 7:
-            yield f"  exact sum, one delta, n = 1e{exponent}", exact_sum, (1.0, 10**exponent, 0.01), {}
-    for randomizer in (
-        "krr(k=10, epsilon0=2)",
-        "rappor(epsilon0=4)",
-        "oue(epsilon0=2)",
-        "hadamard(epsilon0=4)",
-    ):
-        for reports in (10, 10**6):
-            yield f"loss, {randomizer}, n = {reports:g}", loss, (randomizer, reports), {}
-    for rounds in (1000, 10_000):
-        yield f"{rounds} rounds of 10 clone kinds", composition, (10, rounds, 1e-6), {"warm": True}
-        yield f"  by convolutions, {rounds} rounds", convolutions, (10, rounds, 1e-6), {}
-    yield "10000 rounds of 100 kinds, losses known", composition, (100, 10_000, 1e-6), {"warm": True}
-    yield "10000 rounds of 100 kinds, from nothing", composition, (100, 10_000, 1e-6), {"warm": False}
-    yield "10000 rounds of 100 kinds, delta 1e-30", composition, (100, 10_000, 1e-30), {"warm": True}
-    for history in (10, 2000):
-        yield f"known kind, history of {history}", admissions, (history,), {}
-
-
-def measure(
-    make: Callable[..., Callable[[], str]], arguments: tuple[object, ...], named: dict[str, object]
-) -> tuple[float, int, str]:
-    """Median seconds, peak memory in MiB of this process, and the last answer."""
-    run = make(*arguments, **named)
-    seconds, answer = [], ""
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        answer = run()
-        seconds.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 if sys.platform == "darwin" else 1024)
-    return statistics.median(seconds), peak, answer
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"tests.benchmarks.{name}")
 
 
 def main() -> None:
-    """Without an argument: every case in a process of its own. With one: that case, here."""
-    numbered = list(enumerate(cases()))
-    if len(sys.argv) > 1:
-        name, make, arguments, named = numbered[int(sys.argv[1])][1]
-        seconds, peak, answer = measure(make, arguments, named)
-        print(f"{name:48} {seconds:9.4f} {peak:6d}  {answer}", flush=True)
+    """Measures the subjects that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument(
+        "subjects", nargs="*", metavar="SUBJECT", help="a module of this package; default: all"
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases, measure nothing")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument(_ONE, nargs=1, type=int, metavar="NUMBER", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    known = subjects()
+    for unknown in set(chosen.subjects) - set(known):
+        parser.error(f"{unknown}: expected one of {', '.join(known)}")
+    if chosen.case is not None:
+        print(json.dumps(asdict(measure(cases(chosen.subjects[0])[chosen.case[0]]))))
         return
-    print(f"{'case':48} {'seconds':>9} {'MiB':>6}  answer", flush=True)
-    for number, _ in numbered:
-        subprocess.run([sys.executable, "-m", "tests.benchmarks", str(number)], check=True, timeout=600)
+    for subject in chosen.subjects or known:
+        if chosen.list:
+            print("\n".join(f"{subject}: {case.name}" for case in cases(subject)))
+            continue
+        _measure_subject(subject, writing=chosen.write)
+
+
+def _measure_subject(subject: str, *, writing: bool) -> None:
+    print(f"\n{heading(subject)}", flush=True)
+    measured: list[tuple[Case, Measured]] = []
+    for number, case in enumerate(cases(subject)):
+        if case.needs is not None and importlib.util.find_spec(case.needs) is None:
+            print(f"{case.name}: needs {case.needs}, which `make bench` installs", flush=True)
+            continue
+        taken = _in_its_own_process(subject, number)
+        first = next((found for other, found in measured if case.group and other.group == case.group), None)
+        measured.append((case, taken))
+        print(line(case, taken, first), flush=True)
+    if writing:
+        write(subject, _module(subject).__doc__ or subject, measured)
+
+
+def _in_its_own_process(subject: str, number: int) -> Measured:
+    command = [sys.executable, "-m", "tests.benchmarks", subject, _ONE, str(number)]
+    done = subprocess.run(command, check=True, timeout=_TIMEOUT_SECONDS, stdout=subprocess.PIPE, text=True)
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":
