@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "budget": ("cli.budget", "budget"),
     "audit": ("cli.audit", "audit"),
     "worker": ("cli.worker", "worker"),
+    "scheduler": ("cli.worker", "scheduler"),
+    "health": ("cli.health", "health"),
     "demo": ("cli.demo", "demo"),
 }
 

@@ -21,11 +21,12 @@ from cli.options import (
 from cli.present import document_of, present
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
-from cli.round_views import decision_facts, import_facts, quote_facts
+from cli.round_views import decision_facts, import_facts, quote_facts, record_facts
 from cli.session import open_session, settings_from
-from ledger.admission import quote, register, settle, void
-from ledger.budgets import Admitted, Refused, RoundRequest
-from ledger.documents import decision_document
+from ledger.admission import quote, register, round_record, settle, void
+from ledger.budgets import Admitted, Pending, Refused, RoundRequest
+from ledger.documents import decision_document, record_document
+from ledger.upkeep import retry
 from workers.dispatch import decide
 
 
@@ -84,9 +85,7 @@ def register_(
         if not isinstance(answer, Admitted | Refused):
             answer = decide(session.store, session.accountant, session.settings, request.round_id)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
-    if isinstance(answer, Admitted):
-        return ExitCode.DONE
-    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.FAILED
+    return _code_of(answer)
 
 
 @round_.command("settle")
@@ -119,6 +118,35 @@ def void_(round_id: str, reason: str, database_url: str | None, actor: str | Non
             session.store, session.accountant, round_id, reason=reason, actor=session.settings.actor
         )
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+
+
+@round_.command("show")
+@click.argument("round_id", metavar="ID")
+@ledger_options
+@output_options
+def show_(round_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Show the round ID and all that has happened to it."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        record = round_record(session.store, round_id)
+    present(record_document(record), lambda: record_facts(record), as_json=as_json)
+
+
+@round_.command("retry")
+@click.argument("round_id", metavar="ID")
+@ledger_options
+@broker_option
+@output_options
+def retry_(
+    round_id: str, database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool
+) -> int:
+    """Decide the round ID, which was left alone after too many failures; exits like `round register`."""
+    with open_session(
+        settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+    ) as session:
+        retry(session.store, round_id)
+        answer = decide(session.store, session.accountant, session.settings, round_id)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    return _code_of(answer)
 
 
 @round_.command("import")
@@ -154,3 +182,9 @@ def import_(
         summary = run_import(session, plan)
     present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED
+
+
+def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:
+    if isinstance(answer, Admitted):
+        return ExitCode.DONE
+    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.FAILED

@@ -9,7 +9,7 @@ from rich.table import Table
 from accounting import ShuffledRound
 from cli.present import facts, lower, shown, upper
 from cli.round_import import ImportSummary
-from ledger.budgets import Quote
+from ledger.budgets import Quote, RoundRecord
 from ledger.documents import Decision
 
 
@@ -21,6 +21,21 @@ def decision_facts(decision: Decision) -> Table:
 def quote_facts(quote: Quote) -> Table:
     """Returns a quote as a table for people."""
     return facts(f"The round would be {quote.would_be}", _rows(quote, leave_out=("would_be",)))
+
+
+def record_facts(record: RoundRecord) -> Table:
+    """Returns a round's history as a table for people."""
+    rows: dict[str, object] = {
+        "cohort": record.request.cohort,
+        "declared": _described("round", record.request.round),
+        "registered": f"{record.registered_at:%Y-%m-%d %H:%M:%S} UTC by {record.registered_by}",
+        "failed attempts": record.attempts,
+        "last error": record.last_error or "none",
+    }
+    for answer in (record.outcome, record.closing):
+        if answer is not None:
+            rows |= _rows(answer, leave_out=("round_id", "cohort"))
+    return facts(f"Round {record.request.round_id}: {record.state}", rows)
 
 
 def import_facts(summary: ImportSummary) -> Table:

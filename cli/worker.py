@@ -1,4 +1,4 @@
-"""`worker`: decides queued rounds, as a Celery worker."""
+"""`worker` decides queued rounds; `scheduler` does the upkeep. Both become Celery workers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cli.options import broker_option, ledger_options, output_options
 from cli.present import present
 from cli.session import open_session, settings_from
 from ledger.config import Settings
+from workers.queues import queue_names
 
 PROCESSES_MAX = 64
 
@@ -27,7 +28,7 @@ PROCESSES_MAX = 64
     "--sweep/--no-sweep",
     default=True,
     show_default=True,
-    help="Also queue again what was lost; one worker is enough.",
+    help="Also do what `scheduler` does. With several workers: --no-sweep, and one scheduler.",
 )
 @ledger_options
 @broker_option
@@ -41,28 +42,49 @@ def worker(
     as_json: bool,
 ) -> None:
     """Decide queued rounds until stopped."""
-    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    started = {"started": True, "concurrency": concurrency, "sweep": sweep}
+    present({**started}, lambda: f"Deciding queued rounds in {concurrency} process(es).", as_json=as_json)
+    _become_celery(settings, concurrency=concurrency, rounds=True, upkeep=sweep)
+
+
+@click.command()
+@ledger_options
+@broker_option
+@output_options
+def scheduler(database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool) -> None:
+    """Queue again what was lost, and verify the chains in turn, until stopped. Decides nothing.
+
+    One is enough; two do the same work twice, and no harm.
+    """
+    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    present({"started": True}, lambda: "Sweeping and verifying.", as_json=as_json)
+    _become_celery(settings, concurrency=1, rounds=False, upkeep=True)
+
+
+def _checked(settings: Settings) -> Settings:
     if not settings.broker_url:
         raise BadValue(
             "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
         )
     with open_session(settings):
         pass  # an uninitialised ledger is better told now than by every task
-    started = {"started": True, "concurrency": concurrency, "sweep": sweep}
-    present({**started}, lambda: f"Deciding queued rounds in {concurrency} process(es).", as_json=as_json)
-    _become_celery(settings, concurrency=concurrency, sweep=sweep)
+    return settings
 
 
-def _become_celery(settings: Settings, *, concurrency: int, sweep: bool) -> NoReturn:
+def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep: bool) -> NoReturn:
     """Replaces this process, so that signals reach Celery itself; its output goes to standard error."""
     chosen = {
         "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
         "SHUFFLE_LEDGER_BROKER_URL": settings.broker_url or "",
         "SHUFFLE_LEDGER_ACTOR": settings.actor,
     }
+    names = queue_names(settings.queue)
+    consumed = [name for name, wanted in ((names.rounds, rounds), (names.upkeep, upkeep)) if wanted]
     command = [sys.executable, "-m", "celery", "--quiet", "--app", "workers.celery_app", "worker"]
-    command += ["--loglevel", "INFO", "--concurrency", str(concurrency)]
-    if sweep:
+    command += ["--loglevel", "INFO", "--concurrency", str(concurrency), "--queues", ",".join(consumed)]
+    command += ["--without-gossip", "--without-mingle"]  # workers share the database, and need no more
+    if upkeep:
         schedule = Path(tempfile.mkdtemp(prefix="shuffle-ledger-")) / "schedule"
         command += ["--beat", "--schedule", str(schedule)]
     sys.stdout.flush()

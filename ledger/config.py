@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -24,7 +25,12 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///shuffle-ledger.db"
     broker_url: str | None = None  # None: everything happens in this process
     broker_transport_options: dict[str, Any] = Field(default_factory=dict)  # JSON; passed to the transport
-    queue: str = Field(default="shuffle-ledger", min_length=1, max_length=200)  # its name at the broker
+    queue: str = Field(
+        default="shuffle-ledger", min_length=1, max_length=200
+    )  # prefix of its names at the broker
+    heartbeat_file: Path | None = (
+        None  # touched by a worker while its main loop runs, for its keeper to look at
+    )
     actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
     decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from accounting import AccountingError, ShuffledRound
-from ledger.budgets import Admitted, Pending, Refused, Settled, Voided
+from ledger.budgets import Admitted, Pending, Refused, RoundRecord, Settled, Voided
 from ledger.errors import LedgerError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -67,6 +67,24 @@ def decision_document(decision: Decision) -> dict[str, Json]:
         field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
     }
     return {"outcome": type(decision).__name__.lower(), **fields}
+
+
+def record_document(record: RoundRecord) -> dict[str, Json]:
+    """Return a round's history: what was asked, the decision, how it was closed, failed attempts."""
+    return {
+        "round_id": record.request.round_id,
+        "cohort": record.request.cohort,
+        "state": record.state,
+        "round": document_of(record.request.round),
+        "collected_on": document_of(record.request.collected_on),
+        "use_case": record.request.use_case,
+        "registered_by": record.registered_by,
+        "registered_at": document_of(record.registered_at),
+        "decision": None if record.outcome is None else decision_document(record.outcome),
+        "closing": None if record.closing is None else decision_document(record.closing),
+        "attempts": record.attempts,
+        "last_error": record.last_error,
+    }
 
 
 def decision_of(document: object) -> Decision:

@@ -92,6 +92,28 @@ class StoredLoss:
     blob: bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What waits for a decision, at a moment of the database's clock."""
+
+    at: datetime
+    pending: int  # without stuck ones
+    stuck: int  # failed too often; wait for somebody to look
+    longest_seconds: float  # of the pending ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVerification:
+    """What the scheduled verification of a cohort found last."""
+
+    cohort: str
+    verified_at: datetime
+    head_sequence: int  # of the last head found good; 0: none yet
+    head_digest: str
+    numbers_checked: int
+    problem: str | None  # None: everything held
+
+
 PENDING = rounds.c.outcome_sequence.is_(None)
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name

@@ -13,8 +13,16 @@ from ledger import engines, rows, schema
 from ledger.budgets import Cohort, RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
 from ledger.errors import Conflict, Damaged, LostRace, NotFound
-from ledger.rows import CohortView, EntryDraft, StoredHolding, StoredLoss, StoredRound
-from ledger.tables import cohorts, heads, privacy_losses, rounds
+from ledger.rows import (
+    CohortView,
+    EntryDraft,
+    StoredHolding,
+    StoredLoss,
+    StoredRound,
+    StoredVerification,
+    Waiting,
+)
+from ledger.tables import cohorts, heads, privacy_losses, rounds, verifications
 from ledger.tables import entries as entries_table
 
 ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
@@ -338,3 +346,40 @@ class Store:
         """Store a privacy loss unless one is stored under its key."""
         with engines.writing(self._engine) as connection:
             engines.insert_if_absent(connection, privacy_losses, vars(loss))
+
+    # Upkeep
+
+    def waiting(self) -> Waiting:
+        """Return how many rounds wait for a decision, and how long the first of them has waited."""
+        query = select(
+            func.count().filter(rounds.c.attempts < ATTEMPTS_MAX),
+            func.count().filter(rounds.c.attempts >= ATTEMPTS_MAX),
+            func.min(rounds.c.registered_at).filter(rounds.c.attempts < ATTEMPTS_MAX),
+        )
+        with engines.reading(self._engine) as connection:
+            pending, stuck, since = connection.execute(query.where(rows.PENDING)).one()
+            now = engines.database_time(connection)
+        waited = 0.0 if since is None else max(0.0, (now - since).total_seconds())
+        return Waiting(at=now, pending=pending, stuck=stuck, longest_seconds=waited)
+
+    def record_verification(
+        self, cohort: str, *, head: tuple[int, str], numbers_checked: int, problem: str | None
+    ) -> None:
+        """Remember what verifying a cohort found; the database's clock says when."""
+        with engines.writing(self._engine) as connection:
+            values = {
+                "verified_at": engines.database_time(connection),
+                "head_sequence": head[0],
+                "head_digest": head[1],
+                "numbers_checked": numbers_checked,
+                "problem": None if problem is None else problem[:ERROR_LENGTH_MAX],
+            }
+            if not engines.insert_if_absent(connection, verifications, {"cohort": cohort, **values}):
+                place = verifications.c.cohort == cohort
+                connection.execute(update(verifications).where(place).values(**values))
+
+    def verifications(self) -> dict[str, StoredVerification]:
+        """Return what verification on a schedule found last, by cohort."""
+        with engines.reading(self._engine) as connection:
+            found = connection.execute(select(verifications)).all()
+        return {row.cohort: StoredVerification(**row._mapping) for row in found}

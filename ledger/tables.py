@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0001"  # the migration this code was written for
+SCHEMA_REVISION = "0005"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -198,4 +198,17 @@ privacy_losses = Table(
     Column("digest", DIGEST, nullable=False),  # of the blob
     Column("blob", LargeBinary, nullable=False),
     CheckConstraint("length(key) = 32 AND length(digest) = 32", name="digests"),
+)
+
+# What the scheduled verification found last. Not part of the truth: it may be emptied at any time.
+verifications = Table(
+    "verifications",
+    metadata,
+    Column("cohort", NAME, primary_key=True),  # refers to nothing: a cohort that vanished is reported too
+    Column("verified_at", UtcDateTime, nullable=False),
+    Column("head_sequence", BigInteger, nullable=False),  # of the last head found good; 0: none yet
+    Column("head_digest", String(64), nullable=False),  # hexadecimal
+    Column("numbers_checked", Integer, nullable=False),
+    Column("problem", Text),  # the first one; NULL: everything held
+    CheckConstraint("head_sequence >= 0", name="head_sequence"),
 )

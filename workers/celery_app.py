@@ -5,42 +5,72 @@ from __future__ import annotations
 from celery import Celery
 
 from ledger.config import Settings
+from workers.queues import is_rabbitmq, queue_names, work_queues
 
 ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
+VERIFY = "shuffle_ledger.verify"
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
 VISIBILITY_TIMEOUT_SECONDS = 3600  # longer than any task: Redis would deliver a running task again
 SWEEP_EVERY_SECONDS = 60.0
+VERIFY_EVERY_SECONDS = 300.0
 PUBLISH_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 0.5}
+CONNECT_TIMEOUT_SECONDS = 4.0
 
 
 def create_app(settings: Settings) -> Celery:
     """Return an application for the broker of the settings (in memory when there is none)."""
     broker_url = settings.broker_url or "memory://"
+    rabbitmq = is_rabbitmq(broker_url)
+    names = queue_names(settings.queue)
     app = Celery("shuffle-ledger", broker=broker_url, include=["workers.tasks"])
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,
-        # A task may run twice, never not at all: acknowledged when done, given back when its worker dies.
+        # A task may run twice, never not at all: acknowledged when done, given back when its worker dies or
+        # is killed for taking too long. A failure is counted with the round, and the sweeper comes again.
         task_acks_late=True,
         task_reject_on_worker_lost=True,
+        task_acks_on_failure=True,
+        task_acks_on_timeout=False,
         worker_prefetch_multiplier=1,
+        # Quorum queues know no prefetch that is shared by consumers: Celery must notice them.
+        worker_detect_quorum_queues=True,
+        worker_consumer="workers.consumer:RoundConsumer",
+        # What is computed when the broker is lost is still worth finishing: the answer goes to the database.
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_enable_remote_control=False,
         task_soft_time_limit=SOFT_TIME_LIMIT_SECONDS,
         task_time_limit=TIME_LIMIT_SECONDS,
-        task_default_queue=settings.queue,
+        task_queues=work_queues(settings.queue, rabbitmq=rabbitmq),
+        task_default_queue=names.rounds,
+        task_default_exchange=settings.queue,
+        task_default_routing_key=names.rounds,
+        task_create_missing_queues=False,
+        task_routes={task: {"queue": names.upkeep} for task in (SWEEP, VERIFY)},
         task_publish_retry_policy=PUBLISH_RETRY,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # a worker waits for its broker as long as it takes
+        broker_connection_timeout=CONNECT_TIMEOUT_SECONDS,
         broker_transport_options=_transport_options(broker_url) | settings.broker_transport_options,
-        beat_schedule={"sweep": {"task": SWEEP, "schedule": SWEEP_EVERY_SECONDS}},
+        beat_schedule={
+            "sweep": _every(SWEEP, SWEEP_EVERY_SECONDS),
+            "verify": _every(VERIFY, VERIFY_EVERY_SECONDS),
+        },
         worker_hijack_root_logger=False,
     )
     return app
 
 
+def _every(task: str, seconds: float) -> dict[str, object]:
+    # Nobody is waiting for it: one that was not begun when the next is due is dropped.
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+
+
 def _transport_options(broker_url: str) -> dict[str, object]:
-    if broker_url.startswith(("amqp", "pyamqp")):
+    if is_rabbitmq(broker_url):
         return {"confirm_publish": True}
     if broker_url.startswith(("redis", "rediss")):
         return {"visibility_timeout": VISIBILITY_TIMEOUT_SECONDS}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 
+from amqp.exceptions import AMQPError, MessageNacked
+from amqp.exceptions import NotFound as AmqpNotFound
 from celery import Celery
 from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
@@ -16,12 +20,15 @@ from ledger.errors import TryAgain, Unavailable
 from ledger.outcomes import outcome_of
 from ledger.store import Store
 from workers.celery_app import ADMIT_ROUND, create_app
+from workers.queues import is_rabbitmq, queue_names
 
 EARLIER_ROUNDS_MAX = 10_000
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
 OVERDUE_SECONDS = 300.0
 SWEEP_ROUNDS_MAX = 1000
+CONFIRM_TIMEOUT_SECONDS = 5.0  # how long the broker may take to say that it has a message
+_BROKERS_MAX = 8
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +48,7 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
     decided = outcome_of(store, store.round(round_id))
     if decided is not None:
         return decided
-    if not publish(create_app(settings), round_id):
+    if not publish(_app_of(settings), round_id):
         return _answer(store, round_id)
     return _wait(store, round_id, settings.decision_timeout_seconds)
 
@@ -49,8 +56,14 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
 def publish(app: Celery, round_id: str) -> bool:
     """Queue a round; False when the broker cannot be reached: the row stays, and the sweeper finds it."""
     try:
-        app.send_task(ADMIT_ROUND, args=[round_id], ignore_result=True)
-    except (OperationalError, OSError) as error:
+        app.send_task(
+            ADMIT_ROUND,
+            args=[round_id],
+            ignore_result=True,
+            timeout=CONFIRM_TIMEOUT_SECONDS,
+            confirm_timeout=CONFIRM_TIMEOUT_SECONDS,
+        )
+    except (OperationalError, AMQPError, MessageNacked, OSError) as error:
         _log.warning("round %s stays pending, the broker cannot be reached: %s", round_id, error)
         return False
     return True
@@ -70,6 +83,46 @@ def sweep(
             "round %s is stuck after %d attempts: %s", stuck.round_id, stuck.attempts, stuck.last_error
         )
     return queued
+
+
+def queue_lengths(settings: Settings) -> dict[str, int] | None:
+    """Return how many messages wait in each queue, by name; None when the broker cannot be asked.
+
+    Only RabbitMQ is asked. A queue that nobody has declared yet is left out.
+    """
+    if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
+        return None
+    lengths: dict[str, int] = {}
+    try:
+        with _app_of(settings).connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, timeout=CONFIRM_TIMEOUT_SECONDS)
+            for name in vars(queue_names(settings.queue)).values():
+                with contextlib.suppress(AmqpNotFound), connection.channel() as channel:
+                    lengths[name] = channel.queue_declare(name, passive=True).message_count
+    except (OperationalError, AMQPError, OSError) as error:
+        _log.warning("the broker cannot be asked: %s", error)
+        return None
+    return lengths
+
+
+def queue_alarms(settings: Settings, lengths: dict[str, int] | None) -> list[str]:
+    """Return what is wrong at the broker, as sentences like those of `ledger.upkeep.health`."""
+    if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
+        return []
+    if lengths is None:
+        return ["BROKER cannot be reached; rounds stay pending"]
+    dead = lengths.get(queue_names(settings.queue).dead, 0)
+    return [f"DEAD {dead} messages that no worker could handle"] if dead else []
+
+
+def _app_of(settings: Settings) -> Celery:
+    # One application, and with it one pool of connections, for each broker this process speaks to.
+    return _app_from(settings.model_dump_json(include={"broker_url", "broker_transport_options", "queue"}))
+
+
+@functools.lru_cache(maxsize=_BROKERS_MAX)
+def _app_from(settings: str) -> Celery:
+    return create_app(Settings.model_validate_json(settings))
 
 
 def _decide_here(store: Store, accountant: Accountant, round_id: str) -> Outcome:

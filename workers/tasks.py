@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 from celery import Task
 from celery.utils.log import get_task_logger
@@ -11,8 +12,11 @@ from accounting import Accountant
 from ledger.admission import admit_queued
 from ledger.config import Settings
 from ledger.store import Store
-from workers.celery_app import ADMIT_ROUND, SWEEP, app
+from ledger.upkeep import verify_oldest
+from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, app
 from workers.dispatch import sweep
+
+VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
 
 _log = get_task_logger(__name__)
 
@@ -21,7 +25,11 @@ _log = get_task_logger(__name__)
 def admit_round(self: Task, round_id: str) -> None:
     """Decide a round; the answer is in the database. A failure is counted there, and raised for the log."""
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
-    outcome = admit_queued(_store(), _accountant(), round_id, redelivered=redelivered)
+    try:
+        outcome = admit_queued(_store(), _accountant(), round_id, redelivered=redelivered)
+    except MemoryError as error:
+        # Celery's main process would raise it again, and end with all its children.
+        raise RuntimeError(f"round {round_id!r} needs more memory than there is") from error
     _log.info("round %s: %s", round_id, type(outcome).__name__.lower())
 
 
@@ -29,6 +37,16 @@ def admit_round(self: Task, round_id: str) -> None:
 def sweep_pending() -> None:
     """Queue again what was lost between the database and a worker."""
     _log.info("queued %d overdue rounds", sweep(_store(), app))
+
+
+@app.task(name=VERIFY)
+def verify_some() -> None:
+    """Verify the cohorts whose verification is oldest, for a bounded time; the answer is in the database."""
+    began = time.monotonic()
+    verified = verify_oldest(
+        _store(), _accountant(), enough=lambda: time.monotonic() - began > VERIFY_SECONDS_MAX
+    )
+    _log.info("verified %d cohorts", len(verified))
 
 
 # One of each per worker process, made after the fork: connections do not survive one.

@@ -23,6 +23,7 @@ from ledger.store import ATTEMPTS_MAX, Store
 from ledger.verification import verify
 from workers.celery_app import create_app
 from workers.dispatch import decide, publish, sweep
+from workers.queues import queue_names
 
 REPOSITORY = Path(__file__).parents[2]
 WAIT_SECONDS_MAX = 60.0
@@ -76,7 +77,10 @@ def broker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) ->
     yield settings
     if request.param == "real":
         with create_app(settings).connection_for_write() as connection:
-            connection.default_channel.queue_delete(settings.queue)
+            for name in vars(queue_names(settings.queue)).values():
+                connection.default_channel.queue_delete(name)
+            for name in (settings.queue, queue_names(settings.queue).dead):
+                connection.default_channel.exchange_delete(name)
 
 
 @contextmanager

@@ -1,0 +1,54 @@
+"""What a worker process does at the broker and for its keeper, beside running tasks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from celery import bootsteps
+from celery.signals import heartbeat_sent
+from celery.worker.consumer import Consumer
+from celery.worker.consumer.connection import Connection
+
+from ledger.config import Settings
+from workers.queues import dead_letter_queue, is_rabbitmq
+
+_HEARTBEAT_FILE = Settings().heartbeat_file
+_DELAYED_DELIVERY = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
+
+
+class DeadLetters(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery publishes no types
+    """Declares the dead-letter queue before anything is consumed: a dead letter without one is lost."""
+
+    requires = (Connection,)
+
+    def start(self, parent: Any) -> None:
+        """Declare it; declaring again changes nothing."""
+        settings = Settings()
+        if is_rabbitmq(settings.broker_url or ""):
+            with parent.app.connection_for_write() as connection:
+                dead_letter_queue(settings.queue).bind(connection.default_channel).declare()
+
+
+class RoundConsumer(Consumer):  # type: ignore[misc]  # Celery publishes no types
+    """Celery's consumer, without delayed delivery.
+
+    With quorum queues Celery would declare 28 queues more, for tasks with a countdown. There are none here:
+    what has to wait, waits in the database.
+    """
+
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc]  # Celery publishes no types
+        """The steps of a consumer."""
+
+        default_steps: ClassVar[list[object]] = [
+            *(step for step in Consumer.Blueprint.default_steps if step != _DELAYED_DELIVERY),
+            DeadLetters,
+        ]
+
+
+def touch_heartbeat(**_: object) -> None:
+    """Touch the heartbeat file: the main loop of this worker runs."""
+    if _HEARTBEAT_FILE is not None:
+        _HEARTBEAT_FILE.touch()
+
+
+heartbeat_sent.connect(touch_heartbeat)

@@ -1,0 +1,68 @@
+"""The queues: what is at the broker, how much may wait there, and where messages end that nobody can handle.
+
+On RabbitMQ all are quorum queues: replicated, with a delivery limit, and a dead-letter queue behind them. A
+classic queue of the same name, from elsewhere, would be refused by the broker: the names end in `.rounds`,
+`.upkeep` and `.dead` so that the plain prefix stays free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kombu.entity import Exchange, Queue
+
+# Above what a round's own count allows, so that it is the round that says why it is given up; this stops
+# messages that kill a worker before the ledger is even reached.
+DELIVERY_LIMIT = 10
+WAITING_MAX = 100_000  # then the broker refuses, and rounds wait in their table instead
+UPKEEP_WAITING_MAX = 16  # a sweep that was missed need not be made up for
+DEAD_MAX = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueNames:
+    """What the queues of one ledger are called at the broker."""
+
+    rounds: str  # identifiers of rounds to decide
+    upkeep: str  # sweeps and verifications
+    dead: str  # messages that nobody could handle
+
+
+def queue_names(prefix: str) -> QueueNames:
+    """Return the names of the queues under a prefix."""
+    return QueueNames(rounds=f"{prefix}.rounds", upkeep=f"{prefix}.upkeep", dead=f"{prefix}.dead")
+
+
+def is_rabbitmq(broker_url: str) -> bool:
+    """Return whether a broker speaks AMQP."""
+    return broker_url.startswith(("amqp", "pyamqp"))
+
+
+def work_queues(prefix: str, *, rabbitmq: bool) -> list[Queue]:
+    """Return the queues that workers consume: rounds first."""
+    names = queue_names(prefix)
+    if not rabbitmq:
+        return [_queue(prefix, names.rounds, {}), _queue(prefix, names.upkeep, {})]
+    limits = {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": DELIVERY_LIMIT,
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": names.dead,
+        "x-dead-letter-strategy": "at-least-once",
+    }
+    return [
+        _queue(prefix, names.rounds, {**limits, "x-max-length": WAITING_MAX}),
+        _queue(prefix, names.upkeep, {**limits, "x-max-length": UPKEEP_WAITING_MAX}),
+    ]
+
+
+def dead_letter_queue(prefix: str) -> Queue:
+    """Return RabbitMQ's queue for messages that were rejected or delivered too often; nobody consumes it."""
+    name = queue_names(prefix).dead
+    arguments = {"x-queue-type": "quorum", "x-max-length": DEAD_MAX}
+    return Queue(name, Exchange(name, type="fanout", durable=True), durable=True, queue_arguments=arguments)
+
+
+def _queue(prefix: str, name: str, arguments: dict[str, object]) -> Queue:
+    exchange = Exchange(prefix, type="direct", durable=True)
+    return Queue(name, exchange, routing_key=name, durable=True, queue_arguments=arguments)
