@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import click
-from rich.table import Table
 
-from cli.failures import ExitCode
+from cli.audit_views import checkpoint_facts, heads_table, report_view
+from cli.failures import BadValue, ExitCode
 from cli.options import FILE, ledger_options, output_options
-from cli.present import document_of, present, shown
+from cli.present import document_of, present
 from cli.session import open_session, settings_from
+from cli.written_files import write_whole
+from ledger.checkpoints import make_checkpoint
+from ledger.saved_heads import read_saved_heads
+from ledger.signing import SigningKey, read_public_key
 from ledger.statements import heads
-from ledger.verification import VerificationReport, read_heads, verify
+from ledger.verification import verify
+
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
 def audit() -> None:
-    """Verify the ledger, and save its heads to verify against later."""
+    """Verify the ledger, and sign its heads to verify against later."""
 
 
 @audit.command("verify")
 @click.argument("cohort", required=False)
-@click.option("--against", type=FILE, help="Also compare with heads saved by `audit heads`.")
+@click.option(
+    "--against", type=FILE, help="Also compare with a checkpoint, or with heads saved by `audit heads`."
+)
+@click.option(
+    "--public-key",
+    metavar="KEY",
+    help="The key that must have signed the checkpoint: hexadecimal, or a file.",
+)
 @click.option(
     "--numbers",
     type=click.Choice(["sampled", "all"]),
@@ -36,16 +50,20 @@ def audit() -> None:
 def verify_(
     cohort: str | None,
     against: Path | None,
+    public_key: str | None,
     numbers: Literal["sampled", "all"],
     database_url: str | None,
     actor: str | None,
     as_json: bool,
 ) -> int:
     """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong."""
-    saved = read_heads(against) if against else None
+    if public_key and not against:
+        raise click.UsageError("--public-key is the key of the checkpoint in --against, which is not given")
+    trusted = read_public_key(public_key) if public_key else None
+    saved = read_saved_heads(against, trusted) if against else None
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
         report = verify(session.store, session.accountant, cohort, against=saved, numbers=numbers)
-    present(document_of(report), lambda: report_table(report), as_json=as_json)
+    present(document_of(report), lambda: report_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 
 
@@ -59,32 +77,42 @@ def heads_(database_url: str | None, actor: str | None, as_json: bool) -> None:
     present(document_of(found), lambda: heads_table(found["heads"]), as_json=as_json)
 
 
-def report_table(report: VerificationReport) -> Table:
-    """Returns what verification found as a table for people."""
-    table = Table(
-        title="Everything holds." if report.ok else "Something is wrong.",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column("cohort", overflow="fold")
-    for name in ("entries", "numbers checked"):
-        table.add_column(name, justify="right")
-    table.add_column("found", overflow="fold")
-    for found in report.cohorts:
-        problems = "\n".join(
-            f"entry {problem.sequence}: {problem.what}" if problem.sequence else problem.what
-            for problem in found.problems
-        )
-        table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
-    return table
+@audit.command()
+@click.argument("file", type=NEW_FILE)
+@output_options
+def keygen(file: Path, as_json: bool) -> None:
+    """Make a key that signs checkpoints, in the new FILE (only you may read it); print its public half."""
+    key = SigningKey.generate()
+    key.save(file)
+    found = {"file": str(file), "public_key": key.public_key_bytes.hex()}
+    present(document_of(found), lambda: f"public key {found['public_key']}", as_json=as_json)
 
 
-def heads_table(found: list[dict[str, object]]) -> Table:
-    """Returns the heads as a table for people."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("cohort", "sequence", "digest"):
-        table.add_column(name, overflow="fold")
-    for head in found:
-        table.add_row(*(str(head[name]) for name in ("cohort", "sequence", "digest")))
-    return table
+@audit.command()
+@click.option(
+    "--signing-key",
+    type=FILE,
+    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
+)
+@click.option("--output", "-o", type=NEW_FILE, help="Write the checkpoint to this file, to keep elsewhere.")
+@ledger_options
+@output_options
+def checkpoint(
+    signing_key: Path | None,
+    output: Path | None,
+    database_url: str | None,
+    actor: str | None,
+    as_json: bool,
+) -> None:
+    """Sign the head of every chain. Kept elsewhere, it shows a later rewriting, shortening or restoring."""
+    settings = settings_from(database_url=database_url, actor=actor)
+    path = signing_key or settings.signing_key
+    if path is None:
+        raise BadValue("--signing-key", None, "a key file, here or in SHUFFLE_LEDGER_SIGNING_KEY")
+    key = SigningKey.load(path)
+    with open_session(settings) as session:
+        made = make_checkpoint(session.store, key)
+    document = document_of(made.to_json())
+    if output is not None:
+        write_whole(output, json.dumps(document, ensure_ascii=False) + "\n")
+    present(document, lambda: checkpoint_facts(made, output), as_json=as_json)

@@ -8,7 +8,7 @@ from enum import IntEnum
 import click
 
 from accounting import InvalidParameter
-from ledger.errors import Conflict, InvalidValue, NotFound
+from ledger.errors import BadSignature, Conflict, InvalidValue, NotFound
 
 
 class ExitCode(IntEnum):
@@ -80,6 +80,7 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (click.UsageError, ExitCode.BAD_VALUE, "bad_usage"),
     (NotFound, ExitCode.NOT_FOUND, "not_found"),
     (Conflict, ExitCode.CONFLICT, "conflict"),
+    (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (click.Abort, ExitCode.FAILED, "interrupted"),
 )
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"

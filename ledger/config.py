@@ -33,4 +33,5 @@ class Settings(BaseSettings):
     )
     actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
     decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
+    signing_key: Path | None = None  # the PEM file whose key signs checkpoints
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant

@@ -42,6 +42,10 @@ class Damaged(LedgerError):
     """Stored bytes do not decode, or do not have the digest they were stored under."""
 
 
+class BadSignature(LedgerError):
+    """A signature that does not fit what it should sign, or is not by the trusted key."""
+
+
 class RoundStuck(LedgerError):
     """A round failed as often as is allowed; no worker tries it again until somebody looks."""
 

@@ -15,7 +15,7 @@ from ledger import canonical, engines, entries
 from ledger.budgets import Cohort, CohortStatus
 from ledger.entries import EntryBody, EntryKind, LedgerEntry, Spending
 from ledger.errors import Damaged, NotFound
-from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
+from ledger.tables import accounted_rounds, cohorts, heads, holdings, ledger_identity, rounds
 from ledger.tables import entries as entries_table
 
 _DECODED_ROUNDS_MAX = 8192
@@ -53,6 +53,24 @@ class CohortView:
     head_digest: bytes
     spent: Spending
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredHead:
+    """One row of the heads."""
+
+    cohort: str
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Which ledger this is, and where all its chains end, at one moment of the database's clock."""
+
+    ledger_id: str
+    at: datetime
+    heads: tuple[StoredHead, ...]  # in the order of the cohorts' names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +218,21 @@ def checked_head(row: Row[Any], head: LedgerEntry, held: list[StoredHolding]) ->
         if entries.round_digest(item.parameters) != item.accounted_digest:
             raise Damaged(f"cohort {row.name!r}: the parameters of an accounted round were changed")
     return body
+
+
+def ledger_id(connection: Connection) -> str:
+    """Return which ledger this is; raises Damaged when the database does not say."""
+    found = connection.execute(select(ledger_identity.c.ledger_id)).scalars().all()
+    if len(found) != 1:
+        raise Damaged("the database does not say which ledger it is: its identity was removed")
+    return str(found[0])
+
+
+def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
+    """Return the heads of all chains in the order of the cohorts' names."""
+    found = connection.execute(select(heads.c.cohort, heads.c.sequence, heads.c.digest))
+    stored = [StoredHead(**row._mapping) for row in found]
+    return tuple(sorted(stored, key=lambda head: head.cohort))  # here: databases sort text differently
 
 
 def mentioned_cohorts(connection: Connection) -> list[str]:

@@ -16,6 +16,7 @@ from ledger.errors import Conflict, Damaged, LostRace, NotFound
 from ledger.rows import (
     CohortView,
     EntryDraft,
+    Standing,
     StoredHolding,
     StoredLoss,
     StoredRound,
@@ -255,6 +256,15 @@ class Store:
             last = page[-1].registration
 
     # The chain
+
+    def standing(self) -> Standing:
+        """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""
+        with engines.reading(self._engine) as connection:
+            return Standing(
+                ledger_id=rows.ledger_id(connection),
+                at=engines.database_time(connection),
+                heads=rows.head_rows(connection),
+            )
 
     def append(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
         """Append an entry if the cohort is still as `view` saw it, with everything that goes with it.

@@ -68,6 +68,16 @@ metadata = MetaData(
     }
 )
 
+# One row: which ledger this is. Checkpoints name it, so that one ledger's is not taken for another's.
+ledger_identity = Table(
+    "ledger_identity",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("ledger_id", String(32), nullable=False),  # random, hexadecimal; made with the table
+    CheckConstraint("number = 1", name="one_row"),
+    CheckConstraint("length(ledger_id) = 32", name="ledger_id"),
+)
+
 cohorts = Table(
     "cohorts",
     metadata,

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from datetime import datetime
+from typing import Literal
 
 from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound
 from ledger import losses
 from ledger.budgets import checked_text
 from ledger.entries import EntryKind, Spending
-from ledger.errors import InvalidValue, LedgerError, NotFound
+from ledger.errors import LedgerError, NotFound
 from ledger.replay import Problem, Replay, Step, compare_tables
-from ledger.statements import HEADS_FORMAT
+from ledger.saved_heads import SavedHeads, Signature
 from ledger.store import Store
 
 SAMPLES_PER_COHORT = 16
-_DIGEST_HEX_LENGTH = 64
-_SEQUENCES = 2**63  # what a database can hold
 
 Numbers = Literal["sampled", "all"]
 
@@ -39,11 +36,24 @@ class CohortVerification:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What the chains were compared with."""
+
+    heads: int
+    signature: Signature
+    public_key: str | None  # hexadecimal; None: the heads are signed by nobody
+    ledger_id: str | None
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerificationReport:
     """What verification found."""
 
     ok: bool
+    problems: tuple[str, ...]  # of the ledger as a whole
     cohorts: tuple[CohortVerification, ...]
+    against: Comparison | None
 
 
 def verify(
@@ -51,7 +61,7 @@ def verify(
     accountant: Accountant,
     cohort: str | None = None,
     *,
-    against: Mapping[str, Any] | None = None,
+    against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
 ) -> VerificationReport:
     """Replay the chains of one cohort or of all, and compute their numbers again.
@@ -61,14 +71,15 @@ def verify(
     `numbers="all"` every certificate is computed again, else also an even sample.
 
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
-    rest of the chain was rewritten to fit; saved heads (`against`, see `ledger.statements.heads`) name that
-    too.
+    rest of the chain was rewritten to fit; heads kept elsewhere (`against`, see `ledger.saved_heads`) name
+    that too, and a database that was put back to an earlier state.
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: `against` is not a list of heads.
     """
-    saved = _saved_heads(against) if against is not None else {}
+    saved: dict[str, list[tuple[int, str]]] = {}
+    for head in against.heads if against else ():
+        saved.setdefault(head.cohort, []).append((head.sequence, head.digest_hex))
     if cohort is not None:
         names = [store.cohort(checked_text("cohort", cohort)).name]
         saved = {name: heads for name, heads in saved.items() if name in names}
@@ -76,19 +87,34 @@ def verify(
         names = store.cohort_names()
     found = [_judged(store, accountant, name, saved.get(name, []), numbers) for name in names]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
-    return VerificationReport(ok=all(each.ok for each in found), cohorts=tuple(found))
+    problems = tuple(_problems_of_the_whole(store, against))
+    return VerificationReport(
+        ok=not problems and all(each.ok for each in found),
+        problems=problems,
+        cohorts=tuple(found),
+        against=_comparison(against) if against else None,
+    )
 
 
-def read_heads(path: Path) -> Mapping[str, Any]:
-    """Return the saved heads in a file, for `verify(against=...)`; raises InvalidValue, OSError."""
+def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
     try:
-        heads = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidValue(
-            field="against", value=str(path), expected=f"a JSON file of heads ({error})"
-        ) from error
-    _saved_heads(heads)
-    return dict(heads)
+        ledger_id = store.standing().ledger_id
+    except LedgerError as error:
+        yield str(error)
+        return
+    if against and against.checkpoint and against.checkpoint.ledger_id != ledger_id:
+        yield f"the checkpoint is of ledger {against.checkpoint.ledger_id}, this is ledger {ledger_id}"
+
+
+def _comparison(against: SavedHeads) -> Comparison:
+    checkpoint = against.checkpoint
+    return Comparison(
+        heads=len(against.heads),
+        signature=against.signature,
+        public_key=checkpoint.public_key.hex() if checkpoint else None,
+        ledger_id=checkpoint.ledger_id if checkpoint else None,
+        created_at=checkpoint.created_at if checkpoint else None,
+    )
 
 
 def _judged(
@@ -193,24 +219,6 @@ class _NumberChecker:
                 f" {stated.epsilon_upper:.6g};"
                 f" computed again it is from {again.epsilon_lower:.6g} to {again.epsilon_upper:.6g}",
             )
-
-
-def _saved_heads(against: Any) -> dict[str, list[tuple[int, str]]]:
-    expected = f'{{"format": "{HEADS_FORMAT}", "heads": [{{"cohort", "sequence", "digest"}}, ...]}}'
-    if not isinstance(against, Mapping) or against.get("format") != HEADS_FORMAT:
-        raise InvalidValue(field="against", value=type(against).__name__, expected=expected)
-    saved: dict[str, list[tuple[int, str]]] = {}
-    if not isinstance(against.get("heads"), list):
-        raise InvalidValue(field="against", value=against.get("heads"), expected=expected)
-    for item in against["heads"]:
-        match item:
-            case {"cohort": str(cohort), "sequence": int(sequence), "digest": str(digest)} if (
-                1 <= sequence < _SEQUENCES and len(digest) == _DIGEST_HEX_LENGTH
-            ):
-                saved.setdefault(cohort, []).append((sequence, digest))
-            case _:
-                raise InvalidValue(field="against", value=item, expected=expected)
-    return saved
 
 
 def _compare_saved(replay: Replay, store: Store, sequence: int, digest: str) -> None:

@@ -23,9 +23,10 @@ from ledger.entries import EntryBody, LedgerEntry, Spending
 from ledger.errors import Damaged, InvalidValue
 from ledger.replay import Replay
 from ledger.rows import StoredLoss
+from ledger.saved_heads import read_saved_heads, saved_heads
 from ledger.statements import HEADS_FORMAT, heads
 from ledger.store import Store
-from ledger.verification import read_heads, verify
+from ledger.verification import verify
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "privacy_losses")
@@ -82,7 +83,7 @@ def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> N
         "refused",
         "admitted",
     ]
-    report = verify(lived, Accountant(), numbers="all", against=heads(lived))
+    report = verify(lived, Accountant(), numbers="all", against=saved_heads(heads(lived)))
     assert report.ok, report
     assert (report.cohorts[0].entries, report.cohorts[0].numbers_checked) == (7, 7)
 
@@ -249,7 +250,7 @@ def test_a_cut_tail_is_found_by_saved_heads(lived: Store, accountant: Accountant
         connection.execute(text(move))
         connection.execute(text("UPDATE holdings SET count = 0, local_count = 1 WHERE local_count = 2"))
     assert problems(lived, accountant) == []
-    found = problems(lived, accountant, against=read_heads(path))
+    found = problems(lived, accountant, against=read_saved_heads(path))
     assert len(found) == 1
     assert found[0][0] == 7
     assert "missing" in found[0][1]
@@ -258,7 +259,7 @@ def test_a_cut_tail_is_found_by_saved_heads(lived: Store, accountant: Accountant
 def test_a_lost_cohort_is_found_by_saved_heads(lived: Store, accountant: Accountant) -> None:
     saved = heads(lived)
     saved["heads"].append({"cohort": "tablets", "sequence": 3, "digest": "00" * 32})
-    report = verify(lived, accountant, against=saved)
+    report = verify(lived, accountant, against=saved_heads(saved))
     assert [(found.cohort, found.ok) for found in report.cohorts] == [("phones", True), ("tablets", False)]
 
 
@@ -278,7 +279,7 @@ def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
         return dataclasses.replace(body, kind=kind, spent=small, details=details)
 
     rewrite(lived, from_sequence=6, forge=forge)
-    found = problems(lived, accountant, against=saved)
+    found = problems(lived, accountant, against=saved_heads(saved))
     assert any(place == 6 and "beyond the budget" in what for place, what in found), found
     assert any(place == 7 and "rewritten" in what for place, what in found), found
 
@@ -319,7 +320,7 @@ def test_a_file_that_holds_no_heads_is_refused(tmp_path: Path, content: str) -> 
     path = tmp_path / "heads.json"
     path.write_text(content)
     with pytest.raises(InvalidValue) as caught:
-        read_heads(path)
+        read_saved_heads(path)
     assert caught.value.field == "against"
 
 
@@ -399,6 +400,6 @@ def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statem
         {"format": HEADS_FORMAT, "heads": [{"cohort": "phones", "sequence": 10**23, "digest": "0" * 64}]},
     ],
 )
-def test_files_that_are_no_heads_are_refused(lived: Store, accountant: Accountant, against: Any) -> None:
+def test_values_that_are_no_heads_are_refused(against: Any) -> None:
     with pytest.raises(InvalidValue):
-        verify(lived, accountant, None, against=against)
+        saved_heads(against)

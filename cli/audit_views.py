@@ -1,0 +1,65 @@
+"""What `audit` shows to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from cli.present import facts, shown
+from ledger.checkpoints import Checkpoint
+from ledger.verification import Comparison, VerificationReport
+
+_SIGNED = {
+    "trusted": "signed by the given key",
+    "valid": "signed by a key that nobody vouched for: pin it with --public-key",
+    "none": "signed by nobody: whoever could write the file could change it",
+}
+
+
+def report_view(report: VerificationReport) -> RenderableType:
+    """Returns what verification found, for people: a sentence or two, and a table."""
+    said = ["Everything holds." if report.ok else "Something is wrong.", *report.problems]
+    if report.against is not None:
+        said.append(_compared(report.against))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cohort", overflow="fold")
+    for name in ("entries", "numbers checked"):
+        table.add_column(name, justify="right")
+    table.add_column("found", overflow="fold")
+    for found in report.cohorts:
+        problems = "\n".join(
+            f"entry {problem.sequence}: {problem.what}" if problem.sequence else problem.what
+            for problem in found.problems
+        )
+        table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
+    return Group(*said, table)
+
+
+def heads_table(found: list[dict[str, object]]) -> Table:
+    """Returns the heads as a table for people."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("cohort", "sequence", "digest"):
+        table.add_column(name, overflow="fold")
+    for head in found:
+        table.add_row(*(str(head[name]) for name in ("cohort", "sequence", "digest")))
+    return table
+
+
+def checkpoint_facts(made: Checkpoint, file: Path | None) -> Table:
+    """Returns a checkpoint's table for people."""
+    return facts(
+        "Checkpoint",
+        {
+            "ledger": made.ledger_id,
+            "cohorts": len(made.heads),
+            "created at": made.created_at.isoformat(timespec="seconds"),
+            "public key": made.public_key.hex(),
+            "file": str(file) if file else "none: printed by --json, written by --output",
+        },
+    )
+
+
+def _compared(against: Comparison) -> str:
+    return f"Compared with {against.heads} heads kept elsewhere, {_SIGNED[against.signature]}."

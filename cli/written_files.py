@@ -1,0 +1,28 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+_MODE = 0o644  # a temporary file would be its owner's alone
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file: afterwards it holds all of `text`, or what it held before.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        Path(temporary).chmod(_MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

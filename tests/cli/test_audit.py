@@ -1,0 +1,83 @@
+"""`audit` as people and scripts use it: keys, checkpoints, and what comparing with them says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+ROUND = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
+
+
+@pytest.fixture
+def key(phones: Run, directory: Path) -> str:
+    """Return the public key of a new key in "signing.pem"."""
+    made = phones("audit", "keygen", "signing.pem", "--json")
+    assert made.code == 0
+    public_key: str = made.json["public_key"]
+    return public_key
+
+
+@pytest.fixture
+def kept(phones: Run, key: str) -> Path:
+    """Return a checkpoint that was made after one round."""
+    assert phones("round", "register", "phones", "--id", "one", *ROUND).code == 0
+    path = Path("checkpoint.json")
+    assert phones("audit", "checkpoint", "--signing-key", "signing.pem", "-o", str(path)).code == 0
+    return path
+
+
+def test_a_checkpoint_holds_until_the_chain_is_put_back(phones: Run, kept: Path, key: str) -> None:
+    shutil.copy("shuffle-ledger.db", "backup.db")
+    again = phones("audit", "verify", "--against", str(kept), "--public-key", key, "--json")
+    assert (again.code, again.json["against"]["signature"]) == (0, "trusted")
+    assert phones("round", "register", "phones", "--id", "two", *ROUND).code == 0
+    later = phones("audit", "checkpoint", "--signing-key", "signing.pem", "-o", "later.json", "--json")
+    assert later.code == 0
+    assert json.loads(Path("later.json").read_text()) == later.json
+    shutil.copy("backup.db", "shuffle-ledger.db")
+    for name in ("shuffle-ledger.db-wal", "shuffle-ledger.db-shm"):
+        Path(name).unlink(missing_ok=True)
+    assert phones("audit", "verify").code == 0  # by itself, the old state is a sound one
+    found = phones("audit", "verify", "--against", "later.json", "--json")
+    assert found.code == 6
+    assert [problem["sequence"] for problem in found.json["cohorts"][0]["problems"]] == [3]
+
+
+def test_people_are_told_whose_signature_it_is(phones: Run, kept: Path, key: str) -> None:
+    assert "nobody vouched" in phones("audit", "verify", "--against", str(kept)).stdout
+    assert "given key" in phones("audit", "verify", "--against", str(kept), "--public-key", key).stdout
+    Path("heads.json").write_text(phones("audit", "heads", "--json").stdout)
+    assert "signed by nobody" in phones("audit", "verify", "--against", "heads.json").stdout
+
+
+def test_a_changed_checkpoint_or_another_key_fails(phones: Run, kept: Path, key: str) -> None:
+    assert phones("audit", "verify", "--against", str(kept), "--public-key", "0" * 64).code == 6
+    content = json.loads(kept.read_text())
+    content["heads"][0]["sequence"] += 1
+    kept.write_text(json.dumps(content))
+    answer = phones("audit", "verify", "--against", str(kept), "--json")
+    assert (answer.code, answer.json["error"]["kind"]) == (6, "bad_signature")
+
+
+def test_a_key_is_never_overwritten(phones: Run, key: str) -> None:
+    assert stat.S_IMODE(Path("signing.pem").stat().st_mode) == 0o600
+    answer = phones("audit", "keygen", "signing.pem", "--json")
+    assert (answer.code, answer.json["error"]["field"]) == (2, "signing_key")
+
+
+def test_the_key_comes_from_the_environment_or_is_asked_for(
+    phones: Run, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHUFFLE_LEDGER_SIGNING_KEY", raising=False)
+    answer = phones("audit", "checkpoint", "--json")
+    assert (answer.code, answer.json["error"]["field"]) == (2, "--signing-key")
+    monkeypatch.setenv("SHUFFLE_LEDGER_SIGNING_KEY", "signing.pem")
+    assert phones("audit", "checkpoint", "--json").json["public_key"] == key
+    assert phones("audit", "verify", "--public-key", key).code == 2
