@@ -56,6 +56,11 @@ class Store:
             raise
         return cls(engine)
 
+    @property
+    def engine(self) -> Engine:
+        """The database, for `ledger.access` and `ledger.listing`, which read and write further rows."""
+        return self._engine
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()

@@ -222,3 +222,22 @@ verifications = Table(
     Column("problem", Text),  # the first one; NULL: everything held
     CheckConstraint("head_sequence >= 0", name="head_sequence"),
 )
+
+# Who may use the HTTP API. The secret itself is nowhere: see `ledger.access`.
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("token_id", String(16), primary_key=True),
+    Column("name", NAME, nullable=False),  # the actor of what its bearer does
+    Column("secret_digest", DIGEST, nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("cohorts", LargeBinary),  # canonical bytes of the names it is limited to; none: every cohort
+    Column("created_by", NAME, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+    CheckConstraint("role IN ('admin', 'registrar', 'reader', 'auditor')", name="role"),
+    CheckConstraint("length(secret_digest) = 32", name="secret_digest"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("ix_access_tokens_created_at", "created_at"),
+)

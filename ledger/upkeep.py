@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 
 from accounting import Accountant
 from ledger.budgets import Cohort
+from ledger.checkpoints import CheckpointHead
 from ledger.errors import NotFound
 from ledger.rows import StoredVerification
-from ledger.statements import HEADS_FORMAT
+from ledger.saved_heads import SavedHeads
 from ledger.store import ATTEMPTS_MAX, Store
 from ledger.verification import verify
 
@@ -103,10 +104,8 @@ def _verify_one(store: Store, accountant: Accountant, name: str, last: StoredVer
     good = (last.head_sequence, last.head_digest) if last is not None else (0, "")
     against = None
     if good[0]:
-        against = {
-            "format": HEADS_FORMAT,
-            "heads": [{"cohort": name, "sequence": good[0], "digest": good[1]}],
-        }
+        head = CheckpointHead(cohort=name, sequence=good[0], digest_hex=good[1])
+        against = SavedHeads(heads=(head,), signature="none", checkpoint=None)
     numbers_checked, problem = 0, None
     try:
         (found,) = verify(store, accountant, name, against=against).cohorts

@@ -1,0 +1,186 @@
+"""Who may do what through the HTTP API: tokens, their roles, and the cohorts they are limited to.
+
+A token is shown once, as `sl_ID_SECRET`; the database keeps SHA-256 of the secret. The secret has 256 random
+bits, so nobody finds it by trying, with or without its digest: a slow hash, which protects secrets that
+people choose, would protect nothing here and let strangers make the server work hard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ledger import access_rows, canonical, engines
+from ledger.access_rows import StoredToken
+from ledger.budgets import checked_text
+from ledger.errors import InvalidValue, NotFound
+from ledger.store import Store
+
+LIFETIME_DAYS = 90.0
+LIFETIME_DAYS_MAX = 3660.0
+SCOPE_MAX = 1000  # cohorts
+_ID_BYTES, _SECRET_BYTES = 8, 32
+_WRITTEN = re.compile(rf"sl_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})", re.ASCII)
+# What a text that is no token is compared as, so that it takes the same steps as one that is.
+_NOBODY, _NOTHING = "-" * 2 * _ID_BYTES, "0" * 2 * _SECRET_BYTES
+
+
+class Role(StrEnum):
+    """What somebody is to the ledger."""
+
+    ADMIN = "admin"
+    REGISTRAR = "registrar"
+    READER = "reader"
+    AUDITOR = "auditor"
+
+
+class Permission(StrEnum):
+    """What somebody may do."""
+
+    READ = "read"  # cohorts, budgets, rounds; quotes, which leave no trace
+    REGISTER = "register"  # rounds: register, settle, void
+    MANAGE = "manage"  # open cohorts and change their budgets
+    ENTRIES = "entries"  # the chain itself, its heads, its verification
+    METRICS = "metrics"
+
+
+PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
+    Role.ADMIN: frozenset(Permission),
+    Role.REGISTRAR: frozenset({Permission.READ, Permission.REGISTER}),
+    Role.READER: frozenset({Permission.READ, Permission.METRICS}),
+    Role.AUDITOR: frozenset({Permission.READ, Permission.ENTRIES, Permission.METRICS}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessToken:
+    """A token as everybody may see it: all but the secret."""
+
+    token_id: str
+    name: str  # the actor of what its bearer does
+    role: Role
+    cohorts: tuple[str, ...] | None  # None: every cohort
+    created_by: str
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether the role has a permission."""
+        return permission in PERMISSIONS[self.role]
+
+    def sees(self, cohort: str) -> bool:
+        """Return whether a cohort is among those the token is limited to."""
+        return self.cohorts is None or cohort in self.cohorts
+
+
+@dataclass(frozen=True, kw_only=True)
+class IssuedToken:
+    """A token with its text, which is known now and never again."""
+
+    token: str
+    issued: AccessToken
+
+
+def issue(
+    store: Store,
+    *,
+    name: str,
+    role: str,
+    actor: str,
+    cohorts: Iterable[str] | None = None,
+    lifetime_days: float = LIFETIME_DAYS,
+) -> IssuedToken:
+    """Issue a token that expires by the database's clock; a cohort it names need not exist yet.
+
+    Raises:
+        InvalidValue: a name, role, lifetime or cohort that cannot be one.
+    """
+    scope = None if cohorts is None else _checked_scope(cohorts)
+    if role not in set(Role):
+        raise InvalidValue(field="role", value=role, expected="one of: " + ", ".join(Role))
+    if not 0 < lifetime_days <= LIFETIME_DAYS_MAX:
+        expected = f"a number of days above 0 and at most {LIFETIME_DAYS_MAX:g}"
+        raise InvalidValue(field="lifetime_days", value=lifetime_days, expected=expected)
+    secret = secrets.token_hex(_SECRET_BYTES)
+    with engines.writing(store.engine) as connection:
+        now = engines.database_time(connection)
+        stored = StoredToken(
+            token_id=secrets.token_hex(_ID_BYTES),
+            name=checked_text("name", name),
+            secret_digest=_digest(secret),
+            role=Role(role),
+            cohorts=None if scope is None else canonical.encode(scope),
+            created_by=checked_text("actor", actor),
+            created_at=now,
+            expires_at=now + timedelta(days=lifetime_days),
+            revoked_at=None,
+        )
+        access_rows.insert_token(connection, stored)
+    return IssuedToken(token=f"sl_{stored.token_id}_{secret}", issued=_public(stored))
+
+
+def authenticate(store: Store, text: str) -> AccessToken | None:
+    """Return the token a text is; None if it is none, unknown, expired or revoked.
+
+    **Guarantee**: whatever is wrong, the same steps are taken, and nothing about a stored token decides when
+    the comparison of the secret ends.
+    """
+    written = _WRITTEN.fullmatch(text)
+    token_id, secret = written.groups() if written else (_NOBODY, _NOTHING)
+    with engines.reading(store.engine) as connection:
+        stored = access_rows.token_row(connection, token_id)
+        now = engines.database_time(connection)
+    expected = stored.secret_digest if stored else bytes(canonical.DIGEST_BYTES)
+    same = hmac.compare_digest(_digest(secret), expected)
+    if stored is None or not same or stored.revoked_at is not None or stored.expires_at <= now:
+        return None
+    return _public(stored)
+
+
+def tokens(store: Store) -> list[AccessToken]:
+    """Return every token there is or was, in the order of issue."""
+    with engines.reading(store.engine) as connection:
+        return [_public(stored) for stored in access_rows.token_rows(connection)]
+
+
+def revoke(store: Store, token_id: str) -> AccessToken:
+    """Revoke a token, from now on and for ever; raises NotFound."""
+    with engines.writing(store.engine) as connection:
+        if access_rows.token_row(connection, token_id) is None:
+            raise NotFound(f"no token {token_id!r}")
+        access_rows.mark_revoked(connection, token_id, engines.database_time(connection))
+        stored = access_rows.token_row(connection, token_id)
+    if stored is None:
+        raise NotFound(f"no token {token_id!r}")
+    return _public(stored)
+
+
+def _checked_scope(cohorts: Iterable[str]) -> list[str]:
+    scope = sorted({checked_text("cohorts", cohort) for cohort in cohorts})
+    if not 1 <= len(scope) <= SCOPE_MAX:
+        raise InvalidValue(field="cohorts", value=scope, expected=f"1 to {SCOPE_MAX} names of cohorts")
+    return scope
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("ascii")).digest()
+
+
+def _public(stored: StoredToken) -> AccessToken:
+    return AccessToken(
+        token_id=stored.token_id,
+        name=stored.name,
+        role=Role(stored.role),
+        cohorts=None if stored.cohorts is None else tuple(canonical.decode(stored.cohorts)),
+        created_by=stored.created_by,
+        created_at=stored.created_at,
+        expires_at=stored.expires_at,
+        revoked_at=stored.revoked_at,
+    )

@@ -1,0 +1,115 @@
+"""Reading many rows: pages of a chain, and what all cohorts and all pending rounds add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, func, select
+
+from ledger import engines, rows
+from ledger.budgets import CohortStatus
+from ledger.entries import EntryBody, EntryKind, LedgerEntry
+from ledger.errors import InvalidValue
+from ledger.store import ATTEMPTS_MAX, Store
+from ledger.tables import entries, heads, rounds
+
+PAGE_MAX = 1000
+REFUSALS_READ_MAX = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryPage:
+    """Consecutive entries of one chain."""
+
+    entries: tuple[LedgerEntry, ...]
+    after: int | None  # the sequence to go on after; None: this was the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """What waits for a decision."""
+
+    pending: int
+    stuck: int  # of these: rounds that failed so often that nobody tries them any more
+    oldest_seconds: float  # how long the oldest one that is not stuck has waited; 0 when none waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortHead:
+    """A cohort's state as its last entry says."""
+
+    status: CohortStatus
+    body: EntryBody
+
+
+def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> EntryPage:
+    """Return entries of a cohort in order, from the one behind sequence `after`.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: `limit` is not from 1 to 1000.
+    """
+    if not 1 <= limit <= PAGE_MAX:
+        raise InvalidValue(field="limit", value=limit, expected=f"a whole number from 1 to {PAGE_MAX}")
+    query = select(entries).where(entries.c.cohort == cohort, entries.c.sequence > after)
+    with engines.reading(store.engine) as connection:
+        rows.cohort_row(connection, cohort)
+        found = connection.execute(query.order_by(entries.c.sequence).limit(limit + 1)).all()
+    page = tuple(rows.entry_from(row) for row in found[:limit])
+    return EntryPage(entries=page, after=page[-1].sequence if len(found) > limit else None)
+
+
+def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry]:
+    """Return the last entries of a cohort, oldest first; raises NotFound."""
+    query = select(entries).where(entries.c.cohort == cohort)
+    with engines.reading(store.engine) as connection:
+        rows.cohort_row(connection, cohort)
+        found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(min(limit, PAGE_MAX)))
+        return [rows.entry_from(row) for row in found][::-1]
+
+
+def queue(store: Store) -> Queue:
+    """Return how many rounds are undecided, and since when."""
+    waiting = and_(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
+    with engines.reading(store.engine) as connection:
+        now = engines.database_time(connection)
+        pending = connection.execute(
+            select(func.count()).select_from(rounds).where(rows.PENDING)
+        ).scalar_one()
+        query = select(func.count(), func.min(rounds.c.registered_at)).where(waiting)
+        unstuck, oldest = connection.execute(query).one()
+    return Queue(pending=pending, stuck=pending - unstuck, oldest_seconds=_age(oldest, now))
+
+
+def cohort_heads(store: Store) -> list[CohortHead]:
+    """Return the last entry of every cohort, in the order of their names."""
+    same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
+    query = select(entries, heads.c.status).join_from(heads, entries, same)
+    with engines.reading(store.engine) as connection:
+        found = [
+            CohortHead(status=row.status, body=EntryBody.from_bytes(row.body))
+            for row in connection.execute(query)
+        ]
+    return sorted(found, key=lambda head: head.body.cohort)
+
+
+def count_all_entries(store: Store) -> dict[tuple[str, str], int]:
+    """Return how many entries there are, by cohort and kind."""
+    query = select(entries.c.cohort, entries.c.kind, func.count()).group_by(entries.c.cohort, entries.c.kind)
+    with engines.reading(store.engine) as connection:
+        return {(cohort, kind): int(count) for cohort, kind, count in connection.execute(query)}
+
+
+def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
+    """Return at most 5000 refusals of a cohort in order, from the first one behind sequence `after`."""
+    refused = and_(
+        entries.c.cohort == cohort, entries.c.kind == EntryKind.REFUSED, entries.c.sequence > after
+    )
+    query = select(entries).where(refused).order_by(entries.c.sequence).limit(REFUSALS_READ_MAX)
+    with engines.reading(store.engine) as connection:
+        return [rows.entry_from(row) for row in connection.execute(query)]
+
+
+def _age(moment: datetime | None, now: datetime) -> float:
+    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
