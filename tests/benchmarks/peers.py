@@ -2,8 +2,9 @@
 
 The kinds are the published pair of 1,000 users at local epsilons 0.2, 0.4, ..., 2, each repeated equally
 often. dp-accounting and prv-accountant get every outcome of the pairs that weighs more than 1e-30, with its
-masses; we get the parameters. Discretized pairs are made beforehand, but where it says *from*. *Right down to*
-is the smallest delta of 1e-1, 1e-2, ..., 1e-40 down to which all answers were finite and not below the truth.
+masses; we get the parameters. Discretized pairs are made beforehand, but where it says *from*. *Right down
+to* is the smallest delta of 1e-1, 1e-2, ..., 1e-40 down to which all answers were finite and not below the
+truth.
 """
 
 from __future__ import annotations
