@@ -4,6 +4,7 @@ out."""
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
+from accounting.filters import Charge, FilterReading, FilterSet
 from accounting.notation import parse_randomizer
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import LocalRandomizer
@@ -17,8 +18,11 @@ __all__ = [
     "Accountant",
     "AccountingError",
     "Certificate",
+    "Charge",
     "DamagedPrivacyLoss",
     "ErrorBudget",
+    "FilterReading",
+    "FilterSet",
     "InvalidParameter",
     "LocalRandomizer",
     "PrivacyLossDistribution",

@@ -12,8 +12,10 @@ from scipy import optimize
 
 from accounting import checks
 from accounting.certificate import Certificate, Interval
+from accounting.charges import charge_of
 from accounting.composition import Composition
 from accounting.errors import InvalidParameter
+from accounting.filters import Charge, FilterSet
 from accounting.privacy_loss import from_profile
 from accounting.round_loss import RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound
@@ -22,6 +24,7 @@ from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory
 DEFAULT_PRECISION = 1e-3
 
 _MAXIMUM_KINDS_REMEMBERED = 1024
+_MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_ROUNDS = 10**7
 _MAXIMUM_EPSILON = 1e9
 # Widths of the smoothing kernels, in units of the root of the precision: of a round's profile, and, tried in
@@ -68,6 +71,7 @@ class Accountant:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
         self._spectra = SpectrumMemory()
         self._losses: OrderedDict[ShuffledRound, _Remembered] = OrderedDict()
+        self._charges: OrderedDict[tuple[ShuffledRound, FilterSet], Charge] = OrderedDict()
 
     def knows(self, shuffled: ShuffledRound) -> bool:
         """Whether the round's privacy loss is in memory."""
@@ -120,6 +124,16 @@ class Accountant:
             self.adopt(shuffled, RoundLoss(upper=upper, lower=lower))
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
+
+    def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
+        """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
+        key = (shuffled, filters)
+        if key not in self._charges:
+            pair = self._remembered(shuffled).loss.upper
+            self._charges[key] = charge_of(pair, filters, slack=_slack({shuffled: 1}))
+            while len(self._charges) > _MAXIMUM_CHARGES_REMEMBERED:
+                self._charges.popitem(last=False)
+        return self._charges[key]
 
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
         """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.

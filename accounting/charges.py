@@ -1,0 +1,204 @@
+"""What a round costs the filters: the smallest certified charges, from the pair above its privacy loss.
+
+A round of charge c at a reserve v is dominated, together with Gaussian noise of variance v, by a Gaussian
+mechanism of variance v + c, but for a mass `leak_rate * c`. Both divergences are convex in the order: between
+two orders the round's lies below its chord and the Gaussian's above any tangent, so that comparing a chord
+with a tangent at the ends of a cell settles the whole cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.filters import Charge, FilterSet, GaussianFilter, RenyiFilter
+from accounting.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
+from accounting.privacy_loss import PrivacyLossDistribution
+
+# Charges are rounded up to so many significant bits, which keeps exact sums short.
+_BITS = 32
+_PRECISION = 2e-4  # of a charge, relative
+# More smoothing than this many times the charge would not make it smaller, only harder to compute.
+_SMOOTHEST = 64.0
+# Orders to a deviation of the smoothing, or of the Gaussian where nothing is smoothed.
+_SMOOTHED_STEPS = 64.0
+_BARE_STEPS = 40.0
+_GROWTH = 0.012  # and of neighbouring losses, far out
+_FINE_DEVIATIONS = 9.0
+_KERNEL_POINTS_MAX = 1 << 22
+_ROOM = 1e-12
+_SMALLEST = 1e-30
+_BLOCK_ELEMENTS = 1 << 20
+
+
+def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0) -> Charge:
+    """What a round costs each filter.
+
+    Args:
+        pair: the pair above the round's profile.
+        filters: the budget's filters.
+        slack: total variation distance of the round to the one the pair dominates.
+
+    Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
+    """
+    gaussian = [
+        _gaussian_charge(pair, filters.gaussian, reserve, slack) for reserve in filters.gaussian.reserves
+    ]
+    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
+    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(map(_rounded_up, renyi)))
+
+
+def _rounded_up(value: float) -> Fraction:
+    mantissa, exponent = math.frexp(value)
+    return Fraction(math.ceil(math.ldexp(mantissa, _BITS))) * Fraction(2) ** (exponent - _BITS)
+
+
+def _gaussian_charge(
+    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float
+) -> float:
+    everything = (1 + _ROOM) / rules.leak_rate  # its leak is all mass: it covers whatever a round reveals
+    about = max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST)
+    least = max(about / 4, slack / rules.slack_rate * (1 + _ROOM))
+    if least >= everything:
+        return least
+    smoothing = min(reserve, _SMOOTHEST * about)
+    leak = rules.leak_rate * least
+    if smoothing:
+        losses, values = _smoothed_profile(pair, smoothing, leak)
+    else:
+        losses, values = _bare_profile(pair, math.sqrt(about), leak)
+    return _smallest(
+        lambda charge: _is_below(losses, values, smoothing, charge, rules.leak_rate), least, everything
+    )
+
+
+def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
+    everything = (1 + _ROOM) / rules.leak_rate
+    least = max(slack / rules.slack_rate * (1 + _ROOM), _SMALLEST)
+    if least >= everything:
+        return least
+    theta = rules.order - 1
+    beyond = _mass_beyond(pair)
+    with np.errstate(over="ignore"):
+        gains, pains = pair.p * np.expm1(theta * pair.losses), -pair.q * np.expm1(-theta * pair.losses)
+    room = (64 + theta * pair.largest_loss) * UNIT_ROUND_OFF * (gains + pair.p + pair.q)
+    # The moment minus 1 when losses up to each position are kept. Those at the negatives of losses that are
+    # left out only lower it: they are counted as if they left it as it was.
+    surplus = np.append(0.0, np.cumsum(gains - pains + room))
+
+    def holds(charge: float) -> bool:
+        quiet = np.flatnonzero(beyond <= rules.leak_rate * charge)
+        if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
+            return False
+        return math.log1p(max(float(surplus[quiet[0]]), 0.0)) * (1 + _ROOM) <= theta * charge
+
+    return _smallest(holds, least, everything)
+
+
+def _smallest(holds: Callable[[float], bool], least: float, most: float) -> float:
+    """About the smallest charge between `least` and `most` that holds; `most` does, whatever is said."""
+    low = high = least
+    while not holds(high):
+        low, high = high, high * 2
+        if high >= most:
+            return most
+    while high > low * (1 + _PRECISION):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _is_below(
+    losses: FloatArray, values: FloatArray, smoothing: float, charge: float, leak_rate: float
+) -> bool:
+    """Whether a profile is at most the leak of a charge, plus the rest of a Gaussian mechanism's profile.
+
+    The profile is convex, with these upper bounds at these losses, and falls beyond the last one.
+    """
+    leak = min(leak_rate * charge * (1 - _ROOM), 1.0)
+    if values[-1] > leak:
+        return False
+    last = int(np.argmax(values <= leak))
+    if last == 0:
+        return True
+    left, right = losses[:last], losses[1 : last + 1]
+    middle = (left + right) / 2
+    touching = gaussian_tangents(math.sqrt((smoothing + charge) * (1 - _ROOM)), middle)
+    with np.errstate(over="ignore"):
+        order = np.exp(middle)
+        at_left = touching.value - touching.slope_lower * order * np.expm1(left - middle)
+        at_right = touching.value - touching.slope_upper * order * np.expm1(right - middle)
+    room = _ROOM * (1 - leak)
+    enough = (leak + (1 - leak - room) * at_left >= values[:last]) & (
+        leak + (1 - leak - room) * at_right >= values[1 : last + 1]
+    )
+    return bool(np.all(enough))
+
+
+def _bare_profile(pair: PrivacyLossDistribution, scale: float, leak: float) -> tuple[FloatArray, FloatArray]:
+    """The profile of the pair itself at its losses and between them, as far as it is above the leak."""
+    knots = np.append(0.0, pair.losses)
+    beyond_q = np.append(np.cumsum(pair.q[::-1])[::-1], 0.0)  # mass under Q above each knot
+    steps = np.exp(knots[:-1]) * np.expm1(np.diff(knots))
+    at_knots = np.append(np.cumsum((beyond_q[:-1] * steps)[::-1])[::-1], 0.0) + pair.infinity
+    end = _end(pair, leak)
+    kept = knots[knots <= end]
+    losses = np.union1d(kept, _graded(scale, scale / _BARE_STEPS, end))
+    above = np.minimum(np.searchsorted(knots, losses, side="left"), knots.size - 1)
+    rest = np.exp(losses) * np.expm1(np.maximum(knots[above] - losses, 0.0))
+    values = at_knots[above] + beyond_q[np.maximum(above - 1, 0)] * rest
+    return losses, values * (1 + _ROOM)
+
+
+def _smoothed_profile(
+    pair: PrivacyLossDistribution, variance: float, leak: float
+) -> tuple[FloatArray, FloatArray]:
+    """The profile of the pair together with Gaussian noise, at multiples of a part of the pair's spacing."""
+    deviation = math.sqrt(variance)
+    end = _end(pair, leak) + (math.sqrt(2 * -math.log(leak / 8)) + 1) * deviation + variance
+    fine = deviation / _SMOOTHED_STEPS
+    parts = math.ceil(pair.spacing / fine)
+    unit = pair.spacing / parts
+    orders = np.unique(np.ceil(_graded(deviation, fine, end) / unit).astype(np.int64))
+    atoms = np.concatenate([-pair.index[::-1], [0], pair.index]) * parts
+    masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p])
+    lowest = int(-atoms[-1])
+    highest = int(orders[-1] + atoms[-1])
+    if highest - lowest > _KERNEL_POINTS_MAX:
+        return np.zeros(1), np.ones(1)  # nothing is known but that it is at most 1
+    positions = np.arange(lowest, highest + 1, dtype=np.float64)
+    kernel = gaussian_divergence(deviation, positions * unit)[1]
+    values = np.empty(orders.size)
+    rows = max(1, _BLOCK_ELEMENTS // atoms.size)
+    for start in range(0, orders.size, rows):
+        block = orders[start : start + rows, None] - atoms[None, :] - lowest
+        values[start : start + rows] = kernel[block] @ masses
+    return orders.astype(np.float64) * unit, (values + pair.infinity) * (1 + _ROOM)
+
+
+def _graded(deviation: float, fine: float, end: float) -> FloatArray:
+    """Losses from 0 to `end`, evenly and then geometrically spaced."""
+    even = min(_FINE_DEVIATIONS * deviation, end)
+    losses = np.append(np.arange(0.0, even, fine), even)
+    if end > even:
+        far = math.ceil(math.log(end / even) / math.log1p(_GROWTH))
+        losses = np.append(losses, even * (end / even) ** (np.arange(1, far + 1) / far))
+    return losses
+
+
+def _mass_beyond(pair: PrivacyLossDistribution) -> FloatArray:
+    """Mass under P at each loss and above, and at infinity alone."""
+    return (np.append(np.cumsum(pair.p[::-1])[::-1], 0.0) + pair.infinity) * (1 + _ROOM)
+
+
+def _end(pair: PrivacyLossDistribution, leak: float) -> float:
+    """A loss beyond which the pair's profile is well below a leak, or its largest one."""
+    if pair.index.size == 0:
+        return 0.0
+    quiet = np.flatnonzero(_mass_beyond(pair) <= leak / 4)
+    last = pair.index.size - 1
+    return float(pair.losses[min(int(quiet[0]), last) if quiet.size else last])

@@ -1,0 +1,293 @@
+"""Filters: budgets that stay sound when each round is chosen after the outputs of earlier ones were seen.
+
+A round is charged before it is released: a number for every filter, the smallest certified one (see
+`charges.py`). Charges add exactly. A filter holds while its total allows its share of delta at the budget's
+epsilon. `docs/adaptivity.md` has the theorems, their sources, and the proofs of what is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from accounting import checks
+from accounting.contour import FloatArray
+from accounting.errors import InvalidParameter
+from accounting.gaussian import gaussian_divergence
+
+# Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
+# cannot bound: few reports, heavy tails.
+_RENYI_SHARE = 0.08
+_RENYI_ORDERS = (1.0, 0.75)  # in units of the order that suits a Gaussian budget
+# Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
+# distance from a purely private round.
+_LEAK_PART = 0.02
+_SLACK_PART = 0.01
+# Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
+_RESERVES = (0.0, 1 / 64, 1 / 16)
+
+_LARGEST_EPSILON = 1e4
+_SMALLEST_EPSILON = 1e-12
+_COARSE = 192
+_FINE = 48
+_REFINEMENTS = 4
+_ROOM = 2.0**-40
+_BISECTIONS = 60
+
+Bounds = tuple[FloatArray, FloatArray]  # below and above
+
+
+class Reading(NamedTuple):
+    """The smallest epsilon at which a filter holds, between bounds; infinite when it holds at none."""
+
+    epsilon_upper: float
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianFilter:
+    """Rounds are charged the variance of a Gaussian mechanism that dominates them.
+
+    Attributes:
+        delta: the filter's share of the budget's delta.
+        leak_rate: mass, per unit of charge, that a round may have outside of its dominating pair.
+        slack_rate: total variation distance, per unit of charge, to a purely private round.
+        reserves: variances, the first of them 0. For each the filter keeps a total of its own, of charges
+            that hold when noise of this variance is added to all that is released; the filter holds while
+            one total and its reserve fit.
+
+    Guarantee: if `reserves[j] + the total of charge j`, for one j that may depend on the outputs, never
+    exceeds V, all released outputs together are `(epsilon, delta)`-DP whenever `delta_Gauss(epsilon; V) +
+    (leak_rate + (1 + exp(epsilon)) slack_rate) V <= delta`, however the rounds were chosen.
+    Source: Koskela, Tobaben, Honkela (2022) for one reserve of 0 and no leak; docs/adaptivity.md for the
+    rest.
+    """
+
+    delta: float
+    leak_rate: float
+    slack_rate: float
+    reserves: tuple[float, ...]
+
+    def reading(self, spent: Sequence[Fraction]) -> Reading:
+        """The smallest epsilon at which the filter holds, one total spent for each reserve."""
+        variances = [
+            _float_above(Fraction(reserve) + total) if total else 0.0
+            for reserve, total in zip(self.reserves, spent, strict=True)
+        ]
+        return self.epsilon(min(variances))
+
+    def epsilon(self, variance: float) -> Reading:
+        """The smallest epsilon that charges of `variance` altogether leave room for."""
+        if variance <= 0:
+            return Reading(0.0, 0.0)
+
+        def bounds(epsilon: FloatArray) -> Bounds:
+            below, above = gaussian_divergence(math.sqrt(variance) * (1 + _ROOM), epsilon)
+            below, _ = gaussian_divergence(math.sqrt(variance) * (1 - _ROOM), epsilon)
+            extra = _extra(self.leak_rate, self.slack_rate, variance, epsilon)
+            return below + extra * (1 - _ROOM), above + extra * (1 + _ROOM)
+
+        return _smallest_epsilon(bounds, self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenyiFilter:
+    """Rounds are charged their Renyi divergence of one order.
+
+    Attributes:
+        order: the order, above 1.
+        delta, leak_rate, slack_rate: as for `GaussianFilter`.
+
+    Guarantee: if the charges never exceed R, all released outputs together are `(epsilon, delta)`-DP whenever
+    `exp((order - 1) (R - epsilon)) (1 - 1/order)^order / (order - 1) + (leak_rate + (1 + exp(epsilon))
+    slack_rate) R <= delta`, however the rounds were chosen.
+    Source: Feldman and Zrnic (2021); docs/adaptivity.md for the leak.
+    """
+
+    order: float
+    delta: float
+    leak_rate: float
+    slack_rate: float
+
+    def reading(self, spent: Fraction) -> Reading:
+        """The smallest epsilon at which the filter holds."""
+        total = _float_above(spent)
+        if total <= 0:
+            return Reading(0.0, 0.0)
+        theta = self.order - 1
+        peak = theta * math.log(theta) - self.order * math.log(self.order)
+
+        def bounds(epsilon: FloatArray) -> Bounds:
+            with np.errstate(over="ignore", under="ignore"):
+                moment = np.exp(theta * (total - epsilon) + peak)
+            room = _ROOM * (1 + theta * (total + epsilon) + abs(peak))
+            extra = _extra(self.leak_rate, self.slack_rate, total, epsilon)
+            return (moment + extra) * (1 - room), (moment + extra) * (1 + room)
+
+        return _smallest_epsilon(bounds, self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What one round costs each filter, and what rounds cost together; exact.
+
+    Attributes:
+        gaussian: variances, one for each reserve.
+        renyi: Renyi divergences, one for each order.
+    """
+
+    gaussian: tuple[Fraction, ...]
+    renyi: tuple[Fraction, ...]
+
+    def __add__(self, other: Charge) -> Charge:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Charge) -> Charge:
+        return self._combined(other, -1)
+
+    def _combined(self, other: Charge, sign: int) -> Charge:
+        return Charge(
+            gaussian=tuple(a + sign * b for a, b in zip(self.gaussian, other.gaussian, strict=True)),
+            renyi=tuple(a + sign * b for a, b in zip(self.renyi, other.renyi, strict=True)),
+        )
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form: exact numbers, written `numerator/denominator`."""
+        return {
+            "gaussian": [str(value) for value in self.gaussian],
+            "renyi": [str(value) for value in self.renyi],
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
+        """The charge that a JSON form describes; raises InvalidParameter."""
+        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterReading:
+    """One filter's answer: its name, its share of delta, and the smallest epsilon at which it holds."""
+
+    name: str
+    delta: float
+    epsilon_upper: float
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterSet:
+    """A Gaussian filter and Renyi filters that share a budget's delta. Rounds may go on while one of them
+    holds.
+
+    Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
+    released outputs together are `(epsilon, sum of the shares)`-DP.
+    Source: docs/adaptivity.md, Lemma 3.
+    """
+
+    gaussian: GaussianFilter
+    renyi: tuple[RenyiFilter, ...]
+
+    @classmethod
+    def for_budget(cls, *, epsilon: float, delta: float) -> FilterSet:
+        """The filters for a budget. Their shares add up to at most delta, and never change.
+
+        Raises:
+            InvalidParameter: epsilon is not above 0 and finite, or delta not between 0 and 1.
+        """
+        epsilon = checks.real("epsilon", epsilon, "a finite number above 0")
+        if epsilon <= 0:
+            raise InvalidParameter("epsilon", epsilon, "a finite number above 0")
+        delta = checks.probability("delta", delta)
+        share = _RENYI_SHARE / len(_RENYI_ORDERS)
+        main = delta * (1 - _RENYI_SHARE) * (1 - _ROOM)
+        variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
+        leak, slack = _rates(main, variance, epsilon)
+        reserves = tuple(part * variance for part in _RESERVES)
+        gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
+        renyi = []
+        for part in _RENYI_ORDERS:
+            theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
+            total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
+            leak, slack = _rates(share * delta, total, epsilon)
+            order = 1 + max(theta, 2.0**-20)
+            renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+        return cls(gaussian=gaussian, renyi=tuple(renyi))
+
+    def nothing(self) -> Charge:
+        """What an empty cohort has spent."""
+        return Charge(
+            gaussian=(Fraction(0),) * len(self.gaussian.reserves), renyi=(Fraction(0),) * len(self.renyi)
+        )
+
+    def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
+        """What each filter says to charges that add up to `spent`, the Gaussian one first."""
+        names = ["gaussian", *(f"renyi of order {one.order:.4g}" for one in self.renyi)]
+        found = [self.gaussian.reading(spent.gaussian)]
+        found += [one.reading(total) for one, total in zip(self.renyi, spent.renyi, strict=True)]
+        shares = [self.gaussian.delta, *(one.delta for one in self.renyi)]
+        return tuple(
+            FilterReading(
+                name=name, delta=share, epsilon_upper=one.epsilon_upper, epsilon_lower=one.epsilon_lower
+            )
+            for name, share, one in zip(names, shares, found, strict=True)
+        )
+
+
+def _rates(share: float, total: float, epsilon: float) -> tuple[float, float]:
+    slack = _SLACK_PART * share / total / (1 + math.exp(min(epsilon, 500.0)))
+    return _LEAK_PART * share / total, slack
+
+
+def _extra(leak_rate: float, slack_rate: float, total: float, epsilon: FloatArray) -> FloatArray:
+    """What leaks and slacks of charges that add up to `total` cost of delta."""
+    extra: FloatArray = total * (leak_rate + slack_rate * (1 + np.exp(np.minimum(epsilon, 600.0))))
+    return extra
+
+
+def _smallest_epsilon(bounds: Callable[[FloatArray], Bounds], delta: float) -> Reading:
+    """Bounds on the smallest epsilon whose delta is at most `delta`: ever finer grids around the crossing."""
+    grid = np.concatenate([[0.0], np.geomspace(_SMALLEST_EPSILON, _LARGEST_EPSILON, _COARSE)])
+    lower = upper = 0.0
+    for _ in range(_REFINEMENTS + 1):
+        below, above = bounds(grid)
+        enough = np.flatnonzero(above <= delta)
+        if enough.size == 0:
+            return Reading(math.inf, lower)
+        first = int(enough[0])
+        short = np.flatnonzero(below[:first] > delta)
+        lower = max(lower, float(grid[short[-1]])) if short.size else lower
+        upper = float(grid[first])
+        if first == 0:
+            break
+        grid = np.linspace(grid[first - 1], grid[first], _FINE)
+    return Reading(upper, lower)
+
+
+def _gaussian_budget(epsilon: float, delta: float) -> float:
+    """About the largest variance of a Gaussian mechanism within a budget; nothing rests on it."""
+    low, high = 1e-30, 1e30
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        within = float(gaussian_divergence(math.sqrt(middle), np.array([epsilon]))[1][0]) <= delta
+        low, high = (middle, high) if within else (low, middle)
+    return low
+
+
+def _float_above(value: Fraction) -> float:
+    rounded = float(value)
+    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)
+
+
+def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
+    values = mapping.get(field)
+    if not isinstance(values, list | tuple):
+        raise InvalidParameter(field, values, "a list of exact numbers")
+    try:
+        return tuple(Fraction(str(value)) for value in values)
+    except (ValueError, ZeroDivisionError):
+        raise InvalidParameter(field, values, "exact numbers such as 3/4") from None
