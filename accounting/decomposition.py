@@ -9,6 +9,7 @@ contributes a report of component j with probability c_j that carries no informa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 # operations each.
 _SUM_TOLERANCE = 1e-12
 _MAXIMUM_COMPONENTS = 4096
+_MAXIMUM_PRODUCTS = 1 << 20
+_DIGITS = 2.0**46
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,30 +85,57 @@ class Decomposition:
 
     def is_symmetric(self) -> bool:
         """Whether exchanging `a` and `b` only renames components, so that both directions have the same
-        profile."""
-        forwards = sorted(zip(self.a.tolist(), self.b.tolist(), self.c.tolist(), strict=True))
-        backwards = sorted(zip(self.b.tolist(), self.a.tolist(), self.c.tolist(), strict=True))
-        return forwards == backwards
+        profile; components whose ratios differ by rounding count as alike."""
+        return self.signature() == self.swapped().signature()
+
+    def signature(self) -> tuple[tuple[float, ...], ...]:
+        """A value that decompositions of the same divergences share, but for rounding."""
+        merged = self.merged()
+        bare = [np.where(merged.c > 0, 0.0, masses) for masses in (merged.a, merged.b)]
+        columns = np.column_stack([*_ratios(merged), *(_rounded(one) for one in (merged.c, *bare))])
+        return tuple(sorted(tuple(row) for row in columns.tolist()))
 
     def merged(self) -> Decomposition:
         """The same divergences with fewer components: equal ratios `a : b : c` joined, empty components
         dropped.
 
         Guarantee: `G` depends on a component through its ratios only, so joining equal ratios changes no
-            divergence.
+            divergence. Ratios that differ by less than one in 2^46 count as equal: rounding.
         """
-        ratios: dict[tuple[float, float], list[float]] = {}
-        columns = (self.a.tolist(), self.b.tolist(), self.c.tolist(), self.difference.tolist())
-        for a, b, c, difference in zip(*columns, strict=True):
-            if a == b == 0.0:
-                continue  # hides nothing and reveals nothing: part of the leftover
-            key = (a / c, b / c) if c > 0 else (math.inf if a > 0 else 0.0, math.inf if b > 0 else 0.0)
-            if c == 0 and a > 0 and b > 0:
-                key = (-a, b)  # ratios of unhidden components stay apart: they are never joined
-            sums = ratios.setdefault(key, [0.0, 0.0, 0.0, 0.0])
-            for position, mass in enumerate((a, b, c, difference)):
-                sums[position] += mass
-        return Decomposition(*(np.array(column) for column in zip(*ratios.values(), strict=True)))
+        return _merged(self.a, self.b, self.c, self.difference)
+
+
+def product(first: Decomposition, second: Decomposition) -> Decomposition:
+    """Decomposition of a pair of reports, one of each randomizer, shuffled as one: the components multiply.
+
+    `difference` is `(a - b)` of the product without the cancellation of two large terms.
+    Source: Su, Cheng, Wang, Theorem 9.
+
+    Raises:
+        InvalidParameter: more components than can be summed over.
+    """
+    if first.a.size * second.a.size > _MAXIMUM_PRODUCTS:
+        raise _too_many(first.a.size * second.a.size)
+    sums = np.multiply.outer(first.a + first.b, second.difference)
+    difference = (np.multiply.outer(first.difference, second.a + second.b) + sums) / 2
+    a, b, c = (np.multiply.outer(getattr(first, x), getattr(second, x)).ravel() for x in "abc")
+    return _merged(a, b, c, difference.ravel())
+
+
+def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decomposition:
+    """Decomposition of a user who runs part i with probability `weights[i]`, visibly: the components side by
+    side.
+
+    Source: Su, Cheng, Wang, Theorem 11.
+
+    Raises:
+        InvalidParameter: more components than can be summed over.
+    """
+    columns = (
+        np.concatenate([weight * getattr(part, name) for weight, part in zip(weights, parts, strict=True)])
+        for name in ("a", "b", "c", "difference")
+    )
+    return _merged(*columns)
 
 
 def with_silence(part: Decomposition, participation: float) -> Decomposition:
@@ -119,4 +149,40 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
         np.append(participation * part.b, silence),
         np.append(participation * part.c, silence),
         np.append(participation * part.difference, 0.0),
+    )
+
+
+def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray) -> Decomposition:
+    empty = (a == 0) & (b == 0)  # hides nothing and reveals nothing: part of the leftover
+    a, b, c, difference = (column[~empty] for column in (a, b, c, difference))
+    bare = c == 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        keys = np.column_stack([_rounded(a / c), _rounded(b / c)])
+    keys[bare] = np.where(np.column_stack([a, b])[bare] > 0, np.inf, 0.0)
+    apart = bare & (a > 0) & (b > 0)
+    keys[apart] = np.column_stack([-a, b])[apart]  # unhidden under both inputs: never joined
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))[group.ravel()]  # groups in the order of their first component
+    if first.size > _MAXIMUM_COMPONENTS:
+        raise _too_many(first.size)
+    sums = (np.bincount(place, weights=column) for column in (a, b, c, difference))
+    return Decomposition(*(np.asarray(column, dtype=np.float64) for column in sums))
+
+
+def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray]:
+    """Rounded ratios `a / c` and `b / c`, infinite where nobody hides what is there."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [np.where(x > 0, _rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
+    return ratios[0], ratios[1]
+
+
+def _rounded(values: FloatArray) -> FloatArray:
+    """Values to 46 binary digits."""
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(mantissa * _DIGITS) / _DIGITS, exponent), dtype=np.float64)
+
+
+def _too_many(count: int) -> InvalidParameter:
+    return InvalidParameter(
+        "randomizer", f"{count} components", f"parts that make at most {_MAXIMUM_COMPONENTS} different ones"
     )

@@ -11,10 +11,8 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
-from accounting.blanket_sum import ProfileBounds, blanket_profile, chernoff_log_profile
+from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.decomposition import with_silence
-from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.errors import InvalidParameter
 from accounting.notation import parse_randomizer
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
@@ -77,30 +75,40 @@ class ShuffledRound:
                 )
         put(self, "delta0", checks.share("delta0", self.delta0, zero=True))
         self._choose_analysis()
-        if self.honest_reports < 1:
-            expected = f"a share of the {self.reports} reports that leaves at least one honest"
-            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        self._check_honesty()
 
     def _choose_analysis(self) -> None:
-        names = self.randomizer.analyses
-        decomposed = self.participation is not None or self.delta0 > 0
-        if isinstance(self.randomizer, Generic) and decomposed:
+        names, randomizer = self.randomizer.analyses, self.randomizer
+        if self.participation is not None and not randomizer.takes_participation:
+            expected = f"nothing for {randomizer.kind}: how many users make its noise must be certain"
+            raise InvalidParameter("participation", self.participation, expected)
+        if self.delta0 > 0 and not isinstance(randomizer, Generic):
+            expected = f"0 for {randomizer.kind}: published for generic alone"
+            raise InvalidParameter("delta0", self.delta0, expected)
+        if self.participation is not None or self.delta0 > 0:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
-            names = ("clone",)
-        elif self.delta0 > 0:
-            raise InvalidParameter(
-                "delta0", self.delta0, f"0 for {self.randomizer.kind}, which is purely epsilon0-LDP"
-            )
+            names = tuple(name for name in names if name != "tight")
         object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
         if self.analysis not in names:
             raise InvalidParameter(
-                "analysis", self.analysis, f"one of {', '.join(names)} for {self.randomizer.kind} here"
+                "analysis", self.analysis, f"one of {', '.join(names)} for {randomizer.kind} here"
             )
+
+    def _check_honesty(self) -> None:
+        least = self.randomizer.minimum_honest
+        if least == 0 and self.honest_fraction < 1:
+            expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        if self.honest_reports < least:
+            count = "one" if least == 1 else str(least)
+            expected = f"a share of the {self.reports} reports that leaves at least {count} honest"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
 
     @property
     def slack(self) -> float:
-        """Total variation distance to a purely private round: `n delta0 (1 + exp(-epsilon0)/2)`.
+        """Total variation distance of the round to one that its profile bounds; for `generic` with delta0 it
+        is `n delta0 (1 + exp(-epsilon0)/2)`.
 
         With sampling n is the expected number of honest reports, since the distance is linear in n.
         Source: Feldman, McMillan, Talwar, Theorem 3.8.
@@ -108,7 +116,7 @@ class ShuffledRound:
         honest = float(self.honest_reports)
         if self.sampled_from is not None:
             honest = self.reports * honest_share(self.honest_fraction, self.sampled_from) / self.sampled_from
-        return honest * self.delta0 * (1 + math.exp(-self.randomizer.epsilon0) / 2)
+        return self.randomizer.slack(honest, self.delta0)
 
     @property
     def honest_reports(self) -> int:
@@ -161,25 +169,16 @@ class RoundProfile:
     """
 
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
-        self._analysis = shuffled.randomizer.analysis(str(shuffled.analysis))
-        self._smoothing = smoothing
-        decomposition = self._analysis.decomposition
-        if shuffled.participation is not None:
-            decomposition = with_silence(decomposition, shuffled.participation)
-        decomposition = decomposition.merged()
-        self._directions = [decomposition]
-        if not decomposition.is_symmetric():
-            self._directions.append(decomposition.swapped())
         self._terms = _sampling_terms(shuffled, group_width=10 * smoothing**2)
-        self._outcomes: dict[tuple[int, int], Outcomes | None] = {}
-        most = max(term.upper_rate for term in self._terms)
-        self.largest_loss = math.log1p(most * math.expm1(min(self._analysis.largest_loss, 700.0)))
-        if most < 1:
-            self.largest_loss *= 1 + 8 * UNIT_ROUND_OFF
-        if math.isinf(self._analysis.largest_loss):
-            self.largest_loss = math.inf
+        self._base = shuffled.randomizer.profile(
+            str(shuffled.analysis),
+            participation=1.0 if shuffled.participation is None else shuffled.participation,
+            smoothing=smoothing,
+            outcomes=_OUTCOMES // len(self._terms),
+        )
+        self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
-        self.end = self._flat_loss() if self.infinity > NEGLIGIBLE_DELTA else self._negligible_loss()
+        self.end = self._last_loss()
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
@@ -188,17 +187,16 @@ class RoundProfile:
     def _mixture(self, terms: list[_SamplingTerm], excess: FloatArray) -> ProfileBounds:
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         for term in terms:
-            above = self._base(term.fewest, excess / term.upper_rate)
+            above = self._base.bounds(term.fewest, excess / term.upper_rate)
             below = above
             if (term.fewest, term.upper_rate) != (term.most, term.lower_rate):
-                below = self._base(term.most, excess / term.lower_rate)
+                below = self._base.bounds(term.most, excess / term.lower_rate)
             upper += term.weight * term.upper_rate * above.upper
             lower += term.weight * term.lower_rate * below.lower
         # Weights of a mixture are products of many ratios, and leave out a negligible mass.
         room = 1e-14 if len(self._terms) == 1 else 1e-9
         left_out = 0.0 if len(self._terms) == 1 else NEGLIGIBLE_DELTA
-        scale = self._analysis.weight
-        return ProfileBounds(upper * scale * (1 + room) + left_out, lower * scale * (1 - room))
+        return ProfileBounds(upper * (1 + room) + left_out, lower * (1 - room))
 
     @property
     def is_simple(self) -> bool:
@@ -208,8 +206,7 @@ class RoundProfile:
     @property
     def is_enumerated(self) -> bool:
         """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
-        directions = range(len(self._directions))
-        return self.is_simple and all(self._listed(i, self._terms[0].fewest) is not None for i in directions)
+        return self.is_simple and self._base.is_listed(self._terms[0].fewest)
 
     def outline(self, excess: FloatArray) -> ProfileBounds:
         """Wider bounds, cheap for mixtures too: from the terms that weigh most, the others counted as 0 and
@@ -220,41 +217,22 @@ class RoundProfile:
         rest = math.fsum(term.weight for term in terms[_OUTLINE_TERMS:])
         return ProfileBounds(bounds.upper + rest, bounds.lower)
 
-    def _base(self, reports: int, excess: FloatArray) -> ProfileBounds:
-        """The profile without sampling and weight, over both directions."""
-        inside = excess < math.expm1(min(self._analysis.largest_loss, 700.0))
-        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        if np.any(inside):
-            bounds = [self._one_direction(i, reports, excess[inside]) for i in range(len(self._directions))]
-            upper[inside] = np.max([bound.upper for bound in bounds], axis=0)
-            lower[inside] = np.max([bound.lower for bound in bounds], axis=0)
-        return ProfileBounds(upper, lower)
-
-    def _one_direction(self, direction: int, reports: int, excess: FloatArray) -> ProfileBounds:
-        outcomes = self._listed(direction, reports)
-        if outcomes is not None:
-            return outcomes.profile(excess)
-        return blanket_profile(self._directions[direction], reports, excess, smoothing=self._smoothing)
-
-    def _listed(self, direction: int, reports: int) -> Outcomes | None:
-        """The outcomes of so many reports, None when there are too many; remembered."""
-        key = (direction, reports)
-        if key not in self._outcomes:
-            limit = _OUTCOMES // len(self._terms)
-            self._outcomes[key] = enumerate_outcomes(self._directions[direction], reports, limit=limit)
-        return self._outcomes[key]
+    def _sampled_loss(self, loss: float) -> float:
+        """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
+        most = max(term.upper_rate for term in self._terms)
+        if most >= 1 or math.isinf(loss):
+            return loss
+        return math.log1p(most * math.expm1(min(loss, 700.0))) * (1 + 8 * UNIT_ROUND_OFF)
 
     def _infinite_loss(self) -> float:
-        """Mass of outcomes that are impossible under the other input: only components without `b`, all others
-        avoided."""
-        masses = self._directions[0]
-        impossible = self._analysis.weight * float(masses.a[masses.b == 0].sum())
-        avoided = math.log1p(-min(float(masses.c[masses.b > 0].sum()), 1 - 1e-16))
-        terms = [
-            t.weight * t.lower_rate * math.exp((t.most - 1) * avoided) * (1 - 1e-15 * t.most)
-            for t in self._terms
-        ]
-        return max(impossible * math.fsum(terms) * (1 - 1e-9), 0.0)
+        """Lower bound on the mass of outcomes that are impossible under the other input."""
+        terms = [one.weight * one.lower_rate * self._base.infinity(one.most) for one in self._terms]
+        return max(math.fsum(terms) * (1 - 1e-9), 0.0)
+
+    def _last_loss(self) -> float:
+        if self._base.last_loss is not None:
+            return min(self._sampled_loss(self._base.last_loss), _LARGEST_RESOLVED_LOSS)
+        return self._flat_loss() if self.infinity > NEGLIGIBLE_DELTA else self._negligible_loss()
 
     def _flat_loss(self) -> float:
         """Loss beyond which hardly more than the mass at infinity is left."""
@@ -272,8 +250,7 @@ class RoundProfile:
         for _ in range(2):
             losses = np.geomspace(low, high, _SEARCH_POINTS)
             excess = np.expm1(losses) / rate
-            crude = np.max([chernoff_log_profile(one, fewest, excess) for one in self._directions], axis=0)
-            small = np.flatnonzero(crude < math.log(NEGLIGIBLE_DELTA))
+            small = np.flatnonzero(self._base.crude_log(fewest, excess) < math.log(NEGLIGIBLE_DELTA))
             if small.size == 0:
                 return limit
             low, high = float(losses[max(small[0] - 1, 0)]), float(losses[small[0]])

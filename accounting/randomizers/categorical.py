@@ -1,99 +1,24 @@
-"""Local randomizers: what every device runs on its own value before it reports.
-
-A randomizer here is its parameters and its decomposition (see `decomposition.py`); `e` stands for
-`exp(epsilon0)`.
-"""
+"""Randomizers of categories: k-ary randomized response and the frequency oracles; `e` stands for
+`exp(epsilon0)`."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from accounting import checks
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
+from accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
 
 _MAXIMUM_CATEGORIES = 10**12
 
 
-class Analysis(NamedTuple):
-    """How a round of a randomizer is bounded.
-
-    The hockey-stick divergence at order `1 + excess >= 1` is at most `weight` times that of the blanket pair
-    of `decomposition`, and exactly 0 at losses of `largest_loss` and beyond.
-    """
-
-    decomposition: Decomposition
-    weight: float
-    largest_loss: float
-
-
 @dataclass(frozen=True, kw_only=True)
-class LocalRandomizer(ABC):
-    """A local randomizer with pure local privacy `epsilon0`.
-
-    Subclasses are frozen values; their constructors raise `InvalidParameter`.
-    """
-
-    kind: ClassVar[str]
-    analyses: ClassVar[tuple[str, ...]] = ("blanket",)  # the default one first
-
-    epsilon0: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon0", checks.local_epsilon(self.epsilon0))
-
-    @abstractmethod
-    def analysis(self, name: str) -> Analysis:
-        """The bound called `name`, one of `analyses`."""
-
-    def to_mapping(self) -> dict[str, object]:
-        """The JSON form: `kind` and the parameters that were given."""
-        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"kind": self.kind, **{name: value for name, value in parameters.items() if value is not None}}
-
-    def describe(self) -> str:
-        """The call that writes this randomizer, such as `krr(epsilon0=1.0, k=10)`."""
-        parameters = {name: value for name, value in self.to_mapping().items() if name != "kind"}
-        return f"{self.kind}({', '.join(f'{name}={_plain(value)}' for name, value in parameters.items())})"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return repr(value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generic(LocalRandomizer):
-    """Any epsilon0-LDP randomizer, the same on every device.
-
-    Analyses: `clone` is the published pair (Feldman, McMillan, Talwar, Theorem 3.2); `tight` the smallest
-    bound that decompositions can give for all of them (docs/theory.md, Lemma 1), valid up to the loss
-    epsilon0, where delta is 0.
-    """
-
-    kind = "generic"
-    analyses = ("tight", "clone")
-
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        e = math.exp(self.epsilon0)
-        hidden = 1 / (1 + e) if name == "tight" else 1 / (2 * e)
-        ends = np.array([e, 1.0]) / (1 + e)
-        gap = math.tanh(self.epsilon0 / 2)
-        masses = Decomposition(ends, ends[::-1], np.full(2, hidden), np.array([gap, -gap]))
-        return Analysis(masses, 1.0, self.epsilon0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KaryRandomizedResponse(LocalRandomizer):
+class KaryRandomizedResponse(DecomposedRandomizer):
     """k-ary randomized response: the true value with probability `e / (e + k - 1)`, any other with `1 / (e +
     k - 1)`.
 
@@ -103,9 +28,13 @@ class KaryRandomizedResponse(LocalRandomizer):
     """
 
     kind = "krr"
-    analyses = ("blanket", "strong-adversary")
 
     k: int
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("blanket", "strong-adversary")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,15 +47,20 @@ class KaryRandomizedResponse(LocalRandomizer):
         if name == "strong-adversary":
             shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
             ends = np.array([1.0, 0.0])
-            return Analysis(Decomposition(ends, ends[::-1], np.full(2, p)), shown, math.inf)
+            masses = Decomposition(ends, ends[::-1], np.full(2, p))
+            return Analysis((Bracket.exact(masses),), shown, math.inf)
         others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p
         a, c = np.array([e * p, p, others]), np.array([p, p, others])
         masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]))
-        return Analysis(masses, 1.0, self.epsilon0)
+        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        return Components(self.analysis("blanket").brackets, ())
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FiveComponents(LocalRandomizer):
+class _FiveComponents(DecomposedRandomizer):
     """Frequency oracles whose outputs fall into the components `e/1`, `1/e`, `e/e`, `1/1` and a leftover.
 
     `domain` is the number of categories, None the limit of many, which dominates every finite number.
@@ -151,7 +85,11 @@ class _FiveComponents(LocalRandomizer):
         p, q, r = self._masses()
         a, gap = np.array([e * p, p, e * q, r]), math.expm1(self.epsilon0) * p
         masses = Decomposition(a, a[[1, 0, 2, 3]], np.array([p, p, q, r]), np.array([gap, -gap, 0.0, 0.0]))
-        return Analysis(masses, 1.0, self.epsilon0)
+        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        return Components(self.analysis("blanket").brackets, ())
 
 
 def _vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
@@ -219,16 +157,3 @@ class HadamardResponse(_FiveComponents):
         p = 1 / (2 * (e + 1))
         rare = 0.0 if self.domain is None else 2 / (self.domain * (e + 1))
         return p, p - rare, p + e * rare
-
-
-RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
-    randomizer.kind: randomizer
-    for randomizer in (
-        Generic,
-        KaryRandomizedResponse,
-        BinaryLocalHash,
-        Rappor,
-        OptimizedUnaryEncoding,
-        HadamardResponse,
-    )
-}

@@ -1,0 +1,139 @@
+"""Profiles of shuffled reports before sampling: what a round of so many honest users reveals, by whatever
+argument bounds it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from accounting.blanket_sum import ProfileBounds, blanket_profile, chernoff_log_profile
+from accounting.contour import FloatArray
+from accounting.decomposition import Decomposition
+from accounting.enumeration import Outcomes, enumerate_outcomes
+
+
+class MechanismProfile(ABC):
+    """The privacy profile of the shuffled reports of a number of honest users.
+
+    Attributes:
+        largest_loss: privacy loss beyond which the profile is exactly 0; may be infinite.
+        last_loss: privacy loss beyond which the profile is exactly flat, None where that is not known.
+
+    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order at
+    least 1, and the profile falls as honest users are added.
+    """
+
+    largest_loss: float
+    last_loss: float | None = None
+
+    @abstractmethod
+    def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+
+    @abstractmethod
+    def infinity(self, honest: int) -> float:
+        """A lower bound on the mass at infinite loss."""
+
+    @abstractmethod
+    def is_listed(self, honest: int) -> bool:
+        """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
+
+    def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
+        """Logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
+        with np.errstate(divide="ignore"):
+            logarithm: FloatArray = np.log(self.bounds(honest, excess).upper)
+        return logarithm
+
+
+class BlanketProfile(MechanismProfile):
+    """The largest profile of several blanket pairs, in both directions.
+
+    Args:
+        above: one decomposition for each pair of inputs that may be the worst.
+        below: the same pairs' decompositions for lower bounds; None when `above` is exact.
+        weight: factor of the divergences.
+        largest_loss: loss beyond which the profile is exactly 0.
+        room: relative room that bounds make for the rounding of the masses.
+        smoothing: width of the quadrature's smoothing; see `blanket_profile`.
+        outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
+    """
+
+    def __init__(
+        self,
+        *,
+        above: Sequence[Decomposition],
+        below: Sequence[Decomposition] | None,
+        weight: float,
+        largest_loss: float,
+        room: float,
+        smoothing: float,
+        outcomes: int,
+    ) -> None:
+        self.largest_loss = largest_loss
+        self._weight = weight
+        self._room = room
+        self._smoothing = smoothing
+        self._limit = outcomes
+        self._above = _directions(above)
+        self._below = self._above if below is None else _directions(below)
+        self._outcomes: dict[tuple[int, int], Outcomes | None] = {}
+
+    def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.bounds`."""
+        inside = excess < math.expm1(min(self.largest_loss, 700.0))
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        if np.any(inside):
+            found = [self._direction(one, honest, excess[inside]) for one in self._above]
+            under = found
+            if self._below is not self._above:
+                under = [self._direction(one, honest, excess[inside]) for one in self._below]
+            upper[inside] = np.max([one.upper for one in found], axis=0)
+            lower[inside] = np.max([one.lower for one in under], axis=0)
+        scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
+        return ProfileBounds(upper * scale_upper, lower * scale_lower)
+
+    def infinity(self, honest: int) -> float:
+        """Mass of outcomes that are impossible under the other input: only components without `b`, all others
+        avoided."""
+        return max(self._impossible(one, honest) for one in self._below)
+
+    def is_listed(self, honest: int) -> bool:
+        """See `MechanismProfile.is_listed`."""
+        directions = {id(one): one for one in (*self._above, *self._below)}.values()
+        return all(self._listed(one, honest) is not None for one in directions)
+
+    def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
+        """See `MechanismProfile.crude_log`."""
+        crude: FloatArray = np.max([chernoff_log_profile(one, honest, excess) for one in self._above], axis=0)
+        return crude
+
+    def _impossible(self, masses: Decomposition, honest: int) -> float:
+        impossible = self._weight * float(masses.a[masses.b == 0].sum())
+        avoided = math.log1p(-min(float(masses.c[masses.b > 0].sum()), 1 - 1e-16))
+        return impossible * math.exp((honest - 1) * avoided) * (1 - 1e-15 * honest) * (1 - self._room)
+
+    def _direction(self, masses: Decomposition, honest: int, excess: FloatArray) -> ProfileBounds:
+        outcomes = self._listed(masses, honest)
+        if outcomes is not None:
+            return outcomes.profile(excess)
+        return blanket_profile(masses, honest, excess, smoothing=self._smoothing)
+
+    def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
+        """The outcomes of so many reports, None when there are too many; remembered."""
+        key = (id(masses), honest)
+        if key not in self._outcomes:
+            self._outcomes[key] = enumerate_outcomes(masses, honest, limit=self._limit)
+        return self._outcomes[key]
+
+
+def _directions(pairs: Sequence[Decomposition]) -> list[Decomposition]:
+    """The pairs in both directions, each profile once."""
+    seen: dict[object, Decomposition] = {}
+    for pair in pairs:
+        merged = pair.merged()
+        for one in (merged, merged.swapped()):
+            seen.setdefault(one.signature(), one)
+    return list(seen.values())

@@ -1,0 +1,171 @@
+"""What every local randomizer answers: its local privacy, how its rounds are bounded, how it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from accounting import checks
+from accounting.decomposition import Decomposition, with_silence
+from accounting.errors import InvalidParameter
+from accounting.mechanism_profile import BlanketProfile, MechanismProfile
+
+#: Relative room in a divergence for masses that are rounded a few times, and for joined components that
+#: differ by rounding: 10^6 times what it takes for up to 10^12 reports and delta down to 1e-46.
+ROOM = 1e-6
+
+
+class Bracket(NamedTuple):
+    """Decompositions whose divergences lie above and below that of one pair of inputs; one and the same where
+    the components are finitely many."""
+
+    above: Decomposition
+    below: Decomposition
+
+    @classmethod
+    def exact(cls, masses: Decomposition) -> Bracket:
+        """The bracket of a pair that has finitely many components."""
+        return cls(masses, masses)
+
+
+class Components(NamedTuple):
+    """What a randomizer contributes where it is one part of a larger one.
+
+    Attributes:
+        unequal: one bracket for each pair of different inputs that may be the worst, in either order unless
+            exchanging `a` and `b` only renames components.
+        equal: one for each input that both datasets share; empty when, whatever the other parts are, a pair
+            of different inputs is at least as bad (docs/theory.md, "Equal parts").
+    """
+
+    unequal: tuple[Bracket, ...]
+    equal: tuple[Bracket, ...]
+
+
+class Analysis(NamedTuple):
+    """How a round of a randomizer is bounded.
+
+    The hockey-stick divergence at order `1 + excess >= 1` is at most `weight` times the largest, over the
+    brackets and both directions, of their blanket pairs', and exactly 0 at losses of `largest_loss` and
+    beyond. `room` is what the rounding of the masses, or joining components that differ by it only, may
+    change in a divergence, relative to it.
+    """
+
+    brackets: tuple[Bracket, ...]
+    weight: float
+    largest_loss: float
+    room: float = 0.0
+
+    @property
+    def decomposition(self) -> Decomposition:
+        """The first pair's masses: the only ones of the randomizers whose pairs of inputs are all alike."""
+        return self.brackets[0].above
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRandomizer(ABC):
+    """A local randomizer with pure local privacy `epsilon0`, infinite where a single report hides nothing.
+
+    Subclasses are frozen values; their constructors raise `InvalidParameter`.
+    """
+
+    kind: ClassVar[str]
+    #: Users who must run it as told before it promises anything.
+    minimum_honest: ClassVar[int] = 1
+    #: Whether its bounds hold when each user reports by a secret coin.
+    takes_participation: ClassVar[bool] = True
+
+    epsilon0: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon0", checks.local_epsilon(self.epsilon0))
+
+    @property
+    @abstractmethod
+    def analyses(self) -> tuple[str, ...]:
+        """Names of the bounds, the default one first."""
+
+    @abstractmethod
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """The profile of a round before sampling, by the bound called `analysis`.
+
+        Args:
+            analysis: one of `analyses`.
+            participation: probability with which each user reports; 1 means certainly.
+            smoothing: width of a quadrature's smoothing; see `blanket_profile`.
+            outcomes: number of outcomes that may be listed.
+        """
+
+    def analysis(self, name: str) -> Analysis:
+        """The decompositions behind the bound called `name`.
+
+        Raises:
+            InvalidParameter: the randomizer is bounded otherwise than by decompositions.
+        """
+        expected = f"nothing that asks for a decomposition: {self.kind} is bounded by its pair"
+        raise InvalidParameter("analysis", name, expected)
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """Total variation distance of a round of `honest` reports to one that the profile bounds."""
+        return honest * delta0 * (1 + math.exp(-self.epsilon0) / 2)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form: `kind` and the parameters that were given."""
+        names = [field.name for field in dataclasses.fields(self) if field.init]
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {"kind": self.kind, **given}
+
+    def describe(self) -> str:
+        """The call that writes this randomizer, such as `krr(epsilon0=1.0, k=10)`."""
+        parameters = {name: value for name, value in self.to_mapping().items() if name != "kind"}
+        return f"{self.kind}({', '.join(f'{name}={plain(value)}' for name, value in parameters.items())})"
+
+
+class DecomposedRandomizer(LocalRandomizer):
+    """A randomizer that is bounded by decompositions: everything but noise that users make together."""
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("blanket",)
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether nothing but its local privacy is known of it, or of any part of it."""
+        return False
+
+    @abstractmethod
+    def analysis(self, name: str) -> Analysis:
+        """The bound called `name`, one of `analyses`."""
+
+    @abstractmethod
+    def components(self) -> Components:
+        """What this randomizer contributes as a part of a larger one."""
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        bound = self.analysis(analysis)
+        exact = all(one.below is one.above for one in bound.brackets)
+        return BlanketProfile(
+            above=[with_silence(one.above, participation) for one in bound.brackets],
+            below=None if exact else [with_silence(one.below, participation) for one in bound.brackets],
+            weight=bound.weight,
+            largest_loss=bound.largest_loss,
+            room=bound.room,
+            smoothing=smoothing,
+            outcomes=outcomes,
+        )
+
+
+def plain(value: object) -> str:
+    """How a parameter is written: whole floats without a point, everything else so that it is read back."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)

@@ -1,0 +1,202 @@
+"""Randomizers made of others: several reports shuffled as one, or one of several randomizers by chance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import reduce
+
+from accounting import checks
+from accounting.decomposition import Decomposition, mixture, product
+from accounting.errors import InvalidParameter
+from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer, plain
+from accounting.randomizers.generic import Generic
+
+_MAXIMUM_PARTS = 16
+_MAXIMUM_PAIRS = 1024
+_WEIGHT_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Composite(DecomposedRandomizer):
+    """A randomizer made of parts.
+
+    Analyses: `blanket` combines the parts' decompositions, of generic parts the published pair (`clone`);
+    `tight`, where a part is generic, takes the whole as one generic randomizer of its local privacy. Tight
+    pairs are never combined: they are bounds, not decompositions.
+    """
+
+    epsilon0: float = field(init=False, compare=False)
+
+    @property
+    @abstractmethod
+    def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
+        """The parts."""
+
+    @property
+    def is_generic(self) -> bool:
+        """See `DecomposedRandomizer.is_generic`."""
+        return all(part.is_generic for part in self.randomizers)
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        tight = ("tight",) if self.epsilon0 <= checks.MAXIMUM_EPSILON0 else ()
+        if self.is_generic:
+            return (*tight, "clone")
+        return ("blanket", *tight) if _knows_generic(self) else ("blanket",)
+
+    def analysis(self, name: str) -> Analysis:
+        """See `LocalRandomizer.analysis`."""
+        if name == "tight":
+            return Generic(epsilon0=self.epsilon0).analysis("tight")
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`.
+
+        The datasets may differ in any parts but none: each part stands for two inputs or, where that is not
+        known to reveal less, for one that both share.
+        """
+        parts = [part.components() for part in self.randomizers]
+        ways = math.prod(len(part.unequal) + len(part.equal) for part in parts)
+        if ways > _MAXIMUM_PAIRS:
+            raise InvalidParameter(self.kind, f"{ways} pairs of inputs", f"parts of at most {_MAXIMUM_PAIRS}")
+        choices = [
+            [(one, False) for one in part.unequal] + [(one, True) for one in part.equal] for part in parts
+        ]
+        unequal: dict[object, Bracket] = {}
+        equal: dict[object, Bracket] = {}
+        for choice in itertools.product(*choices):
+            combined = self._bracket([one for one, _ in choice])
+            kept = equal if all(shared for _, shared in choice) else unequal
+            kept.setdefault(combined.above.signature(), combined)
+        return Components(tuple(unequal.values()), tuple(equal.values()))
+
+    def _bracket(self, parts: Sequence[Bracket]) -> Bracket:
+        above = self._combined([part.above for part in parts])
+        if all(part.below is part.above for part in parts):
+            return Bracket.exact(above)
+        return Bracket(above, self._combined([part.below for part in parts]))
+
+    @abstractmethod
+    def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
+        """The decomposition of the whole from those of its parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(_Composite):
+    """One report of each part, all sent together and shuffled as one.
+
+    The parts may look at different data of the user, and neighbours may differ in all of it. `epsilon0` is
+    the parts' sum.
+
+    Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
+    Source: Su, Cheng, Wang, Theorem 9; the worst pairs: docs/theory.md, "Equal parts".
+    """
+
+    kind = "joint"
+
+    parts: tuple[DecomposedRandomizer, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _checked("parts", self.parts))
+        object.__setattr__(self, "epsilon0", _sum_upper([part.epsilon0 for part in self.parts]))
+        self.components()
+
+    @property
+    def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
+        """The parts."""
+        return self.parts
+
+    def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
+        return reduce(product, parts)
+
+    def to_mapping(self) -> dict[str, object]:
+        """See `LocalRandomizer.to_mapping`."""
+        return {"kind": self.kind, "parts": [part.to_mapping() for part in self.parts]}
+
+    def describe(self) -> str:
+        """See `LocalRandomizer.describe`."""
+        return f"joint({', '.join(part.describe() for part in self.parts)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(_Composite):
+    """One of several parts, part i with probability `weights[i]`, and the report says which.
+
+    Which part runs must not depend on the user's data. Weights sum to 1 within 1e-12; the device draws in
+    proportion to them. `epsilon0` is the largest of the parts'.
+
+    Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
+    Source: Su, Cheng, Wang, Theorem 11; the worst pairs: docs/theory.md, "Equal parts".
+    """
+
+    kind = "parallel"
+
+    weights: tuple[float, ...]
+    parts: tuple[DecomposedRandomizer, ...]
+
+    def __post_init__(self) -> None:
+        parts = _checked("parts", self.parts)
+        if len(self.weights) != len(parts):
+            raise InvalidParameter("weights", self.weights, f"{len(parts)} weights, one for each part")
+        weights = tuple(checks.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
+        if abs(math.fsum(weights) - 1) > _WEIGHT_TOLERANCE:
+            raise InvalidParameter("weights", math.fsum(weights), "weights that sum to 1")
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "epsilon0", max(part.epsilon0 for part in parts))
+        self.components()
+
+    @property
+    def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
+        """The parts."""
+        return self.parts
+
+    def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
+        total = sum(Fraction(weight) for weight in self.weights)
+        return mixture([float(Fraction(weight) / total) for weight in self.weights], parts)
+
+    def to_mapping(self) -> dict[str, object]:
+        """See `LocalRandomizer.to_mapping`."""
+        parts = [
+            {"weight": weight, "randomizer": part.to_mapping()}
+            for weight, part in zip(self.weights, self.parts, strict=True)
+        ]
+        return {"kind": self.kind, "parts": parts}
+
+    def describe(self) -> str:
+        """See `LocalRandomizer.describe`."""
+        pairs = zip(self.weights, self.parts, strict=True)
+        return f"parallel({', '.join(f'({plain(weight)}, {part.describe()})' for weight, part in pairs)})"
+
+
+def _checked(field_name: str, parts: object) -> tuple[DecomposedRandomizer, ...]:
+    expected = f"2 to {_MAXIMUM_PARTS} randomizers that act on one user's report alone"
+    if not isinstance(parts, list | tuple) or not 2 <= len(parts) <= _MAXIMUM_PARTS:
+        raise InvalidParameter(field_name, parts, expected)
+    for place, part in enumerate(parts):
+        if not isinstance(part, DecomposedRandomizer):
+            raise InvalidParameter(f"{field_name}[{place}]", getattr(part, "kind", part), expected)
+    return tuple(parts)
+
+
+def _knows_generic(randomizer: DecomposedRandomizer) -> bool:
+    """Whether the randomizer or any part of it is generic."""
+    if isinstance(randomizer, _Composite):
+        return any(_knows_generic(part) for part in randomizer.randomizers)
+    return randomizer.is_generic
+
+
+def _sum_upper(values: Sequence[float]) -> float:
+    """The smallest float that is at least the sum."""
+    if any(math.isinf(value) for value in values):
+        return math.inf
+    total = sum((Fraction(value) for value in values), Fraction(0))
+    rounded = float(total)
+    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)

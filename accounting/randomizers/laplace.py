@@ -1,0 +1,67 @@
+"""The Laplace mechanism on one bit: a continuum of components, put on a grid from above and from below."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.contour import FloatArray
+from accounting.decomposition import Decomposition
+from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+
+# Cells of the continuum on either side: they widen the bounds of epsilon by about 1e-4, relative.
+_CELLS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(DecomposedRandomizer):
+    """A bit in {0, 1} with Laplace noise of scale `1 / epsilon0` added to it, reported in full precision.
+
+    On [0, 1] the worst pair of inputs is unknown: account it as `generic(epsilon0=...)`.
+
+    Source: Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace noise on a grid".
+    """
+
+    kind = "laplace"
+
+    def analysis(self, name: str) -> Analysis:
+        """See `LocalRandomizer.analysis`."""
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`.
+
+        A report y below 1/2 has the ratios `a : b : c = exp(t) : 1 : 1`, with `t = epsilon0 (1 - 2y)` from 0
+        to epsilon0 and `c` of density `exp(-(epsilon0 + t)/2) / 4`; all `y <= 0` have `t = epsilon0`. Reports
+        above 1/2 mirror them. In each cell of t the mass goes to the two ends with the mean of `exp(t)` kept
+        (above), or to that mean (below).
+        """
+        t, width = _grid(self.epsilon0)
+        inner = 0.5 * np.exp(-(self.epsilon0 + t[:-1]) / 2) * np.expm1(width / 2)
+        outermost = 0.5 * math.exp(-self.epsilon0)
+        ends = np.zeros_like(t)
+        ends[0] = outermost
+        # The mean of exp(t) in a cell is exp((t_upper + t_lower)/2).
+        near = 1 / (np.exp(width / 2) + 1)
+        ends[:-1] += inner * near
+        ends[1:] += inner * (1 - near)
+        middles = np.concatenate([[t[0]], (t[:-1] + t[1:]) / 2])
+        above, below = _mirrored(t, ends), _mirrored(middles, np.concatenate([[outermost], inner]))
+        return Components((Bracket(above, below),), ())
+
+
+def _grid(epsilon0: float) -> tuple[FloatArray, FloatArray]:
+    """Ends of the cells of t, from epsilon0 down to 0, finest at the top, and the cells' widths."""
+    share = -math.expm1(-epsilon0 / 2)
+    fall = -2 * np.log1p(-share * np.arange(_CELLS + 1) / _CELLS)
+    fall[-1] = epsilon0
+    return epsilon0 - fall, np.diff(fall)
+
+
+def _mirrored(t: FloatArray, c: FloatArray) -> Decomposition:
+    """Components of ratios `exp(t) : 1 : 1` with masses c, and the same for the other input."""
+    a, b = np.concatenate([c * np.exp(t), c]), np.concatenate([c, c * np.exp(t)])
+    gap = c * np.expm1(t)
+    return Decomposition(a, b, np.concatenate([c, c]), np.concatenate([gap, -gap])).merged()

@@ -1,0 +1,112 @@
+"""A randomizer given by its table of probabilities, bounded by its own optimal decomposition."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from accounting import checks
+from accounting.contour import FloatArray
+from accounting.decomposition import Decomposition
+from accounting.errors import InvalidParameter
+from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+
+_MAXIMUM_ROWS = 64
+_MAXIMUM_COLUMNS = 1024
+_MAXIMUM_PAIRS = 1024
+# A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
+_SUM_TOLERANCE = 1e-12
+_SMALLEST = 1e-50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(DecomposedRandomizer):
+    """Any randomizer of few inputs and outputs: `rows[x][y]` is the probability of output y under input x.
+
+    A row must sum to 1 within 1e-12; what the device draws from is the row divided by its sum. Entries are 0
+    or at least 1e-50. Where an output is possible under some inputs only, `epsilon0` is infinite.
+
+    Guarantee: the bound is the largest over all pairs of inputs, each with what every other user certainly
+    hides, `c(y) = min over x of rows[x][y]`: the largest decomposition there is.
+    Source: Su, Cheng, Wang, Theorems 4 and 13.
+    """
+
+    kind = "table"
+
+    rows: tuple[tuple[float, ...], ...]
+    epsilon0: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", _checked(self.rows))
+        object.__setattr__(self, "epsilon0", _largest_ratio(self._masses()))
+        pairs = len(self.components().unequal)
+        if pairs > _MAXIMUM_PAIRS:
+            raise InvalidParameter("rows", f"{pairs} pairs of inputs", f"at most {_MAXIMUM_PAIRS}")
+
+    def analysis(self, name: str) -> Analysis:
+        """See `LocalRandomizer.analysis`."""
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        masses = self._masses()
+        hidden = masses.min(axis=0)
+        unequal = _different(Decomposition(a, b, hidden) for a, b in itertools.permutations(masses, 2))
+        return Components(unequal, _different(Decomposition(row, row, hidden) for row in masses))
+
+    def _masses(self) -> FloatArray:
+        """The probabilities, each row divided by its exact sum, shape (inputs, outputs)."""
+        exact = [[Fraction(value) for value in row] for row in self.rows]
+        return np.array([[float(value / sum(row)) for value in row] for row in exact])
+
+    def to_mapping(self) -> dict[str, object]:
+        """See `LocalRandomizer.to_mapping`."""
+        return {"kind": self.kind, "rows": [list(row) for row in self.rows]}
+
+    def describe(self) -> str:
+        """See `LocalRandomizer.describe`."""
+        return f"table({[list(row) for row in self.rows]})"
+
+
+def _different(pairs: Iterable[Decomposition]) -> tuple[Bracket, ...]:
+    """Each divergence once."""
+    kinds = {pair.signature(): pair for pair in pairs}
+    return tuple(Bracket.exact(pair.merged()) for pair in kinds.values())
+
+
+def _largest_ratio(masses: FloatArray) -> float:
+    """The largest log ratio of two inputs' probabilities of an output, rounded up."""
+    possible = masses[:, masses.max(axis=0) > 0]
+    if np.any(possible == 0):
+        return math.inf
+    return float(np.log(possible.max(axis=0) / possible.min(axis=0)).max()) * (1 + 1e-14) + 1e-15
+
+
+def _checked(rows: object) -> tuple[tuple[float, ...], ...]:
+    expected = f"2 to {_MAXIMUM_ROWS} rows of as many probabilities each, 2 to {_MAXIMUM_COLUMNS}"
+    if not isinstance(rows, list | tuple) or not 2 <= len(rows) <= _MAXIMUM_ROWS:
+        raise InvalidParameter("rows", rows, expected)
+    for number, row in enumerate(rows):
+        if not isinstance(row, list | tuple) or not 2 <= len(row) <= _MAXIMUM_COLUMNS:
+            raise InvalidParameter(f"rows[{number}]", row, expected)
+        if len(row) != len(rows[0]):
+            raise InvalidParameter(
+                f"rows[{number}]", row, f"{len(rows[0])} probabilities, as in the first row"
+            )
+    return tuple(_checked_row(f"rows[{number}]", row) for number, row in enumerate(rows))
+
+
+def _checked_row(name: str, row: Sequence[object]) -> tuple[float, ...]:
+    expected = f"0 or a probability from {_SMALLEST:g} to 1"
+    values = tuple(checks.real(f"{name}[{place}]", value, expected) for place, value in enumerate(row))
+    for place, value in enumerate(values):
+        if value != 0 and not _SMALLEST <= value <= 1:
+            raise InvalidParameter(f"{name}[{place}]", value, expected)
+    if abs(math.fsum(values) - 1) > _SUM_TOLERANCE:
+        raise InvalidParameter(name, math.fsum(values), "probabilities that sum to 1")
+    return values
