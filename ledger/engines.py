@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    Text,
+    create_engine,
+    event,
+    func,
+    select,
+    type_coerce,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from ledger.errors import InvalidValue, TryAgain, Unavailable
+from ledger.errors import Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
+from ledger.tables import UtcDateTime
 
 LOCK_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 60
+MIGRATION_TIMEOUT_SECONDS = 3600
 POOL_SIZE = 8
+PING_AFTER_SECONDS = 1.0
+_LAST_USE = "shuffle_ledger_last_use"
 _WRITE_OPTION = "shuffle_ledger_write"
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
 _SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
 
 
-def connect(database_url: str) -> Engine:
+def connect(database_url: str, *, migrating: bool = False) -> Engine:
     """Return an engine for a SQLite file or a PostgreSQL database.
+
+    `migrating` allows long statements, and on SQLite suspends foreign keys, without which a table cannot be
+    made anew there: `check_foreign_keys` makes up for it.
 
     Raises:
         InvalidValue: another kind of database, or one in memory, which would forget the ledger.
+        SchemaError: a SQLite file that does not exist; only `migrating` creates one.
     """
     expected = "sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
     try:
@@ -40,16 +64,22 @@ def connect(database_url: str) -> Engine:
             raise InvalidValue(
                 field="database_url", value=shown, expected="a database file: one in memory forgets"
             )
+        if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():
+            # Opening would create it: an empty file, where somebody may take it for a ledger.
+            raise SchemaError(f"there is no ledger in {shown}: run `shuffle-ledger init`")
         engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_SECONDS}, pool_size=POOL_SIZE)
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", functools.partial(_prepare_sqlite, foreign_keys=not migrating))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
-        options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s"
-        psycopg_url = url.set(drivername="postgresql+psycopg")
-        return create_engine(
-            psycopg_url, connect_args={"options": options}, pool_size=POOL_SIZE, pool_pre_ping=True
+        statement_timeout = MIGRATION_TIMEOUT_SECONDS if migrating else STATEMENT_TIMEOUT_SECONDS
+        options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={statement_timeout}s"
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"), connect_args={"options": options}, pool_size=POOL_SIZE
         )
+        event.listen(engine, "checkin", _note_use)
+        event.listen(engine, "checkout", _ping_unused)
+        return engine
     raise InvalidValue(field="database_url", value=shown, expected=expected)
 
 
@@ -73,14 +103,62 @@ def writing(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
+@contextmanager
+def reading_once(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection for one statement, which sees one moment by itself: no round trips around it."""
+    with _translated_errors(), _for_one_statement(engine) as connection:
+        yield connection
+
+
+@contextmanager
+def writing_once(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
+    with _translated_errors(), _for_one_statement(engine, write=True) as connection:
+        yield connection
+
+
+@contextmanager
+def _for_one_statement(engine: Engine, *, write: bool = False) -> Iterator[Connection]:
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection
+        else:
+            connection.execution_options(**{_WRITE_OPTION: write})
+            with connection.begin():
+                yield connection
+
+
+def is_postgresql(engine: Engine) -> bool:
+    """Return whether one statement may do everything at once: a round trip costs something there."""
+    return engine.dialect.name == "postgresql"
+
+
+def clock(dialect_name: str) -> ColumnElement[datetime]:
+    """Return the database's clock as an expression, of a column type that reads as UTC."""
+    if dialect_name == "sqlite":
+        # Spelled as SQLAlchemy stores datetimes there; SQLite counts milliseconds.
+        now = func.strftime("%Y-%m-%d %H:%M:%f", "now", type_=Text()).concat("000")
+        return type_coerce(now, UtcDateTime())
+    # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
+    return type_coerce(func.clock_timestamp(), UtcDateTime())
+
+
 def database_time(connection: Connection) -> datetime:
     """Return the database's clock, UTC."""
-    if connection.dialect.name == "sqlite":
-        text = connection.execute(select(func.strftime("%Y-%m-%dT%H:%M:%f", "now"))).scalar_one()
-        return datetime.fromisoformat(str(text)).replace(tzinfo=UTC)
-    # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
-    moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-    return moment.astimezone(UTC)
+    moment: datetime = connection.execute(select(clock(connection.dialect.name))).scalar_one()
+    return moment
+
+
+def check_foreign_keys(connection: Connection) -> None:
+    """Raise Damaged if, on SQLite, a row refers to one that does not exist; PostgreSQL never lets it."""
+    if connection.dialect.name != "sqlite":
+        return
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if broken is not None:
+        raise Damaged(
+            f"table {broken[0]}, row {broken[1]}: it refers to a row of {broken[2]} that is missing"
+        )
 
 
 def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
@@ -91,14 +169,34 @@ def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, 
     return inserted.first() is not None
 
 
-def _prepare_sqlite(dbapi_connection: Any, _record: Any) -> None:
+def _note_use(_dbapi_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.info[_LAST_USE] = time.monotonic()
+
+
+def _ping_unused(dbapi_connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+    """Ask a connection that was idle for a while whether it still lives; the pool replaces a dead one.
+
+    Asking every time would cost a round trip for each of ours.
+    """
+    if time.monotonic() - record.info.get(_LAST_USE, math.inf) < PING_AFTER_SECONDS:
+        return
+    try:
+        before = dbapi_connection.autocommit
+        dbapi_connection.autocommit = True
+        dbapi_connection.execute("")
+        dbapi_connection.autocommit = before
+    except Exception as error:
+        raise DisconnectionError("the connection did not survive being idle") from error
+
+
+def _prepare_sqlite(dbapi_connection: Any, _record: Any, *, foreign_keys: bool) -> None:
     # None hands BEGIN to us: Python's driver would otherwise begin late, and never IMMEDIATE.
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
     cursor.close()
 
 

@@ -23,10 +23,11 @@ def initialise(database_url: str) -> str:
     Raises:
         InvalidValue: the URL is of no supported database.
         SchemaError: the database is newer than this code.
+        Damaged: a row refers to one that is missing; nothing was changed.
         TryAgain: somebody else held the database for too long; nothing was changed.
         Unavailable: the database cannot be reached or created.
     """
-    engine = engines.connect(database_url)
+    engine = engines.connect(database_url, migrating=True)
     try:
         # One transaction around reading the revision and changing the schema: who comes second waits, then
         # finds everything done. Both databases roll schema changes back.
@@ -38,6 +39,7 @@ def initialise(database_url: str) -> str:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             check_revision(connection)
+            engines.check_foreign_keys(connection)
     finally:
         engine.dispose()
     return SCHEMA_REVISION

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -125,6 +126,15 @@ rounds = Table(
     sqlite_autoincrement=True,
 )
 
+# A second list of all that was registered, kept by a trigger: a row that vanished from the first is missed.
+registrations = Table(
+    "registrations",
+    metadata,
+    Column("cohort", NAME, primary_key=True),
+    Column("round_id", NAME, primary_key=True),
+    Column("content_digest", DIGEST, nullable=False),
+)
+
 _OUTCOME = "kind IN ('admitted', 'refused')"
 _CLOSING = "kind IN ('settled', 'voided')"
 
@@ -142,9 +152,12 @@ entries = Table(
     UniqueConstraint("cohort", "sequence", "digest"),  # what a head refers to
     CheckConstraint("sequence >= 1", name="sequence"),
     CheckConstraint(
-        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed')", name="kind"
+        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen')",
+        name="kind",
     ),
-    CheckConstraint("(kind IN ('opened', 'budget_changed')) = (round_id IS NULL)", name="about_a_round"),
+    CheckConstraint(
+        "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)", name="about_a_round"
+    ),
     CheckConstraint("(kind = 'opened') = (sequence = 1)", name="opened_first"),
     CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
     Index("ix_entries_cohort_kind", "cohort", "kind"),
@@ -164,6 +177,15 @@ entries = Table(
     ),
 )
 
+COUNT_OF_KIND = {
+    "admitted": "admitted",
+    "refused": "refused",
+    "settled": "settled",
+    "voided": "voided",
+    "budget_changed": "budget_changes",
+    "frozen": "freezes",
+}
+
 # The one row per cohort that changes: writers compete for it, and only the first wins.
 heads = Table(
     "heads",
@@ -172,13 +194,19 @@ heads = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("digest", DIGEST, nullable=False),
     Column("status", String(20), nullable=False),
+    # How many entries of each kind there are, so that nobody need count them.
+    *(
+        Column(count, BigInteger, nullable=False, server_default=text("0"))
+        for count in COUNT_OF_KIND.values()
+    ),
     ForeignKeyConstraint(
         ["cohort", "sequence", "digest"],
         ["entries.cohort", "entries.sequence", "entries.digest"],
         deferrable=True,  # the head moves first, to learn who won; the entry follows in the same transaction
         initially="DEFERRED",
     ),
-    CheckConstraint("status IN ('open', 'overspent')", name="status"),
+    CheckConstraint("status IN ('open', 'overspent', 'frozen')", name="status"),
+    CheckConstraint("sequence = 1 + " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
 )
 
 accounted_rounds = Table(
@@ -240,4 +268,31 @@ access_tokens = Table(
     CheckConstraint("length(secret_digest) = 32", name="secret_digest"),
     CheckConstraint("expires_at > created_at", name="expires_after_creation"),
     Index("ix_access_tokens_created_at", "created_at"),
+)
+
+# Who accepted that the database was put back to an earlier state, and what that lost.
+reconciliations = Table(
+    "reconciliations",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("checkpoint_digest", DIGEST, nullable=False),  # of the canonical bytes beside it
+    Column("checkpoint", LargeBinary, nullable=False),  # the last known state of what was lost
+    Column("nothing_later", Boolean, nullable=False),  # attested: no entry followed the checkpoint
+    Column("reason", Text, nullable=False),
+    Column("actor", NAME, nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
+    CheckConstraint("number >= 1", name="number"),
+    CheckConstraint("length(checkpoint_digest) = 32", name="checkpoint_digest"),
+)
+
+# Cohorts that a restored backup does not know: their names are never given a fresh budget.
+lost_cohorts = Table(
+    "lost_cohorts",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("reconciliation", Integer, ForeignKey("reconciliations.number"), nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # of its last known entry
+    Column("digest", DIGEST, nullable=False),
+    CheckConstraint("sequence >= 1", name="sequence"),
+    CheckConstraint("length(digest) = 32", name="digest"),
 )
