@@ -3,7 +3,8 @@
 The published method for any randomizer is evaluated exactly, by a binomial tail for every number of clones:
 O(n) for each epsilon that the bisection tries. For 10-ary randomized response stand beside us the
 decomposition paper's algorithm (values rounded up to a grid of `(e - 1)/1000`, the n-fold convolution by one
-FFT; an implementation of ours, faster than the times reported for the published one) and the sum over all outcomes.
+FFT; an implementation of ours, faster than the times reported for the published one) and the sum over all
+outcomes.
 """
 
 from __future__ import annotations
