@@ -150,6 +150,11 @@ class Charge:
     def __sub__(self, other: Charge) -> Charge:
         return self._combined(other, -1)
 
+    def __mul__(self, count: int) -> Charge:
+        return Charge(
+            gaussian=tuple(count * a for a in self.gaussian), renyi=tuple(count * a for a in self.renyi)
+        )
+
     def _combined(self, other: Charge, sign: int) -> Charge:
         return Charge(
             gaussian=tuple(a + sign * b for a, b in zip(self.gaussian, other.gaussian, strict=True)),
@@ -218,6 +223,27 @@ class FilterSet:
             renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
         return cls(gaussian=gaussian, renyi=tuple(renyi))
 
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form."""
+        gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
+        return {"gaussian": gaussian, "renyi": [dict(vars(one)) for one in self.renyi]}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
+        """The filters that a JSON form describes; raises InvalidParameter."""
+        match mapping:
+            case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
+                reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
+                rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
+                try:
+                    return cls(
+                        gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
+                        renyi=tuple(RenyiFilter(**_numbers(one)) for one in orders),
+                    )
+                except TypeError:
+                    pass
+        raise InvalidParameter("filters", mapping, "a Gaussian filter and Renyi filters")
+
     def nothing(self) -> Charge:
         """What an empty cohort has spent."""
         return Charge(
@@ -236,6 +262,17 @@ class FilterSet:
             )
             for name, share, one in zip(names, shares, found, strict=True)
         )
+
+
+def _numbers(mapping: object) -> dict[str, float]:
+    if not isinstance(mapping, Mapping):
+        raise InvalidParameter("filters", mapping, "named numbers")
+    expected = "a finite number, not negative"
+    numbers = {str(name): checks.real(str(name), value, expected) for name, value in mapping.items()}
+    for name, value in numbers.items():
+        if value < 0:
+            raise InvalidParameter(name, value, expected)
+    return numbers
 
 
 def _rates(share: float, total: float, epsilon: float) -> tuple[float, float]:

@@ -1,0 +1,212 @@
+"""Charges dominate, compared with brute force in many digits, and are nearly as small as they can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, Charge, FilterSet, PrivacyLossDistribution, ShuffledRound, parse_randomizer
+from accounting.charges import charge_of
+from accounting.gaussian import gaussian_divergence, gaussian_tangents
+
+if TYPE_CHECKING:
+    from tests.accounting.conftest import Oracle
+
+mp.mp.dps = 50
+FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
+ROUNDS = [
+    ("generic(epsilon0=1)", {"reports": 10_000}),
+    ("generic(epsilon0=4)", {"reports": 1_000}),
+    ("krr(k=10, epsilon0=2)", {"reports": 50}),
+    ("rappor(epsilon0=3)", {"reports": 300}),
+    ("krr(k=4, epsilon0=2)", {"reports": 500, "analysis": "strong-adversary"}),
+    ("generic(epsilon0=2)", {"reports": 1_000, "sampled_from": 10_000}),
+    ("generic(epsilon0=4)", {"reports": 500, "sampled_from": 50_000}),
+    ("krr(k=5, epsilon0=1)", {"reports": 10_000, "participation": 0.1}),
+    ("generic(epsilon0=0.3)", {"reports": 2}),
+]
+
+
+def made(randomizer: str, **fields: object) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]
+
+
+def exact_gaussian(variance: object, loss: object) -> mp.mpf:
+    """The hockey-stick divergence of order exp(loss) of Gaussians sqrt(variance) apart."""
+    mu, loss = mp.sqrt(mp.mpf(variance)), mp.mpf(loss)
+    return mp.ncdf(mu / 2 - loss / mu) - mp.exp(loss) * mp.ncdf(-mu / 2 - loss / mu)
+
+
+def exact_smoothed(pair: PrivacyLossDistribution, variance: float, loss: float) -> mp.mpf:
+    """The divergence of a pair together with Gaussian noise, from the definition."""
+    total = mp.mpf(pair.infinity)
+    atoms = zip(pair.losses.tolist(), pair.p.tolist(), pair.q.tolist(), strict=True)
+    for x, p, q in [(0.0, pair.zero, 0.0), *atoms]:
+        for at, mass in ((x, p), (-x, q)):
+            if not mass:
+                continue
+            if variance:
+                total += mass * exact_gaussian(variance, loss - at)
+            elif at > loss:
+                total += mass * -mp.expm1(mp.mpf(loss) - at)
+    return total
+
+
+def thinned(pair: PrivacyLossDistribution, count: int = 16) -> PrivacyLossDistribution:
+    """A pair of so few losses that sums in many digits are quick: all other mass counts as loss 0."""
+    chosen = np.unique(np.linspace(0, pair.index.size - 1, count).astype(int))
+    p, q = pair.p[chosen], pair.q[chosen]
+    zero = 1 - pair.infinity - math.fsum([*p, *q])
+    return replace(pair, index=pair.index[chosen], p=p, q=q, zero=zero)
+
+
+@pytest.mark.parametrize(("randomizer", "fields"), ROUNDS)
+def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: dict[str, object]) -> None:
+    pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
+    rules = FILTERS.gaussian
+    charge = charge_of(pair, FILTERS)
+    about = float(mp.mpf(pair.hockey_stick_divergence(0.0)) ** 2 * 2 * mp.pi)
+    for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True):
+        smoothing = min(reserve, 64.0 * about)  # less noise than the reserve: harder to dominate
+        spread = math.sqrt(smoothing + float(cost))
+        losses = [*np.linspace(0, 9 * spread, 25), *np.linspace(0, pair.largest_loss, 9)]
+        if not reserve:
+            losses += [*pair.losses, *(pair.losses * (1 - 1e-9))]
+        leak = mp.mpf(rules.leak_rate) * float(cost)
+        excess = []
+        for loss in map(float, losses):
+            theirs = exact_smoothed(pair, reserve, loss)
+            ours = leak + (1 - leak) * exact_gaussian(mp.mpf(reserve) + float(cost), loss)
+            assert theirs <= ours, (reserve, loss)
+            less = float(cost) * 0.97
+            leak_less = mp.mpf(rules.leak_rate) * less
+            excess.append(
+                exact_smoothed(pair, smoothing, loss)
+                > leak_less + (1 - leak_less) * exact_gaussian(mp.mpf(smoothing) + less, loss)
+            )
+        assert any(excess), f"3 % less would do at reserve {reserve}"
+
+
+@pytest.mark.parametrize(("randomizer", "fields"), ROUNDS)
+def test_a_renyi_charge_bounds_the_moment(randomizer: str, fields: dict[str, object]) -> None:
+    pair = Accountant().privacy_loss(made(randomizer, **fields)).upper
+    charge = charge_of(pair, FILTERS)
+    for rules, cost in zip(FILTERS.renyi, charge.renyi, strict=True):
+        theta = mp.mpf(rules.order) - 1
+        leak = mp.mpf(rules.leak_rate) * float(cost)
+        # What may leave: the largest losses, as long as the leak covers them.
+        beyond, kept = mp.mpf(pair.infinity), pair.index.size
+        assert beyond <= leak
+        while kept and beyond + float(pair.p[kept - 1]) <= leak:
+            kept -= 1
+            beyond += float(pair.p[kept])
+        moment = mp.mpf(pair.zero)
+        for position, (x, p, q) in enumerate(zip(pair.losses, pair.p, pair.q, strict=True)):
+            moment += mp.mpf(float(q)) * mp.exp(-theta * float(x))
+            if position < kept:
+                moment += mp.mpf(float(p)) * mp.exp(theta * float(x))
+        assert mp.log(moment) <= theta * float(cost)
+
+
+def test_a_charge_dominates_the_round_itself(oracle: Oracle) -> None:
+    for randomizer, reports in (("krr(k=2, epsilon0=1)", 6), ("krr(k=3, epsilon0=0.5)", 4)):
+        shuffled = made(randomizer, reports=reports)
+        masses = shuffled.randomizer.analysis("blanket").decomposition
+        outcomes = oracle.blanket_outcomes(masses, reports)
+        rules = FILTERS.gaussian
+        cost = float(Accountant().charge(shuffled, FILTERS).gaussian[0])
+        leak = mp.mpf(rules.leak_rate) * cost
+        for loss in np.linspace(0, shuffled.randomizer.epsilon0 * 1.1, 60):
+            assert oracle.delta(outcomes, loss) <= leak + (1 - leak) * exact_gaussian(cost, float(loss))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mu=st.floats(-6, 1.2).map(lambda x: 10.0**x),
+    deviations=st.floats(-3, 12),
+    other=st.floats(-3, 12),
+)
+def test_gaussian_bounds_and_tangents(mu: float, deviations: float, other: float) -> None:
+    loss = np.array([deviations * mu])
+    exact = exact_gaussian(mp.mpf(mu) ** 2, float(loss[0]))
+    lower, upper = gaussian_divergence(mu, loss)
+    assert lower[0] <= exact <= upper[0]
+    assert upper[0] - lower[0] <= (1e-10 + 1e-12 / mu) * (1 + abs(deviations) ** 3) * exact + 1e-290
+    line = gaussian_tangents(mu, np.abs(loss))
+    at, there = abs(float(loss[0])), abs(other) * mu
+    step = mp.exp(mp.mpf(there)) - mp.exp(mp.mpf(at))
+    slope = float(line.slope_lower[0] if step < 0 else line.slope_upper[0])
+    assert float(line.value[0]) - slope * step <= exact_gaussian(mp.mpf(mu) ** 2, there)
+
+
+def test_slack_is_charged_in_full() -> None:
+    pure = made("generic(epsilon0=1)", reports=10_000, analysis="clone")
+    impure = replace(pure, delta0=1e-12)
+    accountant = Accountant()
+    cost, more = accountant.charge(pure, FILTERS), accountant.charge(impure, FILTERS)
+    for rules, charge in ((FILTERS.gaussian, more.gaussian[0]), (FILTERS.renyi[0], more.renyi[0])):
+        assert charge * Fraction(rules.slack_rate) >= Fraction(impure.slack)
+    assert all(a <= b for a, b in zip(cost.gaussian, more.gaussian, strict=True))
+
+
+def test_a_round_that_may_reveal_everything_costs_everything() -> None:
+    accountant = Accountant()
+    alone = made("krr(k=3, epsilon0=9)", reports=1, analysis="strong-adversary")
+    charge = accountant.charge(alone, FILTERS)
+    assert all(math.isinf(one.epsilon_upper) for one in FILTERS.readings(charge))
+    assert FILTERS.readings(charge - charge) == FILTERS.readings(FILTERS.nothing())
+
+
+def largest_count(holds: Callable[[int], bool]) -> int:
+    low, high = 0, 1
+    while holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "fields", "share"),
+    [
+        ("generic(epsilon0=1)", {"reports": 10_000}, 0.97),
+        ("generic(epsilon0=2)", {"reports": 100_000}, 0.97),
+        ("krr(k=10, epsilon0=2)", {"reports": 20_000}, 0.97),
+        ("rappor(epsilon0=2)", {"reports": 50_000}, 0.97),
+        ("generic(epsilon0=4)", {"reports": 10_000}, 0.8),
+        ("generic(epsilon0=2)", {"reports": 2_000}, 0.8),
+        ("generic(epsilon0=1)", {"reports": 1_000, "sampled_from": 100_000}, 0.8),
+        ("generic(epsilon0=1)", {"reports": 10_000, "sampled_from": 100_000}, 0.8),
+        ("generic(epsilon0=4)", {"reports": 20_000, "sampled_from": 200_000}, 0.8),
+        ("generic(epsilon0=2)", {"reports": 1_000, "sampled_from": 10_000}, 0.8),
+        ("generic(epsilon0=4)", {"reports": 10_000, "sampled_from": 1_000_000}, 0.8),
+    ],
+)
+def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, object], share: float) -> None:
+    accountant = Accountant(precision=4e-3)
+    shuffled = made(randomizer, **fields)
+    for epsilon, delta in ((1.0, 1e-6), (4.0, 1e-9)):
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
+        charge = accountant.charge(shuffled, filters)
+
+        def adaptive(
+            count: int, epsilon: float = epsilon, filters: FilterSet = filters, charge: Charge = charge
+        ) -> bool:
+            return min(one.epsilon_upper for one in filters.readings(charge * count)) <= epsilon
+
+        def fixed(count: int, epsilon: float = epsilon, delta: float = delta) -> bool:
+            return accountant.certify({shuffled: count}, delta=delta).epsilon_lower <= epsilon
+
+        exact, admitted = largest_count(fixed), largest_count(adaptive)
+        assert admitted <= exact, "the exact composition would refuse this"
+        assert admitted >= share * exact - 1, (epsilon, delta, admitted, exact)

@@ -1,0 +1,126 @@
+"""Readings of filters: certified against many digits; totals: exact, however they are reached."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath as mp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Charge, FilterSet, InvalidParameter
+
+mp.mp.dps = 50
+BUDGETS = st.tuples(st.floats(0.01, 20), st.floats(-40, -2).map(lambda x: 10.0**x))
+COSTS = st.lists(st.floats(1e-14, 1e3), min_size=1, max_size=12)
+
+
+def exact_gaussian(variance: mp.mpf, epsilon: mp.mpf) -> mp.mpf:
+    mu = mp.sqrt(variance)
+    return mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+
+
+def number(value: Fraction) -> mp.mpf:
+    return mp.mpf(value.numerator) / value.denominator
+
+
+@settings(max_examples=150, deadline=None)
+@given(budget=BUDGETS, share=st.floats(1e-6, 30))
+def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: float) -> None:
+    rules = FilterSet.for_budget(epsilon=budget[0], delta=budget[1]).gaussian
+    variance = rules.reserves[-1] * 16 * share
+    spent = [Fraction(variance) for _ in rules.reserves]
+    upper, lower = rules.reading(spent)
+    assert 0 <= lower <= upper
+
+    def delta(epsilon: float) -> mp.mpf:
+        extra = mp.mpf(rules.leak_rate) + mp.mpf(rules.slack_rate) * (1 + mp.exp(mp.mpf(epsilon)))
+        return exact_gaussian(mp.mpf(variance), mp.mpf(epsilon)) + extra * variance
+
+    if math.isfinite(upper):
+        assert delta(upper) <= rules.delta
+    if lower > 0:
+        assert delta(lower) > rules.delta
+    assert math.isinf(upper) or upper - lower <= 1e-6 * upper
+
+
+@settings(max_examples=150, deadline=None)
+@given(budget=BUDGETS, share=st.floats(1e-6, 30), which=st.integers(0, 1))
+def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float, which: int) -> None:
+    rules = FilterSet.for_budget(epsilon=budget[0], delta=budget[1]).renyi[which]
+    total = budget[0] * share
+    upper, lower = rules.reading(Fraction(total))
+    order = mp.mpf(rules.order)
+
+    def delta(epsilon: float) -> mp.mpf:
+        moment = (
+            mp.exp((order - 1) * (mp.mpf(total) - mp.mpf(epsilon))) * (1 - 1 / order) ** order / (order - 1)
+        )
+        extra = mp.mpf(rules.leak_rate) + mp.mpf(rules.slack_rate) * (1 + mp.exp(mp.mpf(epsilon)))
+        return moment + extra * total
+
+    if math.isfinite(upper):
+        assert delta(upper) <= rules.delta
+    if lower > 0:
+        assert delta(lower) > rules.delta
+
+
+@given(budget=BUDGETS)
+def test_shares_fit_into_the_budget(budget: tuple[float, float]) -> None:
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    shares = [filters.gaussian.delta, *(one.delta for one in filters.renyi)]
+    assert sum(map(Fraction, shares)) <= Fraction(budget[1])
+    assert filters.gaussian.reserves[0] == 0
+    assert FilterSet.from_mapping(filters.to_mapping()) == filters
+
+
+@given(first=COSTS, second=COSTS)
+def test_totals_are_exact_and_give_back_what_was_added(first: list[float], second: list[float]) -> None:
+    def charge(value: float) -> Charge:
+        return Charge(gaussian=(Fraction(value), Fraction(value) / 3), renyi=(Fraction(value) * 7,))
+
+    nothing = Charge(gaussian=(Fraction(0), Fraction(0)), renyi=(Fraction(0),))
+    total = nothing
+    for value in [*first, *second]:
+        total = Charge.from_mapping((total + charge(value)).to_mapping())
+    assert total.renyi[0] == 7 * sum(map(Fraction, [*first, *second]))
+    for value in second:
+        total -= charge(value)
+    assert total.gaussian[0] == sum(map(Fraction, first))
+    for value in first:
+        total -= charge(value)
+    assert total == nothing
+
+
+@given(budget=BUDGETS, cost=st.floats(1e-6, 1.0), more=st.floats(0, 1.0))
+def test_a_reading_never_falls_when_more_is_spent(
+    budget: tuple[float, float], cost: float, more: float
+) -> None:
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    scale = Fraction(filters.gaussian.reserves[-1]) * 16
+
+    def readings(total: float) -> list[float]:
+        spent = Charge(
+            gaussian=(Fraction(total) * scale,) * len(filters.gaussian.reserves),
+            renyi=(Fraction(total),) * len(filters.renyi),
+        )
+        return [one.epsilon_upper for one in filters.readings(spent)]
+
+    for less, greater in zip(readings(cost), readings(cost + more), strict=True):
+        assert less <= greater * (1 + 1e-7)
+
+
+def test_what_is_no_budget_is_refused() -> None:
+    for epsilon, delta in ((0.0, 1e-6), (math.inf, 1e-6), (math.nan, 1e-6), (1.0, 0.0), (1.0, 1.0)):
+        with pytest.raises(InvalidParameter):
+            FilterSet.for_budget(epsilon=epsilon, delta=delta)
+
+
+@pytest.mark.parametrize(
+    "mapping", [{}, {"gaussian": ["1/0"], "renyi": []}, {"gaussian": "1", "renyi": []}, {"gaussian": ["x"]}]
+)
+def test_what_is_no_charge_is_refused(mapping: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameter):
+        Charge.from_mapping(mapping)
