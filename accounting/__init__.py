@@ -2,6 +2,7 @@
 out."""
 
 from accounting.accountant import DEFAULT_PRECISION, Accountant
+from accounting.attack import attack_delta, attack_epsilon
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filters import Charge, FilterReading, FilterSet
@@ -28,6 +29,8 @@ __all__ = [
     "PrivacyLossDistribution",
     "RoundLoss",
     "ShuffledRound",
+    "attack_delta",
+    "attack_epsilon",
     "parse_randomizer",
     "slot_for",
 ]

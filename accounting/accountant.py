@@ -26,7 +26,6 @@ DEFAULT_PRECISION = 1e-3
 _MAXIMUM_KINDS_REMEMBERED = 1024
 _MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_ROUNDS = 10**7
-_MAXIMUM_EPSILON = 1e9
 # Widths of the smoothing kernels, in units of the root of the precision: of a round's profile, and, tried in
 # turn, of a sum of rounds.
 _PROFILE_SMOOTHING = 0.45
@@ -177,10 +176,7 @@ class Accountant:
             InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
                 from 0.
         """
-        expected = f"a number from 0 to {_MAXIMUM_EPSILON:g}"
-        epsilon = checks.real("epsilon", epsilon, expected)
-        if not 0 <= epsilon <= _MAXIMUM_EPSILON:
-            raise InvalidParameter("epsilon", epsilon, expected)
+        epsilon = checks.answered_epsilon(epsilon)
         above, below, count = self._compositions(rounds)
         interval = Interval(upper=0.0, lower=0.0)
         steepness = 1.0

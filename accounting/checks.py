@@ -11,6 +11,7 @@ from accounting.errors import InvalidParameter
 MAXIMUM_REPORTS = 10**12
 MINIMUM_EPSILON0 = 1e-9
 MAXIMUM_EPSILON0 = 30.0
+MAXIMUM_EPSILON = 1e9
 
 
 def whole(field: str, value: object, low: int, high: int) -> int:
@@ -41,6 +42,15 @@ def local_epsilon(value: object, field: str = "epsilon0") -> float:
     if MINIMUM_EPSILON0 <= number <= MAXIMUM_EPSILON0:
         return number
     raise InvalidParameter(field, value, expected)
+
+
+def answered_epsilon(value: object) -> float:
+    """`value` as an epsilon that delta is asked for at."""
+    expected = f"a number from 0 to {MAXIMUM_EPSILON:g}"
+    number = real("epsilon", value, expected)
+    if 0 <= number <= MAXIMUM_EPSILON:
+        return number
+    raise InvalidParameter("epsilon", value, expected)
 
 
 def share(field: str, value: object, *, zero: bool = False) -> float:

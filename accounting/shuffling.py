@@ -169,7 +169,7 @@ class RoundProfile:
     """
 
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
-        self._terms = _sampling_terms(shuffled, group_width=10 * smoothing**2)
+        self._terms = sampling_terms(shuffled, group_width=10 * smoothing**2)
         self._base = shuffled.randomizer.profile(
             str(shuffled.analysis),
             participation=1.0 if shuffled.participation is None else shuffled.participation,
@@ -184,7 +184,7 @@ class RoundProfile:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
         return self._mixture(self._terms, excess)
 
-    def _mixture(self, terms: list[_SamplingTerm], excess: FloatArray) -> ProfileBounds:
+    def _mixture(self, terms: list[SamplingTerm], excess: FloatArray) -> ProfileBounds:
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         for term in terms:
             above = self._base.bounds(term.fewest, excess / term.upper_rate)
@@ -258,7 +258,7 @@ class RoundProfile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SamplingTerm:
+class SamplingTerm:
     """Rounds in which between `fewest` and `most` honest reports were sampled, with probability `weight`."""
 
     weight: float
@@ -268,7 +268,7 @@ class _SamplingTerm:
     upper_rate: float
 
 
-def _sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[_SamplingTerm]:
+def sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[SamplingTerm]:
     """The mixture over the number of honest reports in the sample: one certain term unless users are sampled.
 
     Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is `s
@@ -277,12 +277,12 @@ def _sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[_Sam
     """
     if shuffled.sampled_from is None:
         honest = shuffled.honest_reports
-        return [_SamplingTerm(weight=1.0, fewest=honest, most=honest, lower_rate=1.0, upper_rate=1.0)]
+        return [SamplingTerm(weight=1.0, fewest=honest, most=honest, lower_rate=1.0, upper_rate=1.0)]
     population, sample = shuffled.sampled_from, shuffled.reports
     honest = honest_share(shuffled.honest_fraction, population)
     if honest == population:
         rate = sample / population
-        return [_SamplingTerm(weight=1.0, fewest=sample, most=sample, lower_rate=rate, upper_rate=rate)]
+        return [SamplingTerm(weight=1.0, fewest=sample, most=sample, lower_rate=rate, upper_rate=rate)]
     counts, masses = _hypergeometric(population, honest, sample)
     deviation = math.sqrt(float((masses * (counts - (masses * counts).sum()) ** 2).sum()))
     centre = float((masses * counts).sum())
@@ -294,7 +294,7 @@ def _sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[_Sam
         fewest, most = int(counts[start]), int(counts[stop - 1])
         weight = float(masses[start:stop].sum())
         rates = {"lower_rate": fewest / honest, "upper_rate": most / honest}
-        terms.append(_SamplingTerm(weight=weight, fewest=fewest, most=most, **rates))
+        terms.append(SamplingTerm(weight=weight, fewest=fewest, most=most, **rates))
         start = stop
     return terms
 

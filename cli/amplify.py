@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from accounting import Accountant, Certificate, ShuffledRound
+from accounting import Accountant, Certificate, ShuffledRound, attack_delta, attack_epsilon
 from cli.failures import BadValue
-from cli.options import REAL, output_options, round_options
+from cli.options import REAL, output_options, precision_option, round_options
 from cli.present import certificate_document, document_of, facts, lower, present, shown, upper
 
 
@@ -14,34 +14,52 @@ from cli.present import certificate_document, document_of, facts, lower, present
 @round_options
 @click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
+@precision_option
 @output_options
-def amplify(described: ShuffledRound, delta: float | None, epsilon: float | None, as_json: bool) -> None:
+def amplify(
+    described: ShuffledRound,
+    delta: float | None,
+    epsilon: float | None,
+    precision: float,
+    as_json: bool,
+) -> None:
     """Bound the privacy loss of one shuffled round."""
-    certificate, of = certify({described: 1}, delta=delta, epsilon=epsilon)
-    document = certificate_document(certificate, of=of) | {"round": document_of(described)}
+    certificate, of = certify({described: 1}, delta=delta, epsilon=epsilon, precision=precision)
+    attacked = (
+        attack_epsilon(described, delta=certificate.delta_upper)
+        if of == "epsilon"
+        else attack_delta(described, epsilon=certificate.epsilon_upper)
+    )
+    document = certificate_document(certificate, of=of)
+    document |= {f"attack_{of}_lower": attacked, "round": document_of(described)}
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
-    present(document, lambda: facts(title, certificate_facts(certificate, of=of)), as_json=as_json)
+    rows = certificate_facts(certificate, of=of)
+    rows["known attack gets"] = None if attacked is None else lower(attacked)
+    present(document, lambda: facts(title, rows), as_json=as_json)
 
 
 def certify(
-    rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None
+    rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None, precision: float
 ) -> tuple[Certificate, str]:
     """Returns the certificate of `rounds`, and which of "epsilon" and "delta" it bounds."""
+    accountant = Accountant(precision=precision)
     if delta is not None and epsilon is None:
-        return Accountant().certify(rounds, delta=delta), "epsilon"
+        return accountant.certify(rounds, delta=delta), "epsilon"
     if epsilon is not None and delta is None:
-        return Accountant().certify_delta(rounds, epsilon=epsilon), "delta"
+        return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
     raise BadValue("delta", delta, "exactly one of --delta and --epsilon")
 
 
 def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]:
     """Returns the rows that people read of a certificate `of` "epsilon" or "delta"."""
     given = "delta" if of == "epsilon" else "epsilon"
+    wide = "as narrow as asked" if certificate.precise else "wider than asked; the bounds hold all the same"
     return {
         f"{of}, at most": upper(getattr(certificate, f"{of}_upper")),
         f"{of}, at least": lower(getattr(certificate, f"{of}_lower")),
         f"at {given}": getattr(certificate, f"{given}_upper"),
         "rounds": certificate.rounds,
+        "interval": wide,
         "width by cause": _width(certificate),
         "method": certificate.method,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli.amplify import certificate_facts, certify
-from cli.options import FILE, REAL, output_options
+from cli.options import FILE, REAL, output_options, precision_option
 from cli.present import certificate_document, facts, present
 from cli.round_files import read_composition
 
@@ -16,14 +16,15 @@ from cli.round_files import read_composition
 @click.argument("file", type=FILE)
 @click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
+@precision_option
 @output_options
-def compose(file: Path, delta: float | None, epsilon: float | None, as_json: bool) -> None:
+def compose(file: Path, delta: float | None, epsilon: float | None, precision: float, as_json: bool) -> None:
     """Bound the privacy loss of all rounds in FILE together.
 
     FILE is CSV with a header, or JSON lines: randomizer, reports and, as needed, sampled_from, participation,
     honest_fraction, delta0, analysis, count.
     """
-    certificate, of = certify(read_composition(file), delta=delta, epsilon=epsilon)
+    certificate, of = certify(read_composition(file), delta=delta, epsilon=epsilon, precision=precision)
     document = certificate_document(certificate, of=of)
     present(
         document,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from accounting import DEFAULT_PRECISION
 from cli import fields
 from cli.fields import ROUND_FIELDS, Kind, round_from_fields
 
@@ -62,6 +63,17 @@ def round_options(command: Command) -> Command:
             wrapped
         )
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+
+
+def precision_option(command: Command) -> Command:
+    """Adds `--precision`; the command gets `precision`."""
+    return click.option(
+        "--precision",
+        type=REAL,
+        metavar="P",
+        default=DEFAULT_PRECISION,
+        help=f"Wanted relative width of the interval, from 1e-6 to 0.1 (default: {DEFAULT_PRECISION:g}).",
+    )(command)
 
 
 def output_options(command: Command) -> Command:

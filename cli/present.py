@@ -59,6 +59,7 @@ def certificate_document(certificate: Certificate, *, of: str) -> dict[str, Json
         given: number(getattr(certificate, f"{given}_upper")),
         "rounds": certificate.rounds,
         "error": document_of(certificate.error),
+        "precise": certificate.precise,
         "method": certificate.method,
     }
 

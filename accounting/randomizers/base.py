@@ -110,6 +110,11 @@ class LocalRandomizer(ABC):
         expected = f"nothing that asks for a decomposition: {self.kind} is bounded by its pair"
         raise InvalidParameter("analysis", name, expected)
 
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """Laws of a report under two values of the differing user and, as `c`, the value of all others, for
+        neighbouring datasets that tell much; none when no attack is known (see `witnesses.py`)."""
+        return ()
+
     def slack(self, honest: float, delta0: float) -> float:
         """Total variation distance of a round of `honest` reports to one that the profile bounds."""
         return honest * delta0 * (1 + math.exp(-self.epsilon0) / 2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting import checks
+from accounting import checks, witnesses
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
 from accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
@@ -57,6 +57,10 @@ class KaryRandomizedResponse(DecomposedRandomizer):
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`."""
         return Components(self.analysis("blanket").brackets, ())
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        return witnesses.of_response(self.k, self.epsilon0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,10 @@ class BinaryLocalHash(_FiveComponents):
         rare = _vanishing(0.5, self.domain, 1) / (e + 1)
         return p, p - rare, p + e * rare
 
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; pairwise independent hashes say nothing about a third value."""
+        return witnesses.of_signs(self.epsilon0, third=self.domain is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rappor(_FiveComponents):
@@ -124,6 +132,11 @@ class Rappor(_FiveComponents):
         rare = _vanishing(1 / (x + 1), self.domain, 0)
         return p, (p - rare) / x, x * p + x * rare
 
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        x = math.exp(self.epsilon0 / 2)
+        return witnesses.of_bits(x / (x + 1), 1 / (x + 1), self.epsilon0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizedUnaryEncoding(_FiveComponents):
@@ -137,6 +150,10 @@ class OptimizedUnaryEncoding(_FiveComponents):
         p = 1 / (2 * (e + 1))
         rare = _vanishing(1 / (e + 1), self.domain, 1) / 2
         return p, (p - rare) / e, e * p + rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        return witnesses.of_bits(0.5, 1 / (math.exp(self.epsilon0) + 1), self.epsilon0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +174,7 @@ class HadamardResponse(_FiveComponents):
         p = 1 / (2 * (e + 1))
         rare = 0.0 if self.domain is None else 2 / (self.domain * (e + 1))
         return p, p - rare, p + e * rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; three of at least four rows of a matrix are independent."""
+        return witnesses.of_signs(self.epsilon0, third=self.domain is None or self.domain >= 8)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accounting import witnesses
 from accounting.decomposition import Decomposition
 from accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
 
@@ -40,6 +41,10 @@ class Generic(DecomposedRandomizer):
         gap = math.tanh(self.epsilon0 / 2)
         masses = Decomposition(ends, ends[::-1], np.full(2, hidden), np.array([gap, -gap]))
         return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; those of the two smallest randomized responses."""
+        return witnesses.of_response(2, self.epsilon0) + witnesses.of_response(3, self.epsilon0)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: the published pair, since the tight one is no

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from cli.present import bar, document_of, lower, upper
+from accounting import Certificate, ErrorBudget
+from cli.amplify import certificate_facts
+from cli.present import bar, certificate_document, document_of, lower, upper
 from tests.cli.conftest import ROUND, Run
 
 KRR = "krr(k=10, epsilon0=1.15)"
-INTERVAL = {"epsilon_upper", "epsilon_lower", "delta", "rounds", "error", "method"}
+INTERVAL = {"epsilon_upper", "epsilon_lower", "delta", "rounds", "error", "precise", "method"}
 CAUSES = {"discretization", "truncation", "round_off"}
 
 
 def test_amplify_bounds_epsilon_at_the_delta_that_was_asked(run: Run) -> None:
     answer = run("amplify", "--randomizer", KRR, "--reports", "1000", "--delta", "1e-6", "--json").json
-    assert set(answer) == INTERVAL | {"round"}
+    assert set(answer) == INTERVAL | {"attack_epsilon_lower", "round"}
     assert answer["delta"] == 1e-6
+    assert 0.99 * answer["epsilon_lower"] < answer["attack_epsilon_lower"] <= answer["epsilon_upper"]
     assert answer["epsilon_lower"] <= 0.1005
     assert 0.0995 <= answer["epsilon_upper"] < 0.11
     assert answer["round"]["randomizer"] == {"kind": "krr", "k": 10, "epsilon0": 1.15}
@@ -32,6 +35,26 @@ def test_amplify_bounds_delta_at_the_epsilon_that_was_asked(run: Run) -> None:
     assert answer["epsilon"] == 0.1
     assert answer["delta_lower"] <= 1.0434e-6 * 1.0001
     assert answer["delta_upper"] >= 1.0434e-6 * 0.9999
+
+
+def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
+    round_ = ("--randomizer", "krr(k=10, epsilon0=1.15)", "--reports", "1000", "--delta", "1e-6")
+    wide, narrow = (run("amplify", *round_, "--precision", p, "--json").json for p in ("0.05", "1e-5"))
+    assert wide["precise"]
+    assert narrow["precise"]
+    assert narrow["epsilon_upper"] - narrow["epsilon_lower"] <= 1e-5 * narrow["epsilon_upper"]
+    assert run("amplify", *round_, "--precision", "0.2", "--json").code == 2
+    certificate = Certificate(
+        epsilon_upper=2.0,
+        epsilon_lower=1.0,
+        delta_upper=1e-6,
+        delta_lower=1e-6,
+        rounds=1,
+        error=ErrorBudget(discretization=1.0, truncation=0.0, round_off=0.0),
+        precise=False,
+    )
+    assert "wider than asked" in str(certificate_facts(certificate, of="epsilon"))
+    assert certificate_document(certificate, of="epsilon")["precise"] is False
 
 
 def test_an_infinite_bound_is_null(run: Run) -> None:

@@ -1,0 +1,128 @@
+"""What an attacker certainly learns from a round: lower bounds on the mechanism's true divergence.
+
+An analysis bounds a round from above; here neighbouring datasets are looked at whose shuffled outputs have a
+known divergence. What lies between the two is what better proofs could still gain.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from accounting import checks
+from accounting.blanket_sum import blanket_profile, chernoff_log_profile
+from accounting.contour import FloatArray
+from accounting.decomposition import Decomposition, with_silence
+from accounting.enumeration import enumerate_outcomes
+from accounting.shuffling import ShuffledRound, sampling_terms
+from accounting.witnesses import thinned
+
+_OUTCOMES = 300_000
+_SMOOTHING = 3e-3
+# A sample's number of honest users is bounded in groups this wide, in units of their number.
+_GROUP_WIDTH = 1e-3
+_SEARCH_POINTS = 17
+_SEARCHES = 4
+_REACH_POINTS = 256
+_SMALLEST = 1e-9  # of the largest loss: the smallest epsilon that is told from 0
+
+
+def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
+    """Lower bound on the round's true delta at `epsilon >= 0`, None when no attack on it is known.
+
+    Guarantee: some neighbouring datasets give shuffled outputs of at least this divergence; for `generic`,
+    those of some epsilon0-LDP randomizer. Users who are not honest tell the attacker what they did.
+    Source: Su, Cheng, Wang, Theorem 14; docs/theory.md.
+
+    Raises:
+        InvalidParameter: epsilon is negative or not finite.
+    """
+    epsilon = checks.answered_epsilon(epsilon)
+    profile = AttackProfile(shuffled)
+    if not profile.known:
+        return None
+    if epsilon >= profile.largest_loss:
+        return 0.0
+    return float(profile(np.expm1([epsilon]))[0])
+
+
+def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
+    """Lower bound on the round's true epsilon at `delta`, None when no attack on it is known.
+
+    Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as for `attack_delta`.
+
+    Raises:
+        InvalidParameter: delta is not in (0, 1).
+    """
+    delta = checks.probability("delta", delta)
+    profile = AttackProfile(shuffled)
+    if not profile.known:
+        return None
+    low, high = 0.0, profile.loss_within_reach(delta)
+    for _ in range(_SEARCHES):
+        points = np.linspace(low, high, _SEARCH_POINTS)
+        certain = np.flatnonzero(profile(np.expm1(points)) >= delta)
+        if certain.size == 0:
+            break
+        last = int(certain[-1])
+        low, high = float(points[last]), float(points[min(last + 1, len(points) - 1)])
+    return low
+
+
+class AttackProfile:
+    """Lower bounds on the divergence that witnesses of a round show.
+
+    Attributes:
+        known: whether there are any witnesses.
+        largest_loss: privacy loss that no output of a witness exceeds.
+    """
+
+    def __init__(self, shuffled: ShuffledRound) -> None:
+        witnesses = shuffled.randomizer.witnesses()
+        self.known = bool(witnesses)
+        self._terms = sampling_terms(shuffled, group_width=_GROUP_WIDTH)
+        if shuffled.participation is not None:
+            silent = shuffled.participation
+            witnesses = tuple(with_silence(one, silent) for one in witnesses)
+        self._directions = [way for one in witnesses for way in _ways(one)]
+        self.largest_loss = 1.01 * max((_largest_loss(one) for one in self._directions), default=0.0)
+
+    def loss_within_reach(self, delta: float) -> float:
+        """A loss at which a crude upper bound on what the witnesses show has fallen below delta."""
+        losses = np.geomspace(_SMALLEST * self.largest_loss, self.largest_loss, _REACH_POINTS)
+        rate = max(term.upper_rate for term in self._terms)
+        fewest = min(term.fewest for term in self._terms)
+        parts = [thinned(one, rate).merged() for one in self._directions]
+        crude = np.max([chernoff_log_profile(one, fewest, np.expm1(losses)) for one in parts], axis=0)
+        small = np.flatnonzero(crude < math.log(delta))
+        return float(losses[small[0]]) if small.size else self.largest_loss
+
+    def __call__(self, excess: FloatArray) -> FloatArray:
+        """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        found = np.zeros_like(excess)
+        for witness in self._directions:
+            total = np.zeros_like(excess)
+            for term in self._terms:
+                # More users who hold the others' value, or a smaller rate, only hide: a group counts by its
+                # ends.
+                part = thinned(witness, term.lower_rate).merged()
+                total += term.weight * _lower(part, term.most, excess)
+            found = np.maximum(found, total)
+        return found * (1 - (1e-12 if len(self._terms) == 1 else 1e-9))
+
+
+def _lower(witness: Decomposition, reports: int, excess: FloatArray) -> FloatArray:
+    outcomes = enumerate_outcomes(witness, reports, limit=_OUTCOMES)
+    if outcomes is not None:
+        return outcomes.profile(excess).lower
+    return blanket_profile(witness, reports, excess, smoothing=_SMOOTHING).lower
+
+
+def _ways(witness: Decomposition) -> list[Decomposition]:
+    return [witness] if witness.is_symmetric() else [witness, witness.swapped()]
+
+
+def _largest_loss(witness: Decomposition) -> float:
+    seen = (witness.a > 0) & (witness.b > 0)
+    return float(np.log(witness.a[seen] / witness.b[seen]).max())

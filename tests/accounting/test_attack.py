@@ -1,0 +1,175 @@
+"""Lower bounds on the true divergence, against the shuffled reports themselves, listed one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+import mpmath as mp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import (
+    Accountant,
+    InvalidParameter,
+    ShuffledRound,
+    attack_delta,
+    attack_epsilon,
+    parse_randomizer,
+)
+
+Law = list[mp.mpf]
+
+
+def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
+
+
+def _response(k: int, epsilon0: float) -> list[Law]:
+    e = mp.exp(epsilon0)
+    return [[(e if x == y else mp.mpf(1)) / (e + k - 1) for y in range(k)] for x in range(k)]
+
+
+def _unary(kept: mp.mpf, flipped: mp.mpf) -> list[Law]:
+    laws = []
+    for x in range(3):
+        law = []
+        for bits in itertools.product((0, 1), repeat=3):
+            ones = [kept if i == x else flipped for i in range(3)]
+            law.append(mp.fprod(one if bit else 1 - one for one, bit in zip(ones, bits, strict=True)))
+        laws.append(law)
+    return laws
+
+
+def _signs(epsilon0: float) -> list[Law]:
+    """Hashes of three values to a bit each, or three independent rows of a Hadamard matrix."""
+    e = mp.exp(epsilon0)
+    patterns = list(itertools.product((0, 1), repeat=3))
+    return [[(e if hits[x] else mp.mpf(1)) / (e + 1) / 4 for hits in patterns] for x in range(3)]
+
+
+def _laws(kind: str, epsilon0: float) -> tuple[str, list[Law]]:
+    """How the randomizer is written, and its reports' laws under three values."""
+    e, x = mp.exp(epsilon0), mp.exp(mp.mpf(epsilon0) / 2)
+    return {
+        "krr": (f"krr(k=3, epsilon0={epsilon0!r})", _response(3, epsilon0)),
+        "binary": (f"krr(k=2, epsilon0={epsilon0!r})", _response(2, epsilon0)),
+        "rappor": (f"rappor(domain=3, epsilon0={epsilon0!r})", _unary(x / (x + 1), 1 / (x + 1))),
+        "oue": (f"oue(domain=3, epsilon0={epsilon0!r})", _unary(mp.mpf(1) / 2, 1 / (e + 1))),
+        "blh": (f"blh(domain=3, epsilon0={epsilon0!r})", _signs(epsilon0)),
+        "hadamard": (f"hadamard(domain=8, epsilon0={epsilon0!r})", _signs(epsilon0)),
+    }[kind]
+
+
+def _shuffled(users: list[Law]) -> Counter[tuple[int, ...]]:
+    """The law of how often each output was reported, by users with these laws."""
+    total: Counter[tuple[int, ...]] = Counter({(0,) * len(users[0]): mp.mpf(1)})
+    for law in users:
+        after: Counter[tuple[int, ...]] = Counter()
+        for counts, mass in total.items():
+            for y, probability in enumerate(law):
+                seen = (*counts[:y], counts[y] + 1, *counts[y + 1 :])
+                after[seen] += mass * probability
+        total = after
+    return total
+
+
+def _most(laws: list[Law], users: int, epsilon: float, rate: float = 1.0) -> mp.mpf:
+    """The largest divergence over neighbouring datasets in which all others hold one value; with a rate, the
+    user is replaced by one of the others otherwise."""
+    found, order = mp.mpf(0), mp.exp(mp.mpf(epsilon))
+    for x0, x1 in itertools.permutations(range(len(laws)), 2):
+        for other in range(len(laws)):
+            mixed = [
+                [rate * mine + (1 - rate) * theirs for mine, theirs in zip(laws[x], laws[other], strict=True)]
+                for x in (x0, x1)
+            ]
+            p, q = (_shuffled([law] + [laws[other]] * (users - 1)) for law in mixed)
+            found = max(found, mp.fsum(max(p[y] - order * q[y], mp.mpf(0)) for y in p))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["krr", "binary", "rappor", "oue", "blh", "hadamard"])
+@pytest.mark.parametrize(("users", "epsilon0"), [(1, 0.7), (2, 2.0), (3, 1.0), (3, 4.0)])
+def test_the_bound_is_the_divergence_of_the_worst_dataset_of_its_kind(
+    kind: str, users: int, epsilon0: float
+) -> None:
+    mp.mp.dps = 40
+    written, laws = _laws(kind, epsilon0)
+    for epsilon in (0.0, 0.3 * epsilon0, 0.8 * epsilon0):
+        exact = _most(laws, users, epsilon)
+        bound = attack_delta(_round(written, users), epsilon=epsilon)
+        assert bound is not None
+        assert bound <= exact
+        assert bound >= exact * 0.999 - 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
+def test_a_sampled_user_is_replaced_by_one_of_the_others(epsilon: float) -> None:
+    mp.mp.dps = 40
+    written, laws = _laws("krr", 1.5)
+    exact = _most(laws, 3, epsilon, rate=3 / 8)
+    bound = attack_delta(_round(written, 3, sampled_from=8), epsilon=epsilon)
+    assert bound is not None
+    assert exact * 0.999 <= bound <= exact
+
+
+def test_honest_users_of_a_sample_are_counted_by_the_attacker() -> None:
+    """Samples of 3 from 8 users, 5 honest: 0 to 3 honest ones with known probabilities."""
+    mp.mp.dps = 40
+    written, laws = _laws("krr", 1.5)
+    for epsilon in (0.0, 0.2):
+        exact = mp.mpf(0)
+        for honest in (1, 2, 3):
+            weight = mp.mpf(math.comb(5, honest) * math.comb(3, 3 - honest)) / math.comb(8, 3)
+            exact += weight * _most(laws, honest, epsilon, rate=honest / 5)
+        bound = attack_delta(_round(written, 3, sampled_from=8, honest_fraction=0.63), epsilon=epsilon)
+        assert bound is not None
+        assert exact * 0.999 <= bound <= exact
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["generic", "krr", "rappor", "oue", "blh", "hadamard"]),
+    st.floats(0.1, 8.0),
+    st.floats(0, 16).map(lambda x: int(math.exp(x))),
+    st.floats(-20, -1).map(lambda x: 10**x),
+    st.sampled_from([{}, {"participation": 0.2}, {"honest_fraction": 1.0}]),
+)
+def test_an_attack_never_beats_the_analysis(
+    kind: str, epsilon0: float, reports: int, delta: float, rest: dict[str, Any]
+) -> None:
+    extra = {"krr": ", k=5", "hadamard": ", domain=64"}.get(kind, "")
+    shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports, **rest)
+    certificate = Accountant().certify({shuffled: 1}, delta=delta)
+    attacked = attack_epsilon(shuffled, delta=delta)
+    assert attacked is not None
+    assert 0 <= attacked <= certificate.epsilon_upper
+    found = attack_delta(shuffled, epsilon=attacked)
+    assert attacked == 0 or (found is not None and found >= delta * (1 - 1e-9))
+
+
+def test_an_attack_comes_close_where_analyses_are_tight() -> None:
+    """Ten-ary responses of a thousand: hardly anything is left to gain; generic: a quarter."""
+    shuffled = _round("krr(k=10, epsilon0=2)", 1000)
+    certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
+    assert attack_epsilon(shuffled, delta=1e-6) >= 0.999 * certificate.epsilon_lower  # type: ignore[operator]
+    generic = _round("generic(epsilon0=4)", 10**5)
+    certificate = Accountant().certify({generic: 1}, delta=1e-6)
+    assert attack_epsilon(generic, delta=1e-6) >= 0.99 * certificate.epsilon_lower  # type: ignore[operator]
+
+
+def test_pairwise_independent_hashes_are_not_attacked_with_a_third_value() -> None:
+    """Without a domain the hash may be pairwise independent: the others hold one of the two values."""
+    assert len(parse_randomizer("blh(epsilon0=1)").witnesses()) == 1
+    assert len(parse_randomizer("blh(epsilon0=1, domain=8)").witnesses()) == 2
+    assert len(parse_randomizer("hadamard(epsilon0=1, domain=4)").witnesses()) == 1
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, math.nan, math.inf, "1", None])
+def test_bad_epsilon_is_refused(epsilon: Any) -> None:
+    with pytest.raises(InvalidParameter, match="epsilon"):
+        attack_delta(_round("krr(k=3, epsilon0=1)", 10), epsilon=epsilon)
