@@ -16,7 +16,7 @@ from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
 from accounting.shuffling import ShuffledRound, sampling_terms
-from accounting.witnesses import thinned
+from accounting.witnesses import closed, thinned
 
 _OUTCOMES = 300_000
 _SMOOTHING = 3e-3
@@ -25,6 +25,8 @@ _GROUP_WIDTH = 1e-3
 _SEARCH_POINTS = 17
 _SEARCHES = 4
 _REACH_POINTS = 256
+_LARGEST_RESOLVED_LOSS = 60.0
+_UNLIMITED = 700.0
 _SMALLEST = 1e-9  # of the largest loss: the smallest epsilon that is told from 0
 
 
@@ -44,7 +46,7 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
         return None
     if epsilon >= profile.largest_loss:
         return 0.0
-    return float(profile(np.expm1([epsilon]))[0])
+    return float(profile(np.expm1([min(epsilon, _UNLIMITED)]))[0])
 
 
 def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
@@ -85,18 +87,20 @@ class AttackProfile:
         if shuffled.participation is not None:
             silent = shuffled.participation
             witnesses = tuple(with_silence(one, silent) for one in witnesses)
-        self._directions = [way for one in witnesses for way in _ways(one)]
+        ways = [way for one in witnesses for way in (one.merged(), one.swapped().merged())]
+        self._directions = list({way.signature(): way for way in ways}.values())
         self.largest_loss = 1.01 * max((_largest_loss(one) for one in self._directions), default=0.0)
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which a crude upper bound on what the witnesses show has fallen below delta."""
-        losses = np.geomspace(_SMALLEST * self.largest_loss, self.largest_loss, _REACH_POINTS)
+        end = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
+        losses = np.geomspace(_SMALLEST * end, end, _REACH_POINTS)
         rate = max(term.upper_rate for term in self._terms)
         fewest = min(term.fewest for term in self._terms)
         parts = [thinned(one, rate).merged() for one in self._directions]
         crude = np.max([chernoff_log_profile(one, fewest, np.expm1(losses)) for one in parts], axis=0)
         small = np.flatnonzero(crude < math.log(delta))
-        return float(losses[small[0]]) if small.size else self.largest_loss
+        return float(losses[small[0]]) if small.size else end
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
@@ -106,7 +110,7 @@ class AttackProfile:
             for term in self._terms:
                 # More users who hold the others' value, or a smaller rate, only hide: a group counts by its
                 # ends.
-                part = thinned(witness, term.lower_rate).merged()
+                part = closed(thinned(witness, term.lower_rate).merged())
                 total += term.weight * _lower(part, term.most, excess)
             found = np.maximum(found, total)
         return found * (1 - (1e-12 if len(self._terms) == 1 else 1e-9))
@@ -119,10 +123,8 @@ def _lower(witness: Decomposition, reports: int, excess: FloatArray) -> FloatArr
     return blanket_profile(witness, reports, excess, smoothing=_SMOOTHING).lower
 
 
-def _ways(witness: Decomposition) -> list[Decomposition]:
-    return [witness] if witness.is_symmetric() else [witness, witness.swapped()]
-
-
 def _largest_loss(witness: Decomposition) -> float:
-    seen = (witness.a > 0) & (witness.b > 0)
+    if np.any((witness.a > 0) & (witness.b == 0)):
+        return math.inf
+    seen = witness.a > 0
     return float(np.log(witness.a[seen] / witness.b[seen]).max())

@@ -14,6 +14,8 @@ import numpy as np
 
 from accounting.decomposition import Decomposition, FloatArray
 
+_ROUNDING = 1e-12
+
 
 def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
     """Witnesses of k-ary randomized response: the others hold a third value, where there is one, or the
@@ -50,18 +52,8 @@ def _witnesses(
     first, second, other = (masses * np.exp(epsilon0 * hits[:, i]) for i in range(3))
     difference = masses * np.exp(epsilon0 * hits[:, 1]) * np.expm1(epsilon0 * (hits[:, 0] - hits[:, 1]))
     return tuple(
-        Decomposition(first, second, _whole(law), difference) for law in ([other] if third else []) + [second]
+        Decomposition(first, second, law, difference) for law in ([other] if third else []) + [second]
     )
-
-
-def _whole(law: FloatArray) -> FloatArray:
-    """The law with what rounding left of mass 1 on its largest output: nothing is left over."""
-    whole = law.copy()
-    largest = int(whole.argmax())
-    whole[largest] += max(1 - math.fsum(whole), 0.0)
-    while math.fsum(whole) < 1:
-        whole[largest] = np.nextafter(whole[largest], 2)
-    return whole
 
 
 def thinned(witness: Decomposition, rate: float) -> Decomposition:
@@ -71,3 +63,14 @@ def thinned(witness: Decomposition, rate: float) -> Decomposition:
         return witness
     a, b = (rate * law + (1 - rate) * witness.c for law in (witness.a, witness.b))
     return Decomposition(a, b, witness.c, rate * witness.difference)
+
+
+def closed(witness: Decomposition) -> Decomposition:
+    """The witness with what rounding left of the others' mass 1 on their most likely output."""
+    c = witness.c.copy()
+    largest = int(c.argmax())
+    if 1 - math.fsum(c) <= _ROUNDING:
+        c[largest] += max(1 - math.fsum(c), 0.0)
+        while math.fsum(c) < 1:
+            c[largest] = np.nextafter(c[largest], 2)
+    return Decomposition(witness.a, witness.b, c, witness.difference)

@@ -18,6 +18,7 @@ from accounting.randomizers.generic import Generic
 
 _MAXIMUM_PARTS = 16
 _MAXIMUM_PAIRS = 1024
+_MAXIMUM_WITNESSES = 16
 _WEIGHT_TOLERANCE = 1e-12
 
 
@@ -82,6 +83,16 @@ class _Composite(DecomposedRandomizer):
         if all(part.below is part.above for part in parts):
             return Bracket.exact(above)
         return Bracket(above, self._combined([part.below for part in parts]))
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; the datasets differ in every part."""
+        parts = [part.witnesses() for part in self.randomizers]
+        if math.prod(len(one) for one in parts) > _MAXIMUM_WITNESSES:
+            parts = [one[:1] for one in parts]
+        try:
+            return tuple(self._combined(choice) for choice in itertools.product(*parts))
+        except InvalidParameter:  # more components than can be summed over: no attack is known
+            return ()
 
     @abstractmethod
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:

@@ -19,6 +19,7 @@ from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, Dec
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
 _MAXIMUM_PAIRS = 1024
+_MAXIMUM_WITNESSES = 8
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
@@ -58,6 +59,18 @@ class Table(DecomposedRandomizer):
         hidden = masses.min(axis=0)
         unequal = _different(Decomposition(a, b, hidden) for a, b in itertools.permutations(masses, 2))
         return Components(unequal, _different(Decomposition(row, row, hidden) for row in masses))
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`: of all triples of inputs those whose losses vary most."""
+        masses = self._masses()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = {
+                (x0, x1, other): float(np.nan_to_num((masses[x0] - masses[x1]) ** 2 / masses[other]).sum())
+                for x0, x1 in itertools.combinations(range(len(masses)), 2)
+                for other in range(len(masses))
+            }
+        chosen = sorted(spread, key=lambda triple: -spread[triple])[:_MAXIMUM_WITNESSES]
+        return tuple(Decomposition(*masses[list(triple)]) for triple in chosen)
 
     def _masses(self) -> FloatArray:
         """The probabilities, each row divided by its exact sum, shape (inputs, outputs)."""

@@ -107,6 +107,40 @@ def test_the_bound_is_the_divergence_of_the_worst_dataset_of_its_kind(
         assert bound >= exact * 0.999 - 1e-12
 
 
+def test_reports_of_several_parts_are_attacked_in_every_part() -> None:
+    mp.mp.dps = 40
+    three, two = _response(3, 1.0), _response(2, 0.5)
+    joint = [[p * q for p in a for q in b] for a in three for b in two]
+    parallel = [[p / 4 for p in a] + [3 * q / 4 for q in b] for a in three for b in two]
+    parts = "krr(k=3, epsilon0=1), krr(k=2, epsilon0=0.5)"
+    first, second = parts.split("), ")
+    for written, laws in (
+        (f"joint({parts})", joint),
+        (f"parallel((0.25, {first})), (0.75, {second}))", parallel),
+    ):
+        for epsilon in (0.0, 0.3):
+            exact = _most(laws, 2, epsilon)
+            bound = attack_delta(_round(written, 2), epsilon=epsilon)
+            assert bound is not None
+            assert 0.99 * exact <= bound <= exact
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=2, max_size=3),
+    st.floats(0, 2),
+    st.integers(1, 3),
+)
+def test_tables_are_attacked_by_their_own_rows(rows: list[list[int]], epsilon: float, users: int) -> None:
+    mp.mp.dps = 40
+    masses = [[weight + (0 if sum(row) else 1) for weight in row] for row in rows]
+    laws = [[mp.mpf(weight) / sum(row) for weight in row] for row in masses]
+    table = [[weight / sum(row) for weight in row] for row in masses]
+    bound = attack_delta(_round(f"table({table})", users), epsilon=epsilon)
+    assert bound is not None
+    assert bound <= _most(laws, users, epsilon) * (1 + mp.mpf(1e-12)) + mp.mpf(1e-12)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
 def test_a_sampled_user_is_replaced_by_one_of_the_others(epsilon: float) -> None:
     mp.mp.dps = 40
