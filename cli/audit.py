@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from cli.audit_statement import statement
 from cli.audit_views import checkpoint_facts, heads_table, report_view
 from cli.failures import BadValue, ExitCode
 from cli.options import FILE, ledger_options, output_options
@@ -116,3 +117,6 @@ def checkpoint(
     if output is not None:
         write_whole(output, json.dumps(document, ensure_ascii=False) + "\n")
     present(document, lambda: checkpoint_facts(made, output), as_json=as_json)
+
+
+audit.add_command(statement)

@@ -1,0 +1,1 @@
+"""Statements on paper and screen: one document, set as HTML, as PDF, as CSV."""

@@ -1,0 +1,356 @@
+"""A statement as a document: its chapters, sentences and tables, before it is set in any format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cli.statements import tables
+from cli.statements.numbers import Digits, certainty, day, grouped, moment, one_in, percent, plain
+from cli.statements.tables import Table
+from ledger.auditing.statement import CohortStatement, Statement, Verdict
+
+VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
+DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """A heading with paragraphs."""
+
+    heading: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortPages:
+    """One cohort's part of the document."""
+
+    cohort: str
+    verdict: Verdict
+    verdict_word: str
+    verdict_sentence: str
+    used: float  # share of the budget, for the bar; at most 1
+    used_text: str
+    chapters: tuple[Chapter, ...]  # the first page
+    conditions: Table
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+    statement: CohortStatement  # for the drawings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The whole."""
+
+    title: str
+    subtitle: str
+    overview: Table | None  # of several cohorts
+    cohorts: tuple[CohortPages, ...]
+    evidence: tuple[tuple[str, str], ...]
+    terms: tuple[tuple[str, str], ...]  # footnotes 1 to 9
+
+
+def document_from(statement: Statement, *, rows_max: int) -> Document:
+    """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
+    one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
+    made = f"Made {moment(statement.made_at)} by {statement.software}"
+    return Document(
+        title=f"Privacy statement: {one.cohort}"
+        if one
+        else f"Privacy statement: {len(statement.cohorts)} cohorts",
+        subtitle=f"As of entry {one.head.sequence:,}, {moment(one.as_of)}. {made}." if one else f"{made}.",
+        overview=None if one else tables.overview(statement.cohorts, VERDICT_WORDS),
+        cohorts=tuple(_pages(each, statement, rows_max) for each in statement.cohorts),
+        evidence=tuple(_evidence(statement)),
+        terms=TERMS,
+    )
+
+
+def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> CohortPages:
+    digits = Digits.for_budget(cohort.promise.epsilon_budget)
+    budget = cohort.promise.epsilon_budget
+    return CohortPages(
+        cohort=cohort.cohort,
+        verdict=cohort.verdict,
+        verdict_word=VERDICT_WORDS[cohort.verdict],
+        verdict_sentence=_verdict_sentence(cohort, digits),
+        used=min(1.0, cohort.spent.epsilon_upper / budget),
+        used_text=f"at most {digits.upper(cohort.spent.epsilon_upper)} of {plain(budget)} spent"
+        f" ({percent(cohort.spent.epsilon_upper, budget)})",
+        chapters=tuple(_chapters(cohort, statement, digits)),
+        conditions=tables.conditions(statement.conditions),
+        facts=tuple(_facts(cohort, digits)),
+        tables=tuple(tables.of_cohort(cohort, digits, rows_max)),
+        statement=cohort,
+    )
+
+
+def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
+    promise = cohort.promise
+    if cohort.verdict == "unknown":
+        return (
+            "The chain of entries this statement is made from was changed, so that nothing in it"
+            " can be relied"
+            f" on: {'; '.join(cohort.chain_problems[:3])}."
+        )
+    if cohort.verdict == "broken":
+        first = cohort.overspends[0]
+        return (
+            f"The promise was not kept: after entry {first.sequence:,} of {day(first.recorded_at)}"
+            f" up to epsilon¹"
+            f" {digits.upper(first.epsilon_spent_upper)} was spent, of"
+            f" {plain(first.epsilon_budget)}. The ledger"
+            " charged what really happened, and admits nothing more while it stands above the budget."
+        )
+    return (
+        f"The promise of epsilon¹ {plain(promise.epsilon_budget)} at delta²"
+        f" {plain(promise.delta_budget)} was kept"
+        " after every entry up to this statement's last one, if the conditions below hold."
+    )
+
+
+def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[Chapter]:
+    return [
+        Chapter(heading="What was promised", paragraphs=tuple(_promised(cohort))),
+        Chapter(heading="Was it kept?", paragraphs=tuple(_kept(cohort, digits))),
+        Chapter(heading="How sure is that?", paragraphs=tuple(_sure(cohort, statement, digits))),
+    ]
+
+
+def _promised(cohort: CohortStatement) -> list[str]:
+    promise = cohort.promise
+    return [
+        (
+            f"The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything"
+            f" that is published"
+            " from their reports, even knowing all other users' data, learns little about any one of"
+            " them: if he held"
+            " two possible answers of a user for equally likely before, he is at most"
+            f" {certainty(promise.epsilon_budget)} sure of one of them afterwards. This is what epsilon¹"
+            f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
+            f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
+        ),
+        f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}",
+    ]
+
+
+def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
+    admitted, refused = len(cohort.rounds), len(cohort.refusals)
+    voided = sum(1 for each in cohort.rounds if each.closing and each.closing.kind == "voided")
+    most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
+    answer = {"kept": "Yes. ", "broken": "No. ", "unknown": "It cannot be said. By its own account: "}
+    found = [
+        f"{answer[cohort.verdict]}At most epsilon {most} of {budget} is spent;"
+        f" {digits.lower(cohort.epsilon_remaining)} is left."
+        f" {admitted:,} rounds⁵ were admitted"
+        + (f" ({voided:,} of them voided, and never released)" if voided else "")
+        + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
+    ]
+    if cohort.overspends:
+        found.append(
+            "More was spent than promised after "
+            + _listed([f"entry {each.sequence:,}" for each in cohort.overspends])
+            + ": see Overspends."
+        )
+    if cohort.budget_changes:
+        found.append(
+            "The budget was changed by "
+            + _listed([f"entry {each.sequence:,}" for each in cohort.budget_changes])
+            + ": see Budget changes."
+        )
+    if cohort.since:
+        found.append(_since_sentence(cohort, digits))
+    return found
+
+
+def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
+    since = cohort.since
+    if since is None:
+        return ""
+    kept = (
+        "that entry is, digit by digit, the head that was kept elsewhere, so this statement extends"
+        " the earlier one"
+        if since.proven
+        else "compare that entry's digest, under Facts, with the earlier statement's head: if they"
+        " are equal, this"
+        " statement extends it"
+    )
+    return (
+        f"Since entry {since.earlier.sequence:,} of {day(since.recorded_at)}: {since.entries:,} entries,"
+        f" {since.rounds_admitted:,} rounds admitted, {since.rounds_refused:,} refused,"
+        f" {since.rounds_settled:,}"
+        f" settled, {since.rounds_voided:,} voided; spending went from at most"
+        f" {digits.upper(since.spent_then.epsilon_upper)} to at most"
+        f" {digits.upper(since.spent_now.epsilon_upper)};"
+        f" {kept}."
+    )
+
+
+def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[str]:
+    signed = (
+        "A signature binds the last entry’s digest⁷ to a key; compare the key with one you were"
+        " given another way."
+        if statement.checkpoint
+        else "Nobody signed this statement’s digests⁷: they show that the record hangs together,"
+        " not who wrote it."
+    )
+    return [
+        (
+            f"The number is a proven interval⁶, not an estimate: from"
+            f" {digits.lower(cohort.spent.epsilon_lower)} to"
+            f" {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included."
+            f" The larger end"
+            " decided every round. Whoever has the evidence bundle can check the record and compute"
+            " every number"
+            " again on another computer: shuffle-ledger audit verify BUNDLE."
+        ),
+        signed + " Without an honest shuffler only each device’s own noise protects a user⁸: all rounds"
+        " together then"
+        f" reveal up to epsilon {digits.upper(cohort.local_epsilon_upper)}"
+        f" ({certainty(cohort.local_epsilon_upper)} sure, in the words above).",
+    ]
+
+
+def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
+    promise, spent = cohort.promise, cohort.spent
+    causes = (cohort.discretization, cohort.truncation, cohort.round_off)
+    named = zip(("discretization", "truncation", "round-off"), causes, strict=True)
+    found = [
+        ("Cohort", cohort.cohort),
+        ("Users", f"{promise.population:,}"),
+        ("Privacy unit", promise.privacy_unit),
+        ("Neighbouring relation", promise.neighbours),
+        ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
+        ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
+        ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
+        ("Status", cohort.status),
+        (
+            "Spent",
+            (
+                f"epsilon from {digits.lower(spent.epsilon_lower)} to"
+                f" {digits.upper(spent.epsilon_upper)}, the larger"
+                f" one decides; width by cause: {', '.join(f'{name} {value:.1e}' for name, value in named)}"
+            ),
+        ),
+        ("Left", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
+    ]
+    if promise.policy != "fixed":
+        reading = cohort.composition
+        found.append(
+            (
+                "Reading",
+                (
+                    f"the rounds held, composed: epsilon from {digits.lower(reading.epsilon_lower)} to"
+                    f" {digits.upper(reading.epsilon_upper)}. An odometer reading, not a promise."
+                ),
+            )
+        )
+    found += [
+        (
+            "Without the shuffler",
+            (
+                f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
+                f" {plain(cohort.local_delta_upper)} at most"
+            ),
+        ),
+        ("Method", f"{cohort.method}; numerical policies: {', '.join(cohort.numerical_policies)}"),
+        ("Head of the chain", f"entry {cohort.head.sequence:,}, SHA-256 {grouped(cohort.head.digest)}"),
+    ]
+    if cohort.head != cohort.head_now:
+        found.append(("The chain goes on to", f"entry {cohort.head_now.sequence:,}"))
+    if cohort.since:
+        earlier = cohort.since.earlier
+        found.append(("Compared since", f"entry {earlier.sequence:,}, SHA-256 {grouped(earlier.digest)}"))
+    if cohort.rounds_pending:
+        found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
+    return found
+
+
+def _evidence(statement: Statement) -> list[tuple[str, str]]:
+    found = [
+        ("Software", statement.software),
+        ("Numerical policy", statement.numerical_policy),
+        ("Format", statement.format),
+    ]
+    checkpoint = statement.checkpoint
+    if checkpoint is None:
+        return [*found, ("Checkpoint", "none: no signing key was given")]
+    return [
+        *found,
+        ("Checkpoint", f"made {checkpoint['created_at']} of ledger {checkpoint['ledger_id']}"),
+        ("Public key", f"Ed25519 {grouped(checkpoint['public_key'])}"),
+        ("Signature", grouped(checkpoint["signature"])),
+    ]
+
+
+def _listed(items: Sequence[str], limit: int = 5) -> str:
+    shown = list(items[:limit])
+    more = len(items) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+TERMS: tuple[tuple[str, str], ...] = (
+    (
+        "Epsilon",
+        (
+            "How much more likely one user’s answer may make anything that is published, as a natural"
+            " logarithm. At 0"
+            " nothing is learned about anybody; at 1 odds change at most by a factor of 2.72, at 2 by 7.39."
+        ),
+    ),
+    ("Delta", "A probability with which that may fail. It should be far below one in the number of users."),
+    (
+        "Cohort",
+        "A fixed group of users who share one budget, because the same people report again and again.",
+    ),
+    (
+        "Policy",
+        (
+            "How the parameters of rounds may be chosen. What spending adds up to depends on whether"
+            " earlier results"
+            " may influence later rounds."
+        ),
+    ),
+    (
+        "Round",
+        (
+            "One collection. Every device randomizes its answer before it is sent; a shuffler mixes the"
+            " reports of many"
+            " users; only the mixture is seen, so that each report hides among the others."
+        ),
+    ),
+    (
+        "Proven interval",
+        (
+            "The exact value of the analysis lies between its two ends. Every approximation was made on"
+            " the safe side,"
+            " and how much each cause contributes is stated."
+        ),
+    ),
+    (
+        "Digest, chain",
+        (
+            "Every decision is an entry. Each entry holds the digest (SHA-256) of the one before: a"
+            " byte that changes"
+            " anywhere changes every later digest. Keep the last one, and nobody can rewrite the"
+            " record unseen."
+        ),
+    ),
+    (
+        "Without the shuffler",
+        (
+            "The sum of what the devices’ own randomization allows, over every round a user may have"
+            " sent a report for,"
+            " voided ones included."
+        ),
+    ),
+    (
+        "Slot",
+        (
+            "A round is charged as the next one of a fixed grid that reveals at least as much: its"
+            " reports are rounded"
+            " down, its sampling rate up, by at most one percent."
+        ),
+    ),
+)

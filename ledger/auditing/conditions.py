@@ -1,0 +1,87 @@
+"""What a promise rests on, in words: the same in every statement, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
+NEIGHBOURS: Final = "substitution: two populations of the same size that differ in one user's data"
+
+POLICY_ASSUMES: Final = {
+    "fixed": (
+        "The parameters of all rounds were fixed in advance: none of them depends on what earlier rounds"
+        " revealed."
+    ),
+    "plan": (
+        "The plan's slots were declared before anything was released. Rounds claim them in any order, which"
+        " may depend on what earlier rounds revealed."
+    ),
+    "adaptive": (
+        "Nothing about the choice of rounds: the parameters of each may depend on everything that earlier"
+        " rounds revealed. The promise is the whole budget; what is spent at a moment chosen by looking at"
+        " results is a reading, not a promise of its own."
+    ),
+}
+POLICY_UNKNOWN: Final = "This version of the software does not know what this policy assumes."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """Something a deployment must keep, and what becomes of the promise where it does not."""
+
+    name: str
+    holds_when: str
+    otherwise: str
+
+
+CONDITIONS: Final = (
+    Condition(
+        name="An honest shuffler",
+        holds_when=(
+            "Reports reach the analyst only as a shuffled batch, without names, times or addresses, and"
+            " cannot be linked from round to round."
+        ),
+        otherwise="Only the local guarantee is left: what a user may lose is stated beside the budget.",
+    ),
+    Condition(
+        name="Full batches",
+        holds_when=(
+            "The shuffler withholds a batch with fewer reports than were declared, or the round is settled"
+            " with its true number before anything else is admitted."
+        ),
+        otherwise="Fewer people hide each other, and the round cost more than is stated.",
+    ),
+    Condition(
+        name="Honest devices",
+        holds_when=(
+            "In every released batch at least the declared fraction of reports comes from devices that"
+            " randomize as told, all in the same way, one report each."
+        ),
+        otherwise="Reports that are not randomized hide nobody, and the round cost more than is stated.",
+    ),
+    Condition(
+        name="Secret samples",
+        holds_when="Where only a sample of users reports, nobody who sees results knows who was sampled.",
+        otherwise=(
+            "Sampling earns no credit: the round costs what one costs that asked only those who reported."
+        ),
+    ),
+    Condition(
+        name="Taking part does not depend on the answer",
+        holds_when="Whether a device reports at all does not depend on the value it would report.",
+        otherwise="Silence is an answer too, and no number here accounts for it.",
+    ),
+    Condition(
+        name="Decision before release",
+        holds_when=(
+            "Reports of a round are used only once it is admitted, and those of a refused round never."
+        ),
+        otherwise="Something was revealed that is not on this account.",
+    ),
+    Condition(
+        name="Everything is on the account",
+        holds_when="Whatever is released about these users is a round of this cohort.",
+        otherwise="Users who are in several cohorts lose what all of them spend, added up.",
+    ),
+)

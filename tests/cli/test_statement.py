@@ -1,0 +1,343 @@
+"""Statements: what they say is what the ledger says, in every format, and nothing in them is dressed up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+from accounting import Accountant, ShuffledRound, slot_for
+from cli.statements.numbers import Digits, certainty, one_in, percent, plain
+from tests.cli.conftest import Run
+
+NASTY = "<script>alert('x')</script>"
+
+
+def registered(run: Run, name: str, *, epsilon0: float = 0.5, reports: int = 1000, **rest: str) -> None:
+    options = [part for flag, value in rest.items() for part in (f"--{flag.replace('_', '-')}", value)]
+    randomizer = f"krr(k=2, epsilon0={epsilon0})"
+    answer = run(
+        *("round", "register", "phones", "--id", name, "--randomizer", randomizer, "--reports", str(reports)),
+        *options,
+    )
+    assert answer.code in (0, 3), answer.stderr
+
+
+@pytest.fixture
+def lived(phones: Run) -> Run:
+    """Return `run`, with a cohort in which everything happened that may happen: seven entries."""
+    registered(phones, "w1", use_case="emoji", collected_on="2026-01-05")
+    registered(phones, NASTY, collected_on="2026-01-12")
+    registered(phones, "w3", epsilon0=8)
+    assert phones("round", "settle", "w1", "--reports", "900").code == 0
+    assert phones("round", "void", NASTY, "--reason", '=HYPERLINK("http://x")').code == 0
+    registered(phones, "w4", reports=20_000)
+    return phones
+
+
+@pytest.fixture
+def overspent(phones: Run) -> Run:
+    """Return `run`, with a cohort that a settled round took beyond its budget."""
+    registered(phones, "w1", epsilon0=2)
+    assert phones("round", "settle", "w1", "--reports", "3").code == 0
+    registered(phones, "w2")
+    return phones
+
+
+def stated(run: Run, *arguments: str) -> Any:
+    answer = run("audit", "statement", *arguments, "--format", "json")
+    assert answer.code == 0, answer.stderr
+    return answer.json
+
+
+def test_the_statement_says_what_the_budget_says(lived: Run) -> None:
+    budget = lived("budget", "phones", "--json").json
+    statement = stated(lived, "phones")
+    (cohort,) = statement["cohorts"]
+    assert cohort["verdict"] == "kept"
+    assert cohort["spent"]["epsilon_upper"] == budget["epsilon_spent_upper"]
+    assert cohort["spent"]["epsilon_lower"] == budget["epsilon_spent_lower"]
+    assert cohort["epsilon_remaining"] == budget["epsilon_remaining"]
+    assert cohort["head"] == cohort["head_now"] == budget["head"]
+    for name in ("local_epsilon_upper", "local_delta_upper", "status", "rounds_pending", "method"):
+        assert cohort[name] == budget[name], name
+    promise = cohort["promise"]
+    for name in ("population", "epsilon_budget", "delta_budget", "policy", "opened_at"):
+        assert promise[name] == budget[name], name
+    assert len(cohort["rounds"]) == budget["rounds_admitted"] == 3
+    assert len(cohort["refusals"]) == budget["rounds_refused"] == 1
+    assert [each["sequence"] for each in cohort["moments"]] == list(range(1, budget["head"]["sequence"] + 1))
+    assert len(statement["conditions"]) == 7
+
+
+def test_every_round_is_told_as_declared_as_charged_and_as_closed(lived: Run) -> None:
+    cohort = stated(lived, "phones")["cohorts"][0]
+    first, voided, last = cohort["rounds"]
+    assert (first["round_id"], first["use_case"], first["collected_on"]) == ("w1", "emoji", "2026-01-05")
+    assert first["declared"]["reports"] == 1000
+    declared = ShuffledRound.from_mapping(first["declared"])
+    assert ShuffledRound.from_mapping(first["accounted"]) == slot_for(declared)
+    closing = first["closing"]
+    assert (closing["kind"], closing["reports"], closing["sequence"]) == ("settled", 900, 5)
+    assert closing["alone"]["epsilon_lower"] > first["alone"]["epsilon_upper"], "fewer reports hide less"
+    assert voided["closing"]["kind"] == "voided"
+    assert voided["closing"]["reason"] == '=HYPERLINK("http://x")'
+    assert "attests" in voided["closing"]["attestation"]
+    assert last["closing"] is None
+    (refused,) = cohort["refusals"]
+    assert (refused["round_id"], refused["reason"]) == ("w3", "budget_exceeded")
+    assert refused["requested"]["epsilon_upper"] > cohort["promise"]["epsilon_budget"]
+
+
+def test_what_rounds_cost_alone_and_together_is_computed_again_elsewhere(lived: Run) -> None:
+    cohort = stated(lived, "phones")["cohorts"][0]
+    accountant, delta = Accountant(precision=1e-4), cohort["promise"]["delta_budget"]
+    for each in cohort["rounds"]:
+        again = accountant.certify({ShuffledRound.from_mapping(each["accounted"]): 1}, delta=delta)
+        assert agree(again, each["alone"])
+    held = [ShuffledRound.from_mapping(cohort["rounds"][0]["closing"]["accounted"])]
+    held.append(ShuffledRound.from_mapping(cohort["rounds"][2]["accounted"]))
+    counts = {each: held.count(each) for each in held}
+    assert agree(accountant.certify(counts, delta=delta), cohort["spent"])
+    assert agree(accountant.certify(counts, delta=delta), cohort["composition"])
+    assert len(cohort["profile"]) >= 8
+    for point in cohort["profile"]:
+        assert agree(accountant.certify(counts, delta=point["delta"]), point)
+
+
+def agree(again: Any, told: Any) -> bool:
+    upper = math.inf if told["epsilon_upper"] is None else told["epsilon_upper"]
+    return bool(again.epsilon_lower <= upper and told["epsilon_lower"] <= again.epsilon_upper)
+
+
+def test_as_of_an_entry_is_what_the_ledger_said_then(lived: Run) -> None:
+    moments = stated(lived, "phones")["cohorts"][0]["moments"]
+    for moment in moments:
+        cohort = stated(lived, "phones", "--as-of", str(moment["sequence"]))["cohorts"][0]
+        assert cohort["spent"] == moment["spent"]
+        assert cohort["head"] == {"sequence": moment["sequence"], "digest": moment["digest"]}
+        assert cohort["head_now"]["sequence"] == len(moments)
+        assert cohort["as_of"] == moment["recorded_at"]
+        assert len(cohort["moments"]) == moment["sequence"]
+    # By the clock: the last entry that is not later.
+    middle = moments[3]
+    cohort = stated(lived, "phones", "--as-of", middle["recorded_at"])["cohorts"][0]
+    later = [each["sequence"] for each in moments if each["recorded_at"] <= middle["recorded_at"]]
+    assert cohort["head"]["sequence"] == later[-1]
+    assert cohort["rounds_pending"] is None
+    closed_later = stated(lived, "phones", "--as-of", "4")["cohorts"][0]["rounds"]
+    assert [each["closing"] for each in closed_later] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("phones", "--as-of", "8"), 2, "from 1 to 7"),
+        (("phones", "--as-of", "0"), 2, "from 1 to 7"),
+        (("phones", "--as-of", "2001-01-01"), 2, "opened"),
+        (("phones", "--as-of", "yesterday"), 2, "YYYY-MM-DD"),
+        (("--all", "--as-of", "3"), 2, "each cohort counts its own entries"),
+        (("phones", "--all"), 2, "--all"),
+        ((), 2, "--all"),
+        (("nobody",), 4, "nobody"),
+    ],
+)
+def test_what_cannot_be_stated_is_named(lived: Run, arguments: tuple[str, ...], code: int, word: str) -> None:
+    answer = lived("audit", "statement", *arguments)
+    assert answer.code == code
+    assert word in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_an_overspend_is_in_plain_sight(overspent: Run) -> None:
+    cohort = stated(overspent, "phones")["cohorts"][0]
+    assert (cohort["verdict"], cohort["status"], cohort["epsilon_remaining"]) == ("broken", "overspent", 0.0)
+    (overspend,) = cohort["overspends"]
+    assert (overspend["sequence"], overspend["round_id"]) == (3, "w1")
+    assert overspend["epsilon_spent_upper"] > overspend["epsilon_budget"]
+    page = overspent("audit", "statement", "phones").stdout
+    assert 'class="verdict broken"' in page
+    assert "The promise was not kept: after entry 3" in text_of(page)
+    # Before it happened, the promise was kept.
+    assert stated(overspent, "phones", "--as-of", "2")["cohorts"][0]["verdict"] == "kept"
+
+
+def test_a_damaged_chain_is_never_called_kept(lived: Run, directory: Path) -> None:
+    changed(directory, "previous_digest = zeroblob(32) WHERE sequence = 3")
+    answer = lived("audit", "statement", "phones")
+    assert answer.code == 0
+    assert 'class="verdict unknown"' in answer.stdout
+    assert "entry 3: it does not continue from the digest" in text_of(answer.stdout)
+    changed(directory, "body = x'78' WHERE sequence = 4")
+    unreadable = lived("audit", "statement", "phones")
+    assert unreadable.code == 1
+    assert "nothing can be stated" in unreadable.stderr
+
+
+def changed(directory: Path, change: str) -> None:
+    with closing(sqlite3.connect(directory / "shuffle-ledger.db")) as database, database:
+        triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for (name,) in triggers:
+            database.execute(f"DROP TRIGGER {name}")
+        database.execute("UPDATE entries SET " + change)  # noqa: S608 - our own words
+
+
+def text_of(page: str) -> str:
+    class Text(HTMLParser):
+        found = ""
+
+        def handle_data(self, data: str) -> None:
+            self.found += data
+
+    parser = Text()
+    parser.feed(page)
+    return re.sub(r"\s+", " ", parser.found)
+
+
+def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
+    page = lived("audit", "statement", "phones").stdout
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not re.search(r"""(src|action|formaction|data)\s*=\s*["']""", page)
+    assert set(re.findall(r"""href=["'](.)""", page)) <= {"#"}
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "@import" not in page
+    identifiers = re.findall(r'\bid="([^"]*)"', page)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'href="#([^"]*)"', page)) <= set(identifiers)
+    text = text_of(page)
+    for word in (
+        "w1",
+        "w3",
+        "w4",
+        "emoji",
+        "budget exceeded",
+        "settled",
+        "voided",
+        "attests",
+        "An honest shuffler",
+    ):
+        assert word in text, word
+
+
+def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.statements.html.ROWS_MAX", 2)
+    text = text_of(lived("audit", "statement", "phones").stdout)
+    assert "Rounds admitted (3)" in text
+    assert "1 rows are left out here" in text
+
+
+def test_all_cohorts_in_one_statement(lived: Run) -> None:
+    for name in ("tablets", "watches"):
+        assert (
+            lived("cohort", "open", name, "--population", "10", "--epsilon", "1", "--delta", "1e-6").code == 0
+        )
+    statement = stated(lived, "--all")
+    assert [each["cohort"] for each in statement["cohorts"]] == ["phones", "tablets", "watches"]
+    assert statement["cohorts"][1]["spent"] == {"epsilon_upper": 0.0, "epsilon_lower": 0.0}
+    page = lived("audit", "statement", "--all").stdout
+    assert "3 cohorts" in page
+    identifiers = re.findall(r'\bid="([^"]*)"', page)
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_the_spreadsheet_has_a_line_per_entry_and_no_formulas(lived: Run) -> None:
+    answer = lived("audit", "statement", "phones", "--format", "csv")
+    lines = list(csv.DictReader(io.StringIO(answer.stdout, newline="")))
+    moments = stated(lived, "phones")["cohorts"][0]["moments"]
+    assert [int(each["sequence"]) for each in lines] == [each["sequence"] for each in moments]
+    for line, moment in zip(lines, moments, strict=True):
+        assert float(line["epsilon_spent_upper"]) == moment["spent"]["epsilon_upper"]
+        assert line["digest"] == moment["digest"]
+        assert not any(cell.startswith(("=", "+", "@")) for cell in line.values())
+    assert lines[5]["reason"] == """'=HYPERLINK("http://x")"""
+    assert lines[1]["randomizer"] == "krr(epsilon0=0.5, k=2)"
+
+
+def test_a_file_gets_what_standard_output_would(lived: Run, directory: Path) -> None:
+    answer = lived("audit", "statement", "phones", "--format", "csv", "-o", "statement.csv")
+    assert (answer.code, answer.stdout) == (0, "")
+    written = (directory / "statement.csv").read_text("utf-8").replace("\r\n", "\n")
+    assert written == lived("audit", "statement", "phones", "--format", "csv").stdout.replace("\r\n", "\n")
+
+
+epsilons = st.floats(min_value=0, max_value=1e9, allow_nan=False)
+
+
+@given(epsilons, st.floats(min_value=1e-9, max_value=1e6))
+def test_printed_bounds_are_bounds(epsilon: float, budget: float) -> None:
+    digits = Digits.for_budget(budget)
+    above, below = digits.upper(epsilon), digits.lower(epsilon)
+    assert float(above.replace(",", "")) >= epsilon >= float(below.replace(",", ""))
+    assert len(above.partition(".")[2]) == len(below.partition(".")[2]) == digits.decimals
+    assert float(percent(epsilon, budget)[:-2]) >= 100 * (epsilon / budget) * (1 - 1e-9)
+    assert float(plain(epsilon)) == epsilon
+
+
+@given(st.floats(min_value=0, max_value=6.8))
+def test_certainty_is_never_understated(epsilon: float) -> None:
+    assert float(certainty(epsilon)[:-2]) >= 100 * math.exp(epsilon) / (1 + math.exp(epsilon)) - 1e-9
+
+
+@given(st.floats(min_value=1e-30, max_value=0.1))
+def test_a_probability_in_words_is_never_understated(probability: float) -> None:
+    said = 1 / int(one_in(probability).removeprefix("1 in ").replace(",", ""))
+    assert probability * (1 - 1e-9) <= said <= 1.3 * probability
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    """Yield a headless Chromium that may not reach anything."""
+    driver = shutil.which("chromedriver")
+    if driver is None or shutil.which("chromium") is None:
+        pytest.skip(
+            "Debian's chromium and chromium-driver are not installed: the page was not opened in a browser"
+        )
+    options = Options()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1500"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=Service(driver))
+    yield opened
+    opened.quit()
+
+
+def test_a_browser_shows_the_verdict_first_and_has_nothing_to_complain_of(
+    lived: Run, browser: webdriver.Chrome, directory: Path
+) -> None:
+    assert lived("audit", "statement", "phones", "-o", "statement.html").code == 0
+    browser.get((directory / "statement.html").as_uri())
+    verdict = browser.find_element("css selector", ".verdict strong")
+    assert verdict.text == "Kept"
+    assert verdict.location["y"] < 300
+    for drawing in browser.find_elements("css selector", "figure svg"):
+        assert drawing.size["width"] > 400
+        assert drawing.size["height"] > 100
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    wide = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert wide, "the page is wider than the window"
+    # The first printed page holds what people need: its last heading, and no table of rounds.
+    width = "return document.querySelector('.details').getBoundingClientRect().top"
+    assert browser.execute_script(width) > 0
+
+
+def test_the_json_form_is_one_strict_value(lived: Run) -> None:
+    text = lived("audit", "statement", "phones", "--format", "json").stdout
+    assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
