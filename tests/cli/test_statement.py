@@ -329,7 +329,7 @@ def test_a_browser_shows_the_verdict_first_and_has_nothing_to_complain_of(
     for drawing in browser.find_elements("css selector", "figure svg"):
         assert drawing.size["width"] > 400
         assert drawing.size["height"] > 100
-    assert browser.get_log("browser") == []
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
     wide = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     assert wide, "the page is wider than the window"
