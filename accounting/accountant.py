@@ -182,7 +182,8 @@ class Accountant:
         steepness = 1.0
         for step, smoothing in enumerate(_SMOOTHINGS if count else ()):
             contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(self.precision))
-            high, low = above.delta(epsilon, contour), below.delta(epsilon, contour)
+            high = above.delta(epsilon, contour)
+            low = below.delta(epsilon, below.widened(epsilon, contour))
             steepness = 1 + epsilon * contour.theta
             causes = {"truncation": high.truncation, "round_off": high.round_off + low.round_off}
             found = Interval(upper=high.value, lower=min(low.value, high.value), **causes)
@@ -319,7 +320,7 @@ def _epsilon_once(
             break
     if upper == 0:
         return Interval(upper=0.0, lower=0.0), 0.0
-    lower = _before(below, contour, delta, upper)
+    lower = _before(below, below.widened(upper, contour), delta, upper)
     at, nearby = above.delta(upper, contour), above.delta(upper * (1 - 1e-3), contour)
     slope = max((nearby.value - at.value) / (1e-3 * upper), 1e-6 * delta / upper)
     causes = {"truncation": at.truncation / slope, "round_off": 2 * at.round_off / slope}

@@ -32,6 +32,9 @@ _TILT_STEPS = 600
 _NEAR_THE_END = 0.999
 _TINY = 1e-100
 _WIDEST = 3.0  # of the smoothing, in units of 1/theta
+# Doublings of the period, and the share of a lower bound that its translates may take without one.
+_WIDENINGS = 4
+_FAINT = 1e-5
 # Rates at which tails of the tilted loss are bounded, in units of the tilt.
 _CHERNOFF_RATES = (0.5, 1.0, 2.0, 4.0)
 
@@ -112,6 +115,23 @@ class Composition:
             return Contour(tilt, period, tau, nodes, math.exp(-rate * end**2) / (2 * rate * end))
         nodes = min(math.ceil(_CUT / tau / step) + 1, _MAXIMUM_NODES)
         return Contour(tilt, period, _CUT / ((nodes - 1) * step), nodes, None)
+
+    def widened(self, epsilon: float, contour: Contour) -> Contour:
+        """The contour with a period so long that translates hardly weigh on the lower bound at `epsilon`.
+
+        Losses with heavy tails need it: their translates do not fade within the usual period.
+        """
+        found = self.delta(epsilon, contour)
+        for _ in range(_WIDENINGS):
+            wider = contour._replace(period=2 * contour.period, nodes=2 * contour.nodes - 1)
+            faint = found.truncation <= _FAINT * (found.value + found.truncation)
+            if faint or wider.nodes > _MAXIMUM_NODES:
+                break
+            then = self.delta(epsilon, wider)
+            if not then.truncation <= found.truncation / 2:
+                break  # what is truncated is something else
+            contour, found = wider, then
+        return contour
 
     def delta(self, epsilon: float, contour: Contour) -> DeltaBound:
         """Bound on `delta(epsilon)`, infinite losses included, by quadrature on `contour`."""

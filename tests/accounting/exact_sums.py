@@ -1,0 +1,149 @@
+"""Rounds and their compositions by plain sums, which share nothing with the accountant: for published settings.
+
+A pair is listed outcome by outcome, its losses are rounded up and down to a grid, and both are convolved: what
+comes out encloses the exact value, up to the rounding of the transform, for which delta is moved a little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft, stats
+
+FloatArray = npt.NDArray[np.float64]
+
+_FAR = 8.5  # deviations beyond which counts are left out: a mass below 1e-16
+_ROUNDING = 2e-13  # of delta, by the transforms
+
+
+class Pair(NamedTuple):
+    """Masses of the same outcomes under P and under Q."""
+
+    p: FloatArray
+    q: FloatArray
+
+    def delta(self, epsilon: float) -> float:
+        """The hockey-stick divergence of order `exp(epsilon)`."""
+        return float(np.maximum(self.p - math.exp(epsilon) * self.q, 0.0).sum())
+
+    def epsilon(self, delta: float, largest: float) -> float:
+        """The smallest epsilon from 0 whose delta is at most `delta`, by bisection below `largest`."""
+        return bisected(self.delta, delta, largest)
+
+
+def bisected(profile: Callable[[float], float], delta: float, largest: float) -> float:
+    """Where a falling profile reaches delta."""
+    if profile(0.0) <= delta:
+        return 0.0
+    low, high = 0.0, largest
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if profile(middle) <= delta else (middle, high)
+    return high
+
+
+def near(number: int, mass: float) -> npt.NDArray[np.int64]:
+    """Counts of `Bin(number, mass)` that are not far from its mean."""
+    half = _FAR * math.sqrt(number * mass * (1 - mass)) + 25
+    return np.arange(max(0, int(number * mass - half)), min(number, int(number * mass + half)) + 1)
+
+
+def clones(reports: int, hidden: float, own: float) -> Pair:
+    """Counts of the clones of both users' reports: `C ~ Bin(n-1, hidden)` clones, half of them each, and the
+    user's own report, which is of the first kind with probability `own` or `1 - own`."""
+    clone_counts = near(reports - 1, hidden)
+    first = np.arange(0, int(clone_counts[-1]) + 1)
+    weights = stats.binom.pmf(clone_counts, reports - 1, hidden)
+    # others[c, a]: probability that the others make c clones, a of them of the first kind.
+    others = weights[:, None] * stats.binom.pmf(first[None, :], clone_counts[:, None], 0.5)
+    joined = np.zeros((len(clone_counts), len(first) + 1))
+    joined[:, 1:] = others
+    stayed = np.zeros_like(joined)
+    stayed[:, :-1] = others
+    return Pair(
+        (own * joined + (1 - own) * stayed).ravel(), ((1 - own) * joined + own * stayed).ravel()
+    )
+
+
+def randomized_response(reports: int, k: int, gamma: float, *, coin_seen: bool) -> Pair:
+    """k-ary randomized response against somebody who knows every other user's value and coin, and, if
+    `coin_seen`, that of the differing user.
+
+    Left to see are the counts of values 1 and 2 among the B users who answered at random, and the report of
+    the differing user, who holds 1 or 2.
+    """
+    sides = near(reports - 1, gamma / k)
+    shape = (int(sides[-1]) + 3, int(sides[-1]) + 3)
+    ones, twos = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    parts: list[tuple[FloatArray, FloatArray]] = []
+    for number in near(reports - 1, gamma):
+        weight = stats.binom.pmf(number, reports - 1, gamma)
+        others = weight * stats.binom.pmf(ones, number, 1 / k) * stats.binom.pmf(twos, number - ones, 1 / (k - 1))
+        others[~((ones + twos <= number) & (ones <= sides[-1]) & (twos <= sides[-1]))] = 0.0
+        as_one, as_two = np.roll(others, 1, axis=0), np.roll(others, 1, axis=1)
+        truth, lie, rest = 1 - gamma + gamma / k, gamma / k, gamma * (k - 2) / k
+        if coin_seen:
+            parts.append(((1 - gamma) * as_one, (1 - gamma) * as_two))
+            parts.append((gamma * others, gamma * others))  # the coin says random: both inputs look the same
+        else:
+            mixed = rest * others
+            parts.append((truth * as_one + lie * as_two + mixed, lie * as_one + truth * as_two + mixed))
+    p, q = (np.concatenate([part[side].ravel() for part in parts]) for side in (0, 1))
+    kept = p + q > 1e-30
+    return Pair(p[kept], q[kept])
+
+
+def sampled(pair: Pair, rate: float) -> Pair:
+    """The pair that dominates a symmetric one behind a secret sample of this rate: where P is larger,
+    `(rate P + (1 - rate) Q, Q)`; exchanged, the same again; what is left tells nothing."""
+    larger = pair.p > pair.q
+    p, q = pair.p[larger], pair.q[larger]
+    mixed = rate * p + (1 - rate) * q
+    rest = max(1.0 - float(mixed.sum() + q.sum()), 0.0)
+    return Pair(np.concatenate([mixed, q, [rest]]), np.concatenate([q, mixed, [rest]]))
+
+
+def composed(parts: Sequence[tuple[Pair, int]], step: float) -> Callable[[float], tuple[float, float]]:
+    """Bounds on epsilon at a delta of independent rounds, each repeated: losses rounded down and up to
+    multiples of `step`."""
+    sums = [_convolved(parts, step, rounded) for rounded in (np.floor, np.ceil)]
+
+    def bounds(delta: float) -> tuple[float, float]:
+        ends = []
+        for (losses, masses, infinity), moved in zip(sums, (delta + _ROUNDING, delta - _ROUNDING), strict=True):
+            profile = _profile(losses, masses, infinity)
+            ends.append(bisected(profile, moved, float(losses[-1])))
+        return ends[0], ends[1]
+
+    return bounds
+
+
+def _profile(losses: FloatArray, masses: FloatArray, infinity: float) -> Callable[[float], float]:
+    def profile(epsilon: float) -> float:
+        start = int(np.searchsorted(losses, epsilon, side="right"))
+        return float((masses[start:] * -np.expm1(epsilon - losses[start:])).sum()) + infinity
+
+    return profile
+
+
+def _convolved(
+    parts: Sequence[tuple[Pair, int]], step: float, rounded: Callable[[FloatArray], FloatArray]
+) -> tuple[FloatArray, FloatArray, float]:
+    positions, starts, stops = [], 0, 0
+    for pair, count in parts:
+        seen = (pair.p > 0) & (pair.q > 0)
+        index = rounded(np.log(pair.p[seen] / pair.q[seen]) / step).astype(np.int64)
+        positions.append((index, pair.p[seen], count))
+        starts, stops = starts + count * int(index.min()), stops + count * int(index.max())
+    size = fft.next_fast_len(stops - starts + 1, real=True)
+    spectrum, kept = np.ones(size // 2 + 1, dtype=np.complex128), 1.0
+    for index, masses, count in positions:
+        dense = np.bincount(index - index.min(), weights=masses, minlength=size)
+        spectrum *= fft.rfft(dense) ** count
+        kept *= (float(masses.sum())) ** count
+    total = fft.irfft(spectrum, size)[: stops - starts + 1]
+    return (np.arange(len(total)) + starts) * step, np.maximum(total, 0.0), max(1.0 - kept, 0.0)
