@@ -20,8 +20,8 @@ from ledger.budgets import (
     checked_text,
     request_digest,
 )
-from ledger.entries import EntryKind, LedgerEntry, Spending
-from ledger.errors import Damaged, InvalidValue, RoundStuck, TryAgain, Unavailable
+from ledger.entries import EntryKind, Spending
+from ledger.errors import Damaged, InvalidValue, NotFound, RoundStuck, TryAgain, Unavailable
 from ledger.outcomes import outcome_from, outcome_of, round_record
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from ledger.settlement import settle, void
@@ -73,8 +73,7 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
         InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
         Conflict: the identifier is bound to other content.
     """
-    cohort = store.cohort(request.cohort)
-    _check_population(request, cohort)
+    _check_population(request, request.cohort, store.population(request.cohort))
     stored = store.insert_round(request, actor=checked_text("actor", actor))
     return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
 
@@ -90,19 +89,16 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
         TryAgain, Unavailable: nothing was decided and nothing was left behind.
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
     """
-    stored = store.round(checked_text("round_id", round_id))
-    decided = outcome_of(store, stored)
-    if decided is not None:
-        return decided
+    round_id = checked_text("round_id", round_id)
     try:
-        entry = appending.append(
-            store, stored.cohort, lambda view: _draft(store, accountant, view, stored.round_id)
+        entry = appending.append_outcome(
+            store, round_id, lambda view, stored: _draft(store, accountant, view, stored)
         )
         return outcome_from(entry)
-    except (TryAgain, Unavailable):
+    except (NotFound, TryAgain, Unavailable):
         raise  # says nothing about the round itself
     except Exception as error:
-        store.record_failure(stored.round_id, f"{type(error).__name__}: {error}")
+        store.record_failure(round_id, f"{type(error).__name__}: {error}")
         raise
 
 
@@ -140,7 +136,7 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
 def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
     """Return what the answer would be if the cohort were as `view` says; raises what `quote` raises."""
     cohort = view.cohort
-    _check_population(request, cohort)
+    _check_population(request, cohort.name, cohort.population)
     decision = _decide(store, accountant, view, request, keep=False)
     admitted = decision.reason is None
     requested = decision.requested
@@ -171,10 +167,7 @@ def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
     return store.pending(limit=limit, cohort=stored.cohort, up_to=stored.registration - 1)
 
 
-def _draft(store: Store, accountant: Accountant, view: CohortView, round_id: str) -> EntryDraft | LedgerEntry:
-    stored = store.round(round_id)  # after the view: see appending.append
-    if stored.outcome_sequence is not None:
-        return store.entry(stored.cohort, stored.outcome_sequence)
+def _draft(store: Store, accountant: Accountant, view: CohortView, stored: StoredRound) -> EntryDraft:
     request = _registered(stored)
     decision = _decide(store, accountant, view, request, keep=True)
     details = {
@@ -182,6 +175,9 @@ def _draft(store: Store, accountant: Accountant, view: CohortView, round_id: str
         "accounted": decision.accounted.to_mapping(),
         "requested": decision.requested.to_mapping() if decision.requested else None,
         "privacy_loss": None,
+        # The row says these too; here nobody changes them unseen.
+        "registration": stored.registration,
+        "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
     }
     if decision.requested is not None:
         details["privacy_loss"] = losses.digest_of(store, accountant, decision.accounted).hex()
@@ -247,9 +243,9 @@ def _decide(
     return _Decision(accounted=accounted, reason=reason, message=message, requested=requested)
 
 
-def _check_population(request: RoundRequest, cohort: Cohort) -> None:
-    if request.cohort != cohort.name:
-        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort.name))
-    checked_reports(request.round.reports, field="reports", population=cohort.population)
+def _check_population(request: RoundRequest, cohort: str, population: int) -> None:
+    if request.cohort != cohort:
+        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort))
+    checked_reports(request.round.reports, field="reports", population=population)
     if request.round.sampled_from is not None:
-        checked_reports(request.round.sampled_from, field="sampled_from", population=cohort.population)
+        checked_reports(request.round.sampled_from, field="sampled_from", population=population)

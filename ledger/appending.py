@@ -16,10 +16,11 @@ from tenacity import (
 
 from ledger.entries import LedgerEntry
 from ledger.errors import LostRace, TryAgain
-from ledger.rows import CohortView, EntryDraft
+from ledger.rows import CohortView, EntryDraft, StoredRound
 from ledger.store import Store
 
 RACES_MAX = 200
+RACES_IN_TURN_MAX = 5
 RACING_SECONDS_MAX = 60.0
 WAIT_FIRST_SECONDS = 0.002
 WAIT_MAX_SECONDS = 0.25
@@ -39,11 +40,60 @@ def append(
         TryAgain: others were faster every time; nothing was left behind.
         NotFound: no such cohort.
     """
+    return _racing(store, lambda: store.view(cohort), decide)
 
+
+def append_outcome(
+    store: Store, round_id: str, decide: Callable[[CohortView, StoredRound], EntryDraft]
+) -> LedgerEntry:
+    """Append the outcome that `decide` drafts for a pending round, as `append`; a decided one has its own.
+
+    Raises:
+        TryAgain: others were faster every time; nothing was left behind.
+        NotFound: no such round.
+        Damaged: the round's cohort is not as its last entry says.
+    """
+
+    def of_pending(view: CohortView) -> EntryDraft:
+        if view.round is None:
+            raise AssertionError("the view was made for a round")
+        return decide(view, view.round)
+
+    return _racing(store, lambda: store.view_of_round(round_id), of_pending)
+
+
+def _racing(
+    store: Store,
+    read: Callable[[], CohortView | LedgerEntry],
+    decide: Callable[[CohortView], EntryDraft | Answer],
+) -> LedgerEntry | Answer:
     def once() -> LedgerEntry | Answer:
-        view = store.view(cohort)
+        view = read()
+        if isinstance(view, LedgerEntry):
+            return view
+        cohort = view.cohort.name
+        if not store.turns.is_contended(cohort):
+            return attempt(view)
+        with store.turns.take(cohort):
+            for _ in range(RACES_IN_TURN_MAX):
+                view = read()
+                if isinstance(view, LedgerEntry):
+                    return view
+                try:
+                    return attempt(view)
+                except LostRace:
+                    continue  # to somebody who did not take a turn: not again
+            raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
+
+    def attempt(view: CohortView) -> LedgerEntry | Answer:
         decided = decide(view)
-        return store.append(view, decided) if isinstance(decided, EntryDraft) else decided
+        if not isinstance(decided, EntryDraft):
+            return decided
+        try:
+            return store.append(view, decided)
+        except LostRace:
+            store.turns.note_contention(view.cohort.name)
+            raise
 
     racing = Retrying(
         retry=retry_if_exception_type(LostRace),

@@ -28,7 +28,7 @@ VOID_ATTESTATION = (
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
-CohortStatus: TypeAlias = Literal["open", "overspent"]
+CohortStatus: TypeAlias = Literal["open", "overspent", "frozen"]
 RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided"]
 
 

@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from accounting import ShuffledRound
 from ledger import canonical, engines, entries
 from ledger.budgets import Cohort, CohortStatus
-from ledger.entries import EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.entries import EntryKind, LedgerEntry, Spending
 from ledger.errors import Damaged, NotFound
 from ledger.tables import accounted_rounds, cohorts, heads, holdings, ledger_identity, rounds
 from ledger.tables import entries as entries_table
@@ -52,7 +53,9 @@ class CohortView:
     head_sequence: int
     head_digest: bytes
     spent: Spending
+    at: datetime  # the moment, by the database's clock
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
+    round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +170,14 @@ def round_row(connection: Connection, round_id: str) -> StoredRound:
     return round_from(row)
 
 
+def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRound | None:
+    """Insert a round unless its identifier is taken, in one statement; return its row, None if it was."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(rounds).values(**values).on_conflict_do_nothing().returning(rounds)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else round_from(row)
+
+
 def round_from(row: Row[Any]) -> StoredRound:
     """Return the registered round in a row."""
     return StoredRound(**row._mapping)
@@ -197,27 +208,6 @@ def holding_rows(connection: Connection, cohort: str) -> list[StoredHolding]:
         .order_by(holdings.c.accounted_digest)
     )
     return [StoredHolding(**row._mapping) for row in connection.execute(query)]
-
-
-def checked_head(row: Row[Any], head: LedgerEntry, held: list[StoredHolding]) -> EntryBody:
-    """Return the head's body if the rows that decisions use agree with it; raises Damaged.
-
-    Not a verification, which replays the chain; it stops decisions on rows that were edited since.
-    """
-    body = head.content()
-    digest = entries.entry_digest(
-        cohort=head.cohort, sequence=head.sequence, previous_digest=head.previous_digest, body=head.body
-    )
-    if not digest == head.digest == row.digest:
-        raise Damaged(f"cohort {row.name!r}: entry {head.sequence} does not have the head's digest")
-    if (body.epsilon_budget, body.delta_budget) != (row.epsilon_budget, row.delta_budget):
-        raise Damaged(f"cohort {row.name!r}: its row has another budget than its last entry")
-    if sum(item.count for item in held) != body.spent.rounds:
-        raise Damaged(f"cohort {row.name!r}: it does not hold as many rounds as its last entry counts")
-    for item in held:
-        if entries.round_digest(item.parameters) != item.accounted_digest:
-            raise Damaged(f"cohort {row.name!r}: the parameters of an accounted round were changed")
-    return body
 
 
 def ledger_id(connection: Connection) -> str:

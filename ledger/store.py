@@ -1,4 +1,4 @@
-"""The ledger's database: with `ledger.rows`, the only place that speaks SQL. One method, one transaction."""
+"""The ledger's database: one method, one transaction. Only here and in the modules beneath is SQL spoken."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Engine, and_, func, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
 
-from ledger import engines, rows, schema
+from ledger import appends, engines, rows, schema, views
 from ledger.budgets import Cohort, RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
-from ledger.errors import Conflict, Damaged, LostRace, NotFound
+from ledger.errors import Conflict, Damaged, NotFound
 from ledger.rows import (
     CohortView,
     EntryDraft,
@@ -23,13 +23,16 @@ from ledger.rows import (
     StoredVerification,
     Waiting,
 )
-from ledger.tables import cohorts, heads, privacy_losses, rounds, verifications
+from ledger.tables import COUNT_OF_KIND, cohorts, heads, privacy_losses, rounds, verifications
 from ledger.tables import entries as entries_table
+from ledger.turns import Turns
+from ledger.views import Kinds
 
 ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
 ERROR_LENGTH_MAX = 2000
 PAGE_ROWS = 500
 PENDING_LIMIT_MAX = 10_000
+REMEMBERED_MAX = 100_000
 
 
 class Store:
@@ -38,6 +41,11 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         """Use `connect` instead."""
         self._engine = engine
+        self.turns = Turns(engine)
+        # Only what never changes is remembered.
+        self._kinds = Kinds()
+        self._populations: dict[str, int] = {}
+        self._loss_digests: dict[bytes, bytes] = {}
 
     @classmethod
     def connect(cls, database_url: str) -> Self:
@@ -63,6 +71,7 @@ class Store:
 
     def close(self) -> None:
         """Close all connections."""
+        self.turns.close()
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -123,12 +132,12 @@ class Store:
 
     def cohort(self, name: str) -> Cohort:
         """Return a cohort; raises NotFound."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return rows.cohort_from(rows.cohort_row(connection, name))
 
     def cohorts(self) -> list[Cohort]:
         """Return all cohorts in the order of their names."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
 
@@ -144,23 +153,38 @@ class Store:
             NotFound: no such cohort.
             Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
         """
-        with engines.reading(self._engine) as connection:
-            row = rows.cohort_row(connection, name)
-            head = rows.entry_row(connection, name, row.sequence)
-            if head is None:
-                raise Damaged(f"cohort {name!r}: the head names entry {row.sequence}, which does not exist")
-            held = rows.holding_rows(connection, name)
-        return CohortView(
-            cohort=rows.cohort_from(row),
-            head_sequence=row.sequence,
-            head_digest=row.digest,
-            spent=rows.checked_head(row, rows.entry_from(head), held).spent,
-            held={rows.decoded_round(item.parameters): item.count for item in held if item.count > 0},
-        )
+        with engines.reading_once(self._engine) as connection:
+            return views.of_cohort(connection, self._kinds, name)
+
+    def view_of_round(self, round_id: str) -> CohortView | LedgerEntry:
+        """Return the view that a pending round is to be decided on; of a decided one, the entry that did.
+
+        Raises:
+            NotFound: no such round.
+            Damaged: as `view`.
+        """
+        with engines.reading_once(self._engine) as connection:
+            found = views.of_round(connection, self._kinds, round_id)
+        return found if isinstance(found, CohortView) else self.outcome_entry(found)
+
+    def outcome_entry(self, stored: StoredRound) -> LedgerEntry:
+        """Return the entry that decided a decided round; raises Damaged when it is about another one."""
+        entry = self.entry(stored.cohort, stored.outcome_sequence or 0)
+        if entry.round_id != stored.round_id:
+            raise Damaged(f"round {stored.round_id!r}: its row refers to the entry of another round")
+        return entry
+
+    def population(self, name: str) -> int:
+        """Return how many users a cohort has, which never changes; raises NotFound."""
+        if name not in self._populations:
+            if len(self._populations) >= REMEMBERED_MAX:
+                self._populations.clear()
+            self._populations[name] = self.cohort(name).population
+        return self._populations[name]
 
     def holdings(self, name: str) -> list[StoredHolding]:
         """Return what a cohort holds, as stored, kinds that are charged no more included."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return rows.holding_rows(connection, name)
 
     # Rounds
@@ -172,24 +196,25 @@ class Store:
             Conflict: the identifier is bound to other content.
         """
         content = request.to_bytes()
-        with engines.writing(self._engine) as connection:
-            values = {
-                "round_id": request.round_id,
-                "cohort": request.cohort,
-                "content": content,
-                "content_digest": request_digest(content),
-                "registered_by": actor,
-                "registered_at": engines.database_time(connection),
-            }
-            engines.insert_if_absent(connection, rounds, values)
-            stored = rows.round_row(connection, request.round_id)
+        values = {
+            "round_id": request.round_id,
+            "cohort": request.cohort,
+            "content": content,
+            "content_digest": request_digest(content),
+            "registered_by": actor,
+            "registered_at": engines.clock(self._engine.dialect.name),
+        }
+        with engines.writing_once(self._engine) as connection:
+            stored = rows.insert_round(connection, values)
+        if stored is None:
+            stored = self.round(request.round_id)
         if stored.content != content:
             raise Conflict(f"round {request.round_id!r} was registered with other content")
         return stored
 
     def round(self, round_id: str) -> StoredRound:
         """Return a registered round; raises NotFound."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return rows.round_row(connection, round_id)
 
     def pending(self, *, limit: int, cohort: str | None = None, up_to: int | None = None) -> list[str]:
@@ -200,14 +225,14 @@ class Store:
         if up_to is not None:
             query = query.where(rounds.c.registration <= up_to)
         query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return list(connection.execute(query).scalars())
 
     def stuck(self, *, limit: int) -> list[StoredRound]:
         """Return undecided rounds that failed too often, in order of registration."""
         query = select(rounds).where(rows.PENDING, rounds.c.attempts >= ATTEMPTS_MAX)
         query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return [rows.round_from(row) for row in connection.execute(query)]
 
     def take_overdue(self, *, older_than_seconds: float, limit: int) -> list[str]:
@@ -244,7 +269,7 @@ class Store:
     def count_pending(self, cohort: str) -> int:
         """Return how many rounds of a cohort are undecided, stuck ones included."""
         query = select(func.count()).select_from(rounds).where(rounds.c.cohort == cohort, rows.PENDING)
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             return int(connection.execute(query).scalar_one())
 
     def rounds_of(self, cohort: str) -> Iterator[StoredRound]:
@@ -253,7 +278,7 @@ class Store:
         while True:
             query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.registration > last)
             query = query.order_by(rounds.c.registration).limit(PAGE_ROWS)
-            with engines.reading(self._engine) as connection:
+            with engines.reading_once(self._engine) as connection:
                 page = [rows.round_from(row) for row in connection.execute(query)]
             yield from page
             if len(page) < PAGE_ROWS:
@@ -277,45 +302,11 @@ class Store:
         Raises:
             LostRace: another entry was appended first; nothing was changed.
         """
-        cohort = view.cohort
-        with engines.writing(self._engine) as connection:
-            recorded_at = engines.database_time(connection)
-            body = EntryBody(
-                cohort=cohort.name,
-                sequence=view.head_sequence + 1,
-                kind=draft.kind,
-                round_id=draft.round_id,
-                actor=draft.actor,
-                recorded_at=recorded_at,
-                numerical_policy=draft.numerical_policy,
-                epsilon_budget=cohort.epsilon_budget,
-                delta_budget=cohort.delta_budget,
-                spent=draft.spent,
-                details=draft.details,
-            )
-            entry = LedgerEntry.following(view.head_digest, body)
-            # The head moves first: whoever finds it moved already writes nothing.
-            unmoved = and_(
-                heads.c.cohort == cohort.name,
-                heads.c.sequence == view.head_sequence,
-                heads.c.digest == view.head_digest,
-            )
-            moved = {
-                "sequence": body.sequence,
-                "digest": entry.digest,
-                "status": draft.status or cohort.status,
-            }
-            if connection.execute(update(heads).where(unmoved).values(**moved)).rowcount != 1:
-                raise LostRace(f"cohort {cohort.name!r} moved on from entry {view.head_sequence}")
-            rows.insert_entry(connection, entry)
-            for change in draft.changes:
-                rows.change_holding(connection, cohort.name, change)
-            rows.link_round(connection, entry)
-        return entry
+        return appends.append(self._engine, view, draft)
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             row = rows.entry_row(connection, cohort, sequence)
         if row is None:
             raise NotFound(f"cohort {cohort!r} has no entry {sequence}")
@@ -329,7 +320,7 @@ class Store:
                 entries_table.c.cohort == cohort, entries_table.c.sequence > last
             )
             query = query.order_by(entries_table.c.sequence).limit(PAGE_ROWS)
-            with engines.reading(self._engine) as connection:
+            with engines.reading_once(self._engine) as connection:
                 page = [rows.entry_from(row) for row in connection.execute(query)]
             yield from page
             if len(page) < PAGE_ROWS:
@@ -337,25 +328,35 @@ class Store:
             last = page[-1].sequence
 
     def count_entries(self, cohort: str) -> dict[str, int]:
-        """Return how many entries of each kind a cohort has."""
-        query = select(entries_table.c.kind, func.count()).where(entries_table.c.cohort == cohort)
-        with engines.reading(self._engine) as connection:
-            found = connection.execute(query.group_by(entries_table.c.kind)).all()
-        return {str(kind): int(count) for kind, count in found}
+        """Return how many entries of each kind a cohort has, as its head counts them."""
+        query = select(heads).where(heads.c.cohort == cohort)
+        with engines.reading_once(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return {}
+        counts = {kind: int(row._mapping[column]) for kind, column in COUNT_OF_KIND.items()}
+        return {str(EntryKind.OPENED): 1} | {kind: count for kind, count in counts.items() if count}
 
     # Privacy losses
 
     def loss(self, key: bytes) -> StoredLoss | None:
         """Return a stored privacy loss, unchecked; None if there is none."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             row = connection.execute(select(privacy_losses).where(privacy_losses.c.key == key)).one_or_none()
         return None if row is None else StoredLoss(**row._mapping)
 
     def loss_digest(self, key: bytes) -> bytes | None:
         """Return the digest a privacy loss is stored with; None if there is none."""
+        if key in self._loss_digests:
+            return self._loss_digests[key]
         query = select(privacy_losses.c.digest).where(privacy_losses.c.key == key)
-        with engines.reading(self._engine) as connection:
-            return connection.execute(query).scalar_one_or_none()
+        with engines.reading_once(self._engine) as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        if found is not None:
+            if len(self._loss_digests) >= REMEMBERED_MAX:
+                self._loss_digests.clear()
+            self._loss_digests[key] = found
+        return found
 
     def insert_loss(self, loss: StoredLoss) -> None:
         """Store a privacy loss unless one is stored under its key."""
@@ -395,6 +396,6 @@ class Store:
 
     def verifications(self) -> dict[str, StoredVerification]:
         """Return what verification on a schedule found last, by cohort."""
-        with engines.reading(self._engine) as connection:
+        with engines.reading_once(self._engine) as connection:
             found = connection.execute(select(verifications)).all()
         return {row.cohort: StoredVerification(**row._mapping) for row in found}

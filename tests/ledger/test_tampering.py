@@ -246,7 +246,11 @@ def test_a_cut_tail_is_found_by_saved_heads(lived: Store, accountant: Accountant
     with disarmed(lived) as connection:  # carefully, so that everything left fits together
         connection.execute(text("DELETE FROM entries WHERE sequence >= 6"))
         connection.execute(text("DELETE FROM rounds WHERE round_id IN ('c', 'd')"))
-        move = "UPDATE heads SET sequence = 5, digest = (SELECT digest FROM entries WHERE sequence = 5)"
+        connection.execute(text("DELETE FROM registrations WHERE round_id IN ('c', 'd')"))
+        move = (
+            "UPDATE heads SET sequence = 5, digest = (SELECT digest FROM entries WHERE sequence = 5),"
+            " admitted = 2, refused = 0"
+        )
         connection.execute(text(move))
         connection.execute(text("UPDATE holdings SET count = 0, local_count = 1 WHERE local_count = 2"))
     assert problems(lived, accountant) == []

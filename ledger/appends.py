@@ -1,0 +1,125 @@
+"""Writing one entry with everything that goes with it: all of it, if the head is still where it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Engine, and_, update
+
+from ledger import engines, entries, rows
+from ledger.entries import EntryBody, EntryKind, LedgerEntry
+from ledger.errors import LostRace
+from ledger.rows import CohortView, EntryDraft
+from ledger.tables import COUNT_OF_KIND, heads
+
+_DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
+# The same as `_in_steps`, for the common case, in one round trip. Everything hangs on the head's move: where
+# it did not move, nothing else is written.
+_AT_ONCE = """
+WITH moved AS (
+  UPDATE heads SET sequence = %(sequence)s, digest = %(digest)s, status = %(status)s,
+    admitted = admitted + %(admitted)s, refused = refused + %(refused)s
+  WHERE cohort = %(cohort)s AND sequence = %(seen)s AND digest = %(previous_digest)s
+  RETURNING cohort
+), appended AS (
+  INSERT INTO entries (cohort, sequence, kind, round_id, body, previous_digest, digest)
+  SELECT cohort, %(sequence)s, %(kind)s, %(round_id)s, %(body)s, %(previous_digest)s, %(digest)s FROM moved
+), known AS (
+  INSERT INTO accounted_rounds (digest, parameters)
+  SELECT %(accounted_digest)s, %(parameters)s FROM moved WHERE %(accounted_digest)s::bytea IS NOT NULL
+  ON CONFLICT DO NOTHING
+), held AS (
+  INSERT INTO holdings (cohort, accounted_digest, count, local_count)
+  SELECT cohort, %(accounted_digest)s, %(count)s, %(local_count)s FROM moved
+  WHERE %(accounted_digest)s::bytea IS NOT NULL
+  ON CONFLICT (cohort, accounted_digest) DO UPDATE
+  SET count = holdings.count + excluded.count, local_count = holdings.local_count + excluded.local_count
+), linked AS (
+  UPDATE rounds SET outcome_sequence = %(sequence)s FROM moved
+  WHERE rounds.round_id = %(round_id)s AND rounds.outcome_sequence IS NULL
+)
+SELECT count(*) FROM moved
+"""
+
+
+def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
+    """Append what `draft` says to the cohort that `view` saw; return the entry.
+
+    Raises:
+        LostRace: another entry was appended first; nothing was changed.
+    """
+    entry = LedgerEntry.following(view.head_digest, _body(view, draft))
+    if engines.is_postgresql(engine) and _is_simple(draft):
+        with engines.writing_once(engine) as connection:
+            moved = connection.exec_driver_sql(_AT_ONCE, _parameters(view, draft, entry)).scalar_one()
+    else:
+        with engines.writing(engine) as connection:
+            moved = _in_steps(connection, view, draft, entry)
+    if moved != 1:
+        raise LostRace(f"cohort {view.cohort.name!r} moved on from entry {view.head_sequence}")
+    return entry
+
+
+def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
+    return EntryBody(
+        cohort=view.cohort.name,
+        sequence=view.head_sequence + 1,
+        kind=draft.kind,
+        round_id=draft.round_id,
+        actor=draft.actor,
+        recorded_at=view.at,
+        numerical_policy=draft.numerical_policy,
+        epsilon_budget=view.cohort.epsilon_budget,
+        delta_budget=view.cohort.delta_budget,
+        spent=draft.spent,
+        details=draft.details,
+    )
+
+
+def _is_simple(draft: EntryDraft) -> bool:
+    """Whether an entry decides a round and takes at most one kind more, nothing less."""
+    taken = len(draft.changes) <= 1 and all(
+        change.count >= 0 and change.local_count >= 0 for change in draft.changes
+    )
+    return draft.kind in _DECISIONS and taken
+
+
+def _parameters(view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> Mapping[str, Any]:
+    change = draft.changes[0] if draft.changes else None
+    parameters = entries.round_bytes(change.accounted) if change else None
+    return {
+        **vars(entry),
+        "seen": view.head_sequence,
+        "status": draft.status or view.cohort.status,
+        "admitted": int(draft.kind is EntryKind.ADMITTED),
+        "refused": int(draft.kind is EntryKind.REFUSED),
+        "parameters": parameters,
+        "accounted_digest": entries.round_digest(parameters) if parameters is not None else None,
+        "count": change.count if change else 0,
+        "local_count": change.local_count if change else 0,
+    }
+
+
+def _in_steps(connection: Connection, view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> int:
+    cohort = view.cohort
+    # The head moves first: whoever finds it moved already writes nothing.
+    unmoved = and_(
+        heads.c.cohort == cohort.name,
+        heads.c.sequence == view.head_sequence,
+        heads.c.digest == view.head_digest,
+    )
+    counter = heads.c[COUNT_OF_KIND[str(draft.kind)]]
+    moved = {
+        "sequence": entry.sequence,
+        "digest": entry.digest,
+        "status": draft.status or cohort.status,
+        counter.name: counter + 1,
+    }
+    if connection.execute(update(heads).where(unmoved).values(**moved)).rowcount != 1:
+        return 0
+    rows.insert_entry(connection, entry)
+    for change in draft.changes:
+        rows.change_holding(connection, cohort.name, change)
+    rows.link_round(connection, entry)
+    return 1

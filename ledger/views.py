@@ -1,0 +1,163 @@
+"""What a decision reads: a cohort at one moment, in one statement."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, Text, and_, bindparam, cast, func, select
+from sqlalchemy.sql.selectable import FromClause
+
+from accounting import ShuffledRound
+from ledger import engines, entries, rows
+from ledger.entries import EntryBody, LedgerEntry
+from ledger.errors import Damaged, NotFound
+from ledger.rows import CohortView, StoredRound
+from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
+from ledger.tables import entries as entries_table
+
+KINDS_REMEMBERED_MAX = 8192
+
+
+class Kinds:
+    """Accounted rounds by digest, read once: their rows never change, and their bytes have their digest."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[bytes, ShuffledRound] = {}
+
+    def learn(self, connection: Connection, digests: Iterable[bytes]) -> dict[bytes, ShuffledRound]:
+        """Return the rounds with these digests; raises Damaged for one that is missing or was changed."""
+        found = {digest: self._known[digest] for digest in digests if digest in self._known}
+        missing = [digest for digest in digests if digest not in found]
+        if missing:
+            read = _read_kinds(connection, missing)
+            if len(self._known) + len(read) > KINDS_REMEMBERED_MAX:
+                self._known.clear()
+            self._known.update(read)
+            found.update(read)
+        return found
+
+
+def _read_kinds(connection: Connection, digests: list[bytes]) -> dict[bytes, ShuffledRound]:
+    query = select(accounted_rounds).where(accounted_rounds.c.digest.in_(digests))
+    found = {}
+    for row in connection.execute(query):
+        if entries.round_digest(row.parameters) != row.digest:
+            raise Damaged(f"accounted round {row.digest.hex()}: its parameters were changed")
+        found[row.digest] = rows.decoded_round(row.parameters)
+    for digest in digests:
+        if digest not in found:
+            raise Damaged(f"accounted round {digest.hex()}: it is held, and its parameters are missing")
+    return found
+
+
+def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
+    """Return a cohort's view.
+
+    Raises:
+        NotFound: no such cohort.
+        Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
+    """
+    row = connection.execute(_of_cohort(connection.dialect.name), {"name": name}).one_or_none()
+    if row is None:
+        raise NotFound(f"no cohort {name!r}")
+    return _view(connection, kinds, row, None)
+
+
+def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView | StoredRound:
+    """Return the view that a pending round is to be decided on; a decided round as it is.
+
+    Raises:
+        NotFound: no such round.
+        Damaged: as `of_cohort`.
+    """
+    row = connection.execute(_of_round(connection.dialect.name), {"round_id": round_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"no round {round_id!r}")
+    stored = StoredRound(**{name: row._mapping[f"round_{name}"] for name in rounds.c.keys()})  # noqa: SIM118 - not a dict
+    if stored.outcome_sequence is not None:
+        return stored
+    if row.name is None:
+        raise Damaged(f"round {round_id!r}: its cohort, {stored.cohort!r}, is missing")
+    return _view(connection, kinds, row, stored)
+
+
+def _view(connection: Connection, kinds: Kinds, row: Row[Any], stored: StoredRound | None) -> CohortView:
+    if row.entry_body is None:
+        raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
+    head = LedgerEntry(
+        **{name: row._mapping[f"entry_{name}"] for name in entries_table.c.keys()}  # noqa: SIM118 - not a dict
+    )
+    counts = {bytes.fromhex(digest): count for digest, count in json.loads(row.held or "[]")}
+    body = _checked_head(row, head, counts)
+    known = kinds.learn(connection, counts)
+    return CohortView(
+        cohort=rows.cohort_from(row),
+        head_sequence=row.sequence,
+        head_digest=row.digest,
+        spent=body.spent,
+        held={known[digest]: count for digest, count in counts.items() if count > 0},
+        at=row.at,
+        round=stored,
+    )
+
+
+def _checked_head(row: Row[Any], head: LedgerEntry, counts: Mapping[bytes, int]) -> EntryBody:
+    """Return the head's body if the rows that decisions use agree with it; raises Damaged.
+
+    Not a verification, which replays the chain; it stops decisions on rows that were edited since.
+    """
+    body = head.content()
+    digest = entries.entry_digest(
+        cohort=head.cohort, sequence=head.sequence, previous_digest=head.previous_digest, body=head.body
+    )
+    if not digest == head.digest == row.digest:
+        raise Damaged(f"cohort {row.name!r}: entry {head.sequence} does not have the head's digest")
+    if (body.epsilon_budget, body.delta_budget) != (row.epsilon_budget, row.delta_budget):
+        raise Damaged(f"cohort {row.name!r}: its row has another budget than its last entry")
+    if sum(counts.values()) != body.spent.rounds:
+        raise Damaged(f"cohort {row.name!r}: it does not hold as many rounds as its last entry counts")
+    return body
+
+
+@functools.cache
+def _of_cohort(dialect_name: str) -> Select[Any]:
+    query = _selected(dialect_name, _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name)))
+    return query.where(cohorts.c.name == bindparam("name"))
+
+
+@functools.cache
+def _of_round(dialect_name: str) -> Select[Any]:
+    beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
+    beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
+    query = _selected(dialect_name, _with_head(beside))
+    query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
+    return query.where(rounds.c.round_id == bindparam("round_id"))
+
+
+def _with_head(source: FromClause) -> FromClause:
+    last = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    return source.outerjoin(entries_table, last)
+
+
+def _selected(dialect_name: str, source: FromClause) -> Select[Any]:
+    """Return the statement for a cohort, its head, the head's entry, what is held, and the clock."""
+    if dialect_name == "sqlite":
+        pair = func.json_array(func.hex(holdings.c.accounted_digest), holdings.c.count)
+        listed = cast(func.json_group_array(pair), Text)
+    else:
+        pair = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), holdings.c.count)
+        listed = cast(func.json_agg(pair), Text)
+    held = select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()
+    return select(
+        cohorts,
+        heads.c.sequence,
+        heads.c.digest,
+        heads.c.status,
+        *(column.label(f"entry_{column.name}") for column in entries_table.c),
+        held.label("held"),
+        engines.clock(dialect_name).label("at"),
+    ).select_from(source)
