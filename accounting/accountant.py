@@ -124,6 +124,10 @@ class Accountant:
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
 
+    def knows_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
+        """Whether the round's charge, or the privacy loss it is computed from, is in memory."""
+        return (shuffled, filters) in self._charges or shuffled in self._losses
+
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
         key = (shuffled, filters)

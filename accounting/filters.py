@@ -155,6 +155,13 @@ class Charge:
             gaussian=tuple(count * a for a in self.gaussian), renyi=tuple(count * a for a in self.renyi)
         )
 
+    def at_least(self, other: Charge) -> Charge:
+        """The larger of two charges, filter by filter."""
+        return Charge(
+            gaussian=tuple(map(max, self.gaussian, other.gaussian)),
+            renyi=tuple(map(max, self.renyi, other.renyi)),
+        )
+
     def _combined(self, other: Charge, sign: int) -> Charge:
         return Charge(
             gaussian=tuple(a + sign * b for a, b in zip(self.gaussian, other.gaussian, strict=True)),

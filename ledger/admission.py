@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, slot_for
-from ledger import appending, canonical, losses
+from ledger import appending, canonical, losses, policies
 from ledger.budgets import (
     Cohort,
     Outcome,
@@ -23,6 +25,7 @@ from ledger.budgets import (
 from ledger.entries import EntryKind, Spending
 from ledger.errors import Damaged, InvalidValue, NotFound, RoundStuck, TryAgain, Unavailable
 from ledger.outcomes import outcome_from, outcome_of, round_record
+from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from ledger.settlement import settle, void
 from ledger.store import ATTEMPTS_MAX, Store
@@ -48,6 +51,7 @@ class _Decision:
     reason: RefusalReason | None  # None: admitted
     message: str | None
     requested: Spending | None  # with the round; None when it was not computed
+    details: Mapping[str, Any]  # what the policy writes into the entry
 
 
 def open_cohort(
@@ -62,7 +66,12 @@ def open_cohort(
     cohort = Cohort(
         name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
     )
-    return store.open_cohort(cohort, actor=checked_text("actor", actor), numerical_policy=NUMERICAL_POLICY)
+    return store.open_cohort(
+        cohort,
+        actor=checked_text("actor", actor),
+        numerical_policy=NUMERICAL_POLICY,
+        rules=policies.policy_for(cohort).opening(),
+    )
 
 
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
@@ -178,6 +187,7 @@ def _draft(store: Store, accountant: Accountant, view: CohortView, stored: Store
         # The row says these too; here nobody changes them unseen.
         "registration": stored.registration,
         "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
+        **decision.details,
     }
     if decision.requested is not None:
         details["privacy_loss"] = losses.digest_of(store, accountant, decision.accounted).hex()
@@ -214,21 +224,24 @@ def _decide(
     store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, *, keep: bool
 ) -> _Decision:
     cohort = view.cohort
+    policy = policies.policy_of(store, view)
     accounted = slot_for(request.round)
     if cohort.status == "overspent":
         message = (
             "The cohort is overspent, for a settled round cost more than the budget, and admits nothing any"
             f" more: at most epsilon {view.spent.epsilon_upper:.6g} of {cohort.epsilon_budget:.6g} is spent."
         )
-        return _Decision(
-            accounted=accounted, reason=RefusalReason.COHORT_OVERSPENT, message=message, requested=None
-        )
-    wanted = dict(view.held)
-    wanted[accounted] = wanted.get(accounted, 0) + 1
-    requested = losses.certify(store, accountant, wanted, delta=cohort.delta_budget, keep=keep)
+        reason = RefusalReason.COHORT_OVERSPENT
+        details = policy.unchanged(view)
+        return _Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
+    books = Books(store=store, accountant=accountant, keep=keep)
+    step = policy.admitting(books, view, accounted)
+    requested = step.spent
     # Written so that anything but a number within the budget refuses.
     if requested.epsilon_upper <= cohort.epsilon_budget:
-        return _Decision(accounted=accounted, reason=None, message=None, requested=requested)
+        return _Decision(
+            accounted=accounted, reason=None, message=None, requested=requested, details=step.details
+        )
     at = f"at delta {cohort.delta_budget:.6g}"
     if requested.epsilon_upper_or_none is None:
         reason = RefusalReason.UNBOUNDED_LOSS
@@ -240,7 +253,11 @@ def _decide(
             f" which is above the budget of {cohort.epsilon_budget:.6g}; it has spent at most"
             f" {view.spent.epsilon_upper:.6g}."
         )
-    return _Decision(accounted=accounted, reason=reason, message=message, requested=requested)
+    # The charge it would have had, beside the standing that it leaves as it was.
+    details = {**step.details, **policy.unchanged(view)}
+    return _Decision(
+        accounted=accounted, reason=reason, message=message, requested=requested, details=details
+    )
 
 
 def _check_population(request: RoundRequest, cohort: str, population: int) -> None:

@@ -20,8 +20,9 @@ from ledger.errors import Damaged, InvalidValue
 NAME_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 2000
 POPULATION_MAX = 10**12
+POLICY_ADAPTIVE = "adaptive"
 POLICY_FIXED = "fixed"
-POLICIES = (POLICY_FIXED,)
+POLICIES = (POLICY_ADAPTIVE, POLICY_FIXED)  # the default one first
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )

@@ -14,6 +14,7 @@ from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind,
 from ledger.errors import Damaged, LedgerError
 from ledger.rows import StoredRound
 from ledger.store import Store
+from ledger.trails import Trail
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED)
@@ -42,6 +43,7 @@ class Step:
     body: EntryBody
     held: Mapping[ShuffledRound, int]
     candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
+    filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
 
 
 @dataclass
@@ -65,6 +67,7 @@ class Replay:
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
+    trail: Trail = field(default_factory=Trail)  # of the policy
 
     def blame(self, sequence: int | None, what: str) -> None:
         """Note a problem."""
@@ -142,11 +145,15 @@ class Replay:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
+        for what in self.trail.follow(body):
+            self.blame(body.sequence, what)
+        refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
         return Step(
             sequence=body.sequence,
             body=body,
             held=+self.held,
-            candidate=candidate if body.kind is EntryKind.REFUSED and body.details["requested"] else None,
+            candidate=candidate if refused else None,
+            filtered=self.trail.filtered,
         )
 
     def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound]:

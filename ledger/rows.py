@@ -54,6 +54,7 @@ class CohortView:
     head_digest: bytes
     spent: Spending
     at: datetime  # the moment, by the database's clock
+    details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
 

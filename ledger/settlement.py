@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from accounting import NUMERICAL_POLICY, Accountant, InvalidParameter, ShuffledRound, slot_for
-from ledger import appending, losses
+from ledger import appending, losses, policies
 from ledger.budgets import (
     REASON_LENGTH_MAX,
     VOID_ATTESTATION,
@@ -19,6 +20,7 @@ from ledger.budgets import (
 from ledger.entries import EntryKind, LedgerEntry
 from ledger.errors import Conflict
 from ledger.outcomes import closing_from, record_of
+from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft, HoldingChange
 from ledger.store import Store
 
@@ -48,28 +50,29 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         accounted = _really_shuffled(before, record.request.round, reports)
         changes: tuple[HoldingChange, ...] = ()
-        spent = view.spent
         if accounted != before:
             changes = (
                 HoldingChange(accounted=before, count=-1),
                 HoldingChange(accounted=accounted, count=1),
             )
-            held = _changed(view.held, changes)
-            spent = losses.certify(store, accountant, held, delta=view.cohort.delta_budget)
-        overspent = view.cohort.status == "overspent" or not spent.epsilon_upper <= view.cohort.epsilon_budget
+        policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), accounted)
+        beyond = not step.spent.epsilon_upper <= view.cohort.epsilon_budget
+        overspent = view.cohort.status == "overspent" or beyond
         details = {
             "reports": reports,
             "accounted_before": before.to_mapping(),
             "accounted": accounted.to_mapping(),
             "privacy_loss": losses.digest_of(store, accountant, accounted).hex(),
             "overspent": overspent,
+            **step.details,
         }
         return EntryDraft(
             kind=EntryKind.SETTLED,
             round_id=stored.round_id,
             actor=actor,
             numerical_policy=NUMERICAL_POLICY,
-            spent=spent,
+            spent=step.spent,
             details=details,
             changes=changes,
             status="overspent" if overspent else None,
@@ -102,16 +105,21 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
         if isinstance(record.closing, Voided) and record.closing.reason == reason:
             return store.entry(stored.cohort, record.closing.sequence)
         before = _reserved(stored.round_id, record.state, record.accounted, "voided")
-        changes = (HoldingChange(accounted=before, count=-1),)
-        held = _changed(view.held, changes)
+        policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), None)
         return EntryDraft(
             kind=EntryKind.VOIDED,
             round_id=stored.round_id,
             actor=actor,
             numerical_policy=NUMERICAL_POLICY,
-            spent=losses.certify(store, accountant, held, delta=view.cohort.delta_budget),
-            details={"reason": reason, "attestation": VOID_ATTESTATION, "accounted": before.to_mapping()},
-            changes=changes,
+            spent=step.spent,
+            details={
+                "reason": reason,
+                "attestation": VOID_ATTESTATION,
+                "accounted": before.to_mapping(),
+                **step.details,
+            },
+            changes=(HoldingChange(accounted=before, count=-1),),
         )
 
     voided = closing_from(appending.append(store, stored.cohort, decide))
@@ -127,6 +135,14 @@ def _reserved(
         how = " differently" if state == wanted else ""
         raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")
     return accounted
+
+
+def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
+    """Return the details of the entry that admitted a round."""
+    stored = store.round(round_id)
+    if stored.outcome_sequence is None:
+        raise AssertionError("an admitted round has an outcome")
+    return store.entry(stored.cohort, stored.outcome_sequence).content().details
 
 
 def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -154,12 +170,3 @@ def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) ->
         return accounted
     larger = {"reports": reports, "sampled_from": max(declared.sampled_from, reports)}
     return slot_for(ShuffledRound.from_mapping(declared.to_mapping() | larger))
-
-
-def _changed(
-    held: Mapping[ShuffledRound, int], changes: tuple[HoldingChange, ...]
-) -> dict[ShuffledRound, int]:
-    counts = dict(held)
-    for change in changes:
-        counts[change.accounted] = counts.get(change.accounted, 0) + change.count
-    return {accounted: count for accounted, count in counts.items() if count}

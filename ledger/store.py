@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Engine, func, insert, select, update
 
@@ -86,8 +86,12 @@ class Store:
 
     # Cohorts
 
-    def open_cohort(self, cohort: Cohort, *, actor: str, numerical_policy: str) -> Cohort:
+    def open_cohort(
+        self, cohort: Cohort, *, actor: str, numerical_policy: str, rules: Mapping[str, Any] | None = None
+    ) -> Cohort:
         """Store a cohort with its first entry, or return the stored one if it says the same.
+
+        `rules` are what its policy writes into that entry.
 
         Raises:
             Conflict: the name is taken by a cohort with other content.
@@ -117,7 +121,7 @@ class Store:
                 epsilon_budget=cohort.epsilon_budget,
                 delta_budget=cohort.delta_budget,
                 spent=Spending.nothing(cohort.delta_budget),
-                details={"population": cohort.population, "policy": cohort.policy},
+                details={"population": cohort.population, "policy": cohort.policy, **(rules or {})},
             )
             entry = LedgerEntry.following(GENESIS_DIGEST, body)
             rows.insert_entry(connection, entry)

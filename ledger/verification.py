@@ -13,6 +13,7 @@ from ledger import losses
 from ledger.budgets import checked_text
 from ledger.entries import EntryKind, Spending
 from ledger.errors import LedgerError, NotFound
+from ledger.policies import Books
 from ledger.replay import Problem, Replay, Step, compare_tables
 from ledger.saved_heads import SavedHeads, Signature
 from ledger.store import Store
@@ -164,6 +165,7 @@ class _NumberChecker:
 
     def see(self, step: Step) -> None:
         """Take notice of the next step."""
+        self._check_charges(step)
         kind = step.body.kind
         if kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._check_last()  # what follows may hold less: this was the most
@@ -176,6 +178,14 @@ class _NumberChecker:
         """Check the last step."""
         self._check_last()
 
+    def _check_charges(self, step: Step) -> None:
+        books = Books(store=self._store, accountant=self._accountant, keep=False)
+        try:
+            for what in self._replay.trail.recompute(books):
+                self._replay.blame(step.sequence, what)
+        except (AccountingError, LedgerError) as error:
+            self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")
+
     def _check_last(self) -> None:
         if self._last is not None and not self._last[1]:
             self._check(self._last[0])
@@ -185,7 +195,11 @@ class _NumberChecker:
         self.checked += 1
         body = step.body
         again = self._certify(step, step.held)
-        if again is not None:
+        if again is not None and step.filtered:
+            # Filters give a bound of their own. It is sound, so the composition cannot need more.
+            if body.spent.epsilon_upper < again.epsilon_lower:
+                self._compare(step, "what is spent", body.spent, again)
+        elif again is not None:
             self._compare(step, "what is spent", body.spent, again)
             beyond = again.epsilon_lower > body.epsilon_budget or (
                 body.numerical_policy == NUMERICAL_POLICY and again.epsilon_upper > body.epsilon_budget

@@ -99,6 +99,7 @@ def _view(connection: Connection, kinds: Kinds, row: Row[Any], stored: StoredRou
         head_sequence=row.sequence,
         head_digest=row.digest,
         spent=body.spent,
+        details=body.details,
         held={known[digest]: count for digest, count in counts.items() if count > 0},
         at=row.at,
         round=stored,

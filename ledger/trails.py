@@ -1,0 +1,110 @@
+"""What a chain says about its cohort's policy, entry by entry: do the standings follow from one another?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from accounting import Charge, ShuffledRound
+from ledger.budgets import POLICY_FIXED
+from ledger.entries import EntryBody, EntryKind, Spending
+from ledger.policies import AdaptivePolicy, Books, FixedPolicy, Policy, policy_from, total_charged
+
+# Charges computed again may differ from the stated ones by this share: other precision, another processor.
+CHARGE_TOLERANCE = 0.005
+
+
+@dataclass
+class Trail:
+    """The policy's state while a chain is read from its beginning."""
+
+    policy: Policy = field(default_factory=FixedPolicy)
+    total: Charge | None = None  # None: nothing is charged under this policy
+    stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
+    _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
+
+    def follow(self, body: EntryBody) -> Iterator[str]:
+        """Apply the next entry, and yield what is wrong with it."""
+        self.stated = []
+        if body.kind is EntryKind.OPENED:
+            self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
+            yield from self._follow_opening(body)
+            return
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            if "standing" in body.details:
+                yield "it carries a standing, which its cohort's policy does not have"
+            return
+        expected = self._after(body, self.total)
+        self.total = expected
+        if total_charged(body.details, self.policy.digest) != expected:
+            yield "what it says was charged altogether does not follow from the charges before it"
+        yield from self._compare("what is spent", body.spent, expected, body.spent.rounds)
+        if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
+            requested = Spending(**body.details["requested"])
+            wanted = expected + Charge.from_mapping(body.details["charge"])
+            yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether filters decide, so that the numbers are theirs and not the composition's."""
+        return self.total is not None
+
+    def recompute(self, books: Books) -> Iterator[str]:
+        """Compute the charges that the last entry states again, and yield how they differ."""
+        if not isinstance(self.policy, AdaptivePolicy):
+            return
+        for accounted, charge in self.stated:
+            if not _near(charge, books.charge(accounted, self.policy.filters)):
+                yield "the charge it states is not the one that its round's parameters have"
+
+    def _compare(self, subject: str, stated: Spending, total: Charge, rounds: int) -> Iterator[str]:
+        if not isinstance(self.policy, AdaptivePolicy):
+            return
+        again = self.policy.spending(total, rounds=rounds, delta=stated.delta)
+        if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
+            yield (
+                f"it says epsilon of {subject} is up to {stated.epsilon_upper:.6g}; for its charges the"
+                f" filters say {again.epsilon_upper:.6g}"
+            )
+
+    def _follow_opening(self, body: EntryBody) -> Iterator[str]:
+        if not isinstance(self.policy, AdaptivePolicy):
+            return
+        self.total = self.policy.filters.nothing()
+        if total_charged(body.details, self.policy.digest) != self.total:
+            yield "it opens a cohort that has already spent something"
+        shares = [self.policy.filters.gaussian.delta, *(one.delta for one in self.policy.filters.renyi)]
+        if not sum(shares) <= body.delta_budget:
+            yield "the filters' shares are more than the budget's delta"
+
+    def _after(self, body: EntryBody, total: Charge) -> Charge:
+        details, round_id = body.details, str(body.round_id)
+        if body.kind is EntryKind.ADMITTED:
+            charge = self._charges[round_id] = self._state(details)
+            return total + charge
+        if body.kind is EntryKind.REFUSED and "charge" in details:
+            self._state(details)
+        if body.kind is EntryKind.SETTLED:
+            before = self._charges.pop(round_id)
+            after = Charge.from_mapping(details["charge"])
+            if details["accounted"] != details["accounted_before"]:
+                self.stated = [(_round(details), after)]
+            return total - before + before.at_least(after)
+        if body.kind is EntryKind.VOIDED:
+            return total - self._charges.pop(round_id)
+        return total
+
+    def _state(self, details: Mapping[str, Any]) -> Charge:
+        charge = Charge.from_mapping(details["charge"])
+        self.stated = [(_round(details), charge)]
+        return charge
+
+
+def _round(details: Mapping[str, Any]) -> ShuffledRound:
+    return ShuffledRound.from_mapping(details["accounted"])
+
+
+def _near(stated: Charge, again: Charge) -> bool:
+    pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
+    return all(abs(float(a) - float(b)) <= CHARGE_TOLERANCE * float(b) for a, b in pairs)
