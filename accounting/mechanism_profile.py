@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from accounting.blanket_sum import ProfileBounds, blanket_profile, chernoff_log_
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
+from accounting.exact_pairs import Pair
+
+# Lists of outcomes that one profile keeps.
+_REMEMBERED = 4
 
 
 class MechanismProfile(ABC):
@@ -137,3 +142,40 @@ def _directions(pairs: Sequence[Decomposition]) -> list[Decomposition]:
         for one in (merged, merged.swapped()):
             seen.setdefault(one.signature(), one)
     return list(seen.values())
+
+
+class PairProfile(MechanismProfile):
+    """The profile of pairs that are known outcome by outcome, the largest of them at every order.
+
+    Args:
+        above: pairs above the mechanism's, one for each direction, given the number of honest users.
+        below: pairs below them.
+    """
+
+    def __init__(self, above: Callable[[int], list[Pair]], below: Callable[[int], list[Pair]]) -> None:
+        self.largest_loss = math.inf
+        self._makers = {"above": above, "below": below}
+        self._made: OrderedDict[tuple[str, int], list[Outcomes]] = OrderedDict()
+
+    def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.bounds`."""
+        upper = np.max([one.profile(excess).upper for one in self._outcomes("above", honest)], axis=0)
+        lower = np.max([one.profile(excess).lower for one in self._outcomes("below", honest)], axis=0)
+        return ProfileBounds(np.minimum(upper, 1.0), lower)
+
+    def infinity(self, honest: int) -> float:
+        """See `MechanismProfile.infinity`."""
+        listed = self._outcomes("below", honest)
+        return max(float(one.p_minus_q[-1]) * (1 - one.relative_error) for one in listed)
+
+    def is_listed(self, honest: int) -> bool:
+        """See `MechanismProfile.is_listed`."""
+        return True
+
+    def _outcomes(self, side: str, honest: int) -> list[Outcomes]:
+        key = (side, honest)
+        if key not in self._made:
+            while len(self._made) >= _REMEMBERED:
+                self._made.popitem(last=False)
+            self._made[key] = [pair.outcomes() for pair in self._makers[side](honest)]
+        return self._made[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from accounting.randomizers import Declared
 from accounting.shuffling import ShuffledRound, honest_share
 
 #: Neighbouring grid points are this factor apart.
@@ -18,14 +19,16 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     %.
 
     Guarantee: the slot's pair dominates the round's. Unsampled: a round of more reports is a post-processing
-    of one of fewer, in which the missing users are simulated. Sampled without replacement: likewise at a
-    fixed rate, and the divergence grows with the rate. Poisson participation: likewise, and a higher rate can
-    be thinned.
+    of one of fewer, in which the missing users are simulated; where users make noise together, more of them
+    make more. Sampled without replacement: likewise at a fixed rate, and the divergence grows with the rate.
+    Poisson participation: likewise, and a higher rate can be thinned.
     Source: docs/theory.md, "The slot rule".
     """
+    if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
+        return dataclasses.replace(shuffled, reports=1)  # what is declared does not depend on their number
     reports = _grid_below(shuffled.reports)
-    if honest_share(shuffled.honest_fraction, reports) < 1:
-        return shuffled  # rounding down would leave nobody honest
+    if honest_share(shuffled.honest_fraction, reports) < shuffled.randomizer.minimum_honest:
+        return shuffled  # rounding down would leave too few honest
     if shuffled.sampled_from is not None and shuffled.honest_fraction < 1:
         return shuffled  # how many honest users are sampled varies: no ordering of such rounds is known
     if shuffled.participation is not None:

@@ -18,6 +18,13 @@ from accounting.randomizers.categorical import (
 from accounting.randomizers.composite import Joint, Parallel
 from accounting.randomizers.generic import Generic
 from accounting.randomizers.laplace import Laplace
+from accounting.randomizers.protocols import (
+    BinomialHistogram,
+    BinomialSum,
+    Declared,
+    DistinctElements,
+    UniformityTester,
+)
 from accounting.randomizers.table import Table
 
 RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
@@ -33,6 +40,11 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         Table,
         Joint,
         Parallel,
+        Declared,
+        BinomialSum,
+        BinomialHistogram,
+        UniformityTester,
+        DistinctElements,
     )
 }
 
@@ -40,7 +52,11 @@ __all__ = [
     "RANDOMIZERS",
     "Analysis",
     "BinaryLocalHash",
+    "BinomialHistogram",
+    "BinomialSum",
+    "Declared",
     "DecomposedRandomizer",
+    "DistinctElements",
     "Generic",
     "HadamardResponse",
     "Joint",
@@ -51,4 +67,5 @@ __all__ = [
     "Parallel",
     "Rappor",
     "Table",
+    "UniformityTester",
 ]

@@ -11,8 +11,9 @@ from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 
-# Cells of the continuum on either side: they widen the bounds of epsilon by about 1e-4, relative.
-_CELLS = 32
+# Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4.
+_FEWEST_CELLS = 12
+_CELLS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,8 @@ class Laplace(DecomposedRandomizer):
 def _grid(epsilon0: float) -> tuple[FloatArray, FloatArray]:
     """Ends of the cells of t, from epsilon0 down to 0, finest at the top, and the cells' widths."""
     share = -math.expm1(-epsilon0 / 2)
-    fall = -2 * np.log1p(-share * np.arange(_CELLS + 1) / _CELLS)
+    cells = _FEWEST_CELLS + math.ceil(_CELLS * share)
+    fall = -2 * np.log1p(-share * np.arange(cells + 1) / cells)
     fall[-1] = epsilon0
     return epsilon0 - fall, np.diff(fall)
 

@@ -1,0 +1,299 @@
+"""Rounds whose privacy is made by all users together, or declared: each is bounded by its own pair.
+
+Where users add noise to one another's counts, a single report hides little or nothing without the shuffler.
+Only honest users' noise counts; the pairs are exact, in both directions.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from accounting import checks
+from accounting.blanket_sum import ProfileBounds
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.errors import InvalidParameter
+from accounting.exact_pairs import (
+    Pair,
+    coarsened,
+    losses_for,
+    mixed,
+    multiplied,
+    poisson_masses,
+    shifted_binomial,
+)
+from accounting.mechanism_profile import MechanismProfile, PairProfile
+from accounting.randomizers.base import LocalRandomizer
+
+_MAXIMUM_BITS = 10**6
+_MAXIMUM_NOISE = 1e6
+_MAXIMUM_SECURITY = 1000.0
+_RELATIONS = ("substitution", "add-remove")
+# Poisson totals that differ by less than this share are one: it moves losses by half as much.
+_TOTALS = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(LocalRandomizer):
+    """A round of which only a guarantee is known: its release is `(epsilon, delta)`-differentially private.
+
+    Attributes:
+        epsilon: the declared epsilon, from 0.
+        delta: the declared delta.
+        relation: which datasets the guarantee calls neighbours. Adding or removing a user once is half of
+            substituting one: `add-remove` is accounted as `(2 epsilon, (1 + exp(epsilon)) delta)`.
+
+    What it promises without a trusted shuffler is not known: `epsilon0` is infinite.
+    Guarantee: the profile is that of randomized response with the declared parameters, which dominates every
+        mechanism that has them.
+    Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3.
+    """
+
+    kind = "declared"
+    minimum_honest: ClassVar[int] = 0
+    takes_participation: ClassVar[bool] = False
+
+    epsilon: float
+    delta: float = 0.0
+    relation: str = "substitution"
+    epsilon0: float = field(init=False, compare=False, default=math.inf)
+
+    def __post_init__(self) -> None:
+        expected = f"a number from 0 to {checks.MAXIMUM_EPSILON0:g}"
+        epsilon = checks.real("epsilon", self.epsilon, expected)
+        if not 0 <= epsilon <= checks.MAXIMUM_EPSILON0:
+            raise InvalidParameter("epsilon", self.epsilon, expected)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", checks.share("delta", self.delta, zero=True))
+        if self.relation not in _RELATIONS:
+            raise InvalidParameter("relation", self.relation, f"one of {', '.join(_RELATIONS)}")
+        if self.substitution[1] >= 1:
+            raise InvalidParameter("delta", self.delta, "one that leaves (1 + exp(epsilon)) delta below 1")
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("declared",)
+
+    @property
+    def substitution(self) -> tuple[float, float]:
+        """The guarantee for datasets that differ in one user's data, rounded up."""
+        if self.relation == "substitution":
+            return self.epsilon, self.delta
+        return 2 * self.epsilon, self.delta * (1 + math.exp(self.epsilon)) * (1 + 8 * UNIT_ROUND_OFF)
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        return _DeclaredProfile(*self.substitution)
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`: the declared delta is part of the profile."""
+        return 0.0
+
+
+class _DeclaredProfile(MechanismProfile):
+    """`H_(1 + r) = delta + (1 - delta) (exp(epsilon) - 1 - r)_+ / (exp(epsilon) + 1)`."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.largest_loss = epsilon if delta == 0 else math.inf
+        self.last_loss = epsilon
+        self._reach = math.expm1(epsilon)
+        self._delta = delta
+
+    def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.bounds`."""
+        gain = np.maximum(self._reach - excess, 0.0) / (self._reach + 2)
+        doubt = 8 * UNIT_ROUND_OFF * np.where(excess <= self._reach * (1 + 1e-12), 1.0, 0.0)
+        value = self._delta + (1 - self._delta) * gain
+        room = 8 * UNIT_ROUND_OFF
+        upper = np.where(excess >= self._reach * (1 + 1e-12), self._delta, value * (1 + room) + doubt)
+        return ProfileBounds(upper, np.maximum(value * (1 - room) - doubt, self._delta))
+
+    def infinity(self, honest: int) -> float:
+        """See `MechanismProfile.infinity`."""
+        return self._delta
+
+    def is_listed(self, honest: int) -> bool:
+        """See `MechanismProfile.is_listed`."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NoiseProtocol(LocalRandomizer):
+    """A protocol in which every user adds noise, and all honest users' noise hides each."""
+
+    takes_participation: ClassVar[bool] = False
+
+    epsilon0: float = field(init=False, compare=False, default=math.inf)
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("exact",)
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        return PairProfile(
+            lambda honest: self.pairs(honest, outcomes, up=True),
+            lambda honest: self.pairs(honest, outcomes, up=False),
+        )
+
+    @abstractmethod
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """Pairs, one for each direction unless they are alike, above (up) or below the protocol's with so
+        many honest users; a product of two has about `outcomes` outcomes at most."""
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialSum(_NoiseProtocol):
+    """A count of bits: every user sends the bit in clear and `bits` more, each 1 with probability `p`.
+
+    The shuffler reveals the number of ones: the true count plus `Bin(honest * bits, p)`.
+
+    Guarantee: the pair `1 + Bin` against `Bin` is the protocol's own, taken in the worse direction at every
+        order; counts that only one input can make have infinite loss.
+    Source: Balcer, Cheu, Joseph, Mao, Lemma 2.4 and Claim A.5, which bound the same pair.
+    """
+
+    kind = "binomial_sum"
+
+    p: float = 0.5
+    bits: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", checks.probability("p", self.p))
+        object.__setattr__(self, "bits", checks.whole("bits", self.bits, 1, _MAXIMUM_BITS))
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`; both sides are the exact pair."""
+        trials = honest * self.bits
+        return [shifted_binomial(trials, self.p, up=True), shifted_binomial(trials, self.p, up=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialHistogram(BinomialSum):
+    """A histogram: every user sends its category in clear and, for each category, `bits` noise messages, each
+    present with probability `p`.
+
+    A user who changes category moves two counts, one up and one down.
+
+    Guarantee: the pair is the product of `1 + Bin` against `Bin` and of `Bin` against `1 + Bin`.
+    Source: as for `binomial_sum`.
+    """
+
+    kind = "binomial_histogram"
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        losses = losses_for(outcomes)
+        ways = super().pairs(honest, outcomes, up=up)
+        return [multiplied(*(coarsened(one, losses, up=up) for one in ways))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformityTester(_NoiseProtocol):
+    """The noisy counts behind a uniformity test: for each label a bit in clear, whether it is the user's, and
+    `Pois(noise)` more messages with fair bits.
+
+    `noise` is the mean number of noise messages of one user for one label.
+
+    Guarantee: of each of the two labels that a substitution concerns, the shuffler reveals `(A + 1, C - A)`
+        against `(A, C - A + 1)`, with C Poisson of mean `honest * noise` and A binomial of C fair coins.
+    Source: Balcer, Cheu, Joseph, Mao, Theorem 4.2.
+    """
+
+    kind = "uniformity_tester"
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        expected = f"a number above 0 and at most {_MAXIMUM_NOISE:g}"
+        noise = checks.real("noise", self.noise, expected)
+        if not 1e-12 <= noise <= _MAXIMUM_NOISE:
+            raise InvalidParameter("noise", self.noise, expected.replace("above 0", "from 1e-12"))
+        object.__setattr__(self, "noise", noise)
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`.
+
+        Given the total C the pair is that of C fair coins, and fewer coins hide less: totals are taken in
+        groups, as their smallest (up) or largest.
+        """
+        totals = poisson_masses(honest * self.noise)
+        weights, parts = [], []
+        start = 0
+        while start < len(totals.values):
+            least = totals.first + start
+            stop = min(start + 1 + int(least * _TOTALS), len(totals.values))
+            coins = least if up else totals.first + stop - 1
+            weights.append(float(totals.values[start:stop].sum()))
+            parts.append(shifted_binomial(coins, 0.5, up=True) if coins else _REVEALED)
+            start = stop
+        # Totals that were cut, and the rounding of the mean.
+        doubt = totals.relative_error + 1e-12 * (1 + len(totals.values))
+        label = mixed(np.array(weights), parts, missing=1e-50, relative_error=doubt)
+        label = coarsened(label, losses_for(outcomes), up=up)
+        return [multiplied(label, label)]
+
+
+_REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistinctElements(_NoiseProtocol):
+    """Counting distinct elements: for each label every user adds a bit modulo 2, a fair one for its own
+    label, else 1 with probability `p`, in shares that the shuffler mixes.
+
+    `p` is the protocol's `(1 - (1 - exp(-epsilon))^(1/n)) / 2` for the n users it was made for. The shares
+    hide all but the sum up to a total variation distance of `2^-security` a label, which is charged as slack.
+
+    Guarantee: of the two labels that a substitution concerns, the sums are a fair bit and one that is 1 with
+        probability `(1 - (1 - 2p)^honest) / 2`, or the other way round. It takes two honest users.
+    Source: Balcer, Cheu, Joseph, Mao, Theorems 3.2 and 3.3, Lemma 3.5.
+    """
+
+    kind = "distinct_elements"
+    minimum_honest: ClassVar[int] = 2
+
+    p: float
+    security: float = 128.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", checks.probability("p", self.p))
+        if not 1e-13 <= self.p <= 0.5:
+            raise InvalidParameter("p", self.p, "a probability from 1e-13 to 0.5")
+        expected = f"a number of bits from 1 to {_MAXIMUM_SECURITY:g}"
+        security = checks.real("security", self.security, expected)
+        if not 1 <= security <= _MAXIMUM_SECURITY:
+            raise InvalidParameter("security", self.security, expected)
+        object.__setattr__(self, "security", security)
+        local = math.log1p(-self.p) - math.log(self.p)
+        object.__setattr__(self, "epsilon0", local * (1 + 8 * UNIT_ROUND_OFF))
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`: two labels."""
+        return 2 * math.exp2(-self.security) * (1 + 8 * UNIT_ROUND_OFF)
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        if honest < self.minimum_honest:
+            return [_REVEALED]
+        # One minus the probability of 1 is (1 + s)/2, of 1 is (1 - s)/2, with s = (1 - 2p)^honest.
+        log_power = honest * math.log1p(-2 * self.p) if self.p < 0.5 else -math.inf
+        s, rest = math.exp(log_power), -math.expm1(log_power)
+        error = 64 * UNIT_ROUND_OFF * (1 + min(abs(log_power), 1000.0))
+        label = Pair(np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest]), 0.0, 0.0, error)
+        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, error)
+        return [multiplied(label, other)]

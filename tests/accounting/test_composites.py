@@ -1,0 +1,408 @@
+"""Joint and parallel randomizers, tables and Laplace noise: against the randomizers themselves, listed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting.decomposition import Decomposition, mixture
+from accounting.errors import InvalidParameter
+from accounting.randomizers import LocalRandomizer
+from accounting.randomizers.base import Bracket
+from accounting.shuffling import RoundProfile
+
+Rows = list[list[float]]  # probabilities of every output (columns) under every input (rows)
+
+
+def _krr(k: int, epsilon0: float) -> Rows:
+    e = math.exp(epsilon0)
+    return [[(e if x == y else 1) / (e + k - 1) for y in range(k)] for x in range(k)]
+
+
+def _blh(domain: int, epsilon0: float) -> Rows:
+    e = math.exp(epsilon0)
+    hashes = list(itertools.product((0, 1), repeat=domain))
+    return [
+        [(e if h[x] == bit else 1) / (e + 1) / len(hashes) for h in hashes for bit in (0, 1)]
+        for x in range(domain)
+    ]
+
+
+def _oue(domain: int, epsilon0: float) -> Rows:
+    flip = 1 / (math.exp(epsilon0) + 1)
+    return [
+        [
+            math.prod(
+                (0.5 if i == x else flip) if bit else (0.5 if i == x else 1 - flip)
+                for i, bit in enumerate(bits)
+            )
+            for bits in itertools.product((0, 1), repeat=domain)
+        ]
+        for x in range(domain)
+    ]
+
+
+def _both(*tables: Rows) -> Rows:
+    """A report of each randomizer, each on a value of its own."""
+    return [[math.prod(masses) for masses in itertools.product(*rows)] for rows in itertools.product(*tables)]
+
+
+def _either(weights: tuple[float, ...], *tables: Rows) -> Rows:
+    """One of the randomizers, visibly, each on a value of its own."""
+    return [
+        [weight * mass for weight, row in zip(weights, rows, strict=True) for mass in row]
+        for rows in itertools.product(*tables)
+    ]
+
+
+def _table(rows: Rows) -> LocalRandomizer:
+    return parse_randomizer({"kind": "table", "rows": [[m / math.fsum(row) for m in row] for row in rows]})
+
+
+def _bounds(randomizer: Any, reports: int, excess: Any, **rest: Any) -> Any:
+    shuffled = ShuffledRound(randomizer=randomizer, reports=reports, **rest)
+    return RoundProfile(shuffled, smoothing=2e-3)(np.asarray(excess, dtype=np.float64))
+
+
+KRR3, KRR2, BLH3, OUE3 = _krr(3, 1.2), _krr(2, 0.7), _blh(3, 0.9), _oue(3, 0.8)
+SKEWED = [[0.7, 0.2, 0.1], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]]
+SUBSET = [
+    [m / (1 + 2 * math.exp(0.3)) for m in row]
+    for row in (
+        (math.exp(0.3), 1, math.exp(0.3)),
+        (1, math.exp(0.3), math.exp(0.3)),
+        (math.exp(0.3), math.exp(0.3), 1),
+    )
+]
+CASES = [
+    ("joint(krr(k=3, epsilon0=1.2), krr(k=2, epsilon0=0.7))", _both(KRR3, KRR2)),
+    ("joint(krr(k=3, epsilon0=1.2), krr(k=3, epsilon0=1.2))", _both(KRR3, KRR3)),
+    ("joint(blh(epsilon0=0.9, domain=3), krr(k=2, epsilon0=0.7))", _both(BLH3, KRR2)),
+    (
+        "joint(krr(k=2, epsilon0=0.7), krr(k=2, epsilon0=0.7), krr(k=2, epsilon0=0.7))",
+        _both(KRR2, KRR2, KRR2),
+    ),
+    (f"joint(table({SKEWED}), krr(k=2, epsilon0=0.7))", _both(SKEWED, KRR2)),
+    (f"joint(table({SKEWED}), table({SKEWED}))", _both(SKEWED, SKEWED)),
+    (
+        "parallel((0.3, krr(k=3, epsilon0=1.2)), (0.7, krr(k=2, epsilon0=0.7)))",
+        _either((0.3, 0.7), KRR3, KRR2),
+    ),
+    (
+        "parallel((0.5, oue(epsilon0=0.8, domain=3)), (0.5, blh(epsilon0=0.9, domain=3)))",
+        _either((0.5, 0.5), OUE3, BLH3),
+    ),
+    (
+        f"parallel((0.25, table({SKEWED})), (0.75, krr(k=2, epsilon0=0.7)))",
+        _either((0.25, 0.75), SKEWED, KRR2),
+    ),
+    (
+        f"joint(parallel((0.5, table({SKEWED})), (0.5, krr(k=2, epsilon0=0.7))), krr(k=2, epsilon0=0.7))",
+        _both(_either((0.5, 0.5), SKEWED, KRR2), KRR2),
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "rows"), CASES)
+@pytest.mark.parametrize("reports", [1, 3, 40])
+def test_parts_make_the_optimal_bound_of_the_whole(written: str, rows: Rows, reports: int) -> None:
+    """The whole, as a table over all pairs of its inputs, has no larger bound, and no smaller one."""
+    randomizer, whole = parse_randomizer(written), _table(rows)
+    assert whole.epsilon0 <= randomizer.epsilon0 * (1 + 1e-12) + 1e-12
+    excess = np.expm1([0.0, 0.05, 0.3, 1.0])
+    ours, listed = _bounds(randomizer, reports, excess), _bounds(whole, reports, excess)
+    assert np.all(listed.lower <= ours.upper)
+    assert np.all(ours.lower <= listed.upper)
+    assert np.all(ours.upper - ours.lower <= 2e-2 * ours.upper + 1e-9)
+
+
+@pytest.mark.parametrize(("written", "rows"), [CASES[i] for i in (0, 4, 6, 8)])
+@pytest.mark.parametrize("users", [2, 3])
+def test_no_neighbouring_datasets_tell_more(written: str, rows: Rows, users: int) -> None:
+    """Every dataset of the others and both directions: the true shuffled output stays below the bound."""
+    epsilons = [0.0, 0.2, 0.8]
+    upper = _bounds(parse_randomizer(written), users, np.expm1(epsilons)).upper
+    for others in itertools.combinations_with_replacement(range(len(rows)), users - 1):
+        laws = [_shuffled(rows, (x, *others)) for x in range(len(rows))]
+        for p, q in itertools.permutations(laws, 2):
+            for epsilon, bound in zip(epsilons, upper, strict=True):
+                truth = math.fsum(max(p[y] - math.exp(epsilon) * q[y], 0.0) for y in p)
+                assert truth <= bound * (1 + 1e-12)
+
+
+def _shuffled(rows: Rows, values: tuple[int, ...]) -> Counter[tuple[int, ...]]:
+    law: Counter[tuple[int, ...]] = Counter()
+    for reports in itertools.product(range(len(rows[0])), repeat=len(values)):
+        law[tuple(sorted(reports))] += math.prod(rows[x][y] for x, y in zip(values, reports, strict=True))  # type: ignore[assignment]
+    return law
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Rows:
+    inputs, outputs = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    entry = st.one_of(st.just(0), st.integers(1, 40), st.integers(1, 1000))
+    rows = [[draw(entry) for _ in range(outputs)] for _ in range(inputs)]
+    assume(all(sum(row) > 0 for row in rows))
+    return [[value / sum(row) for value in row] for row in rows]
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), st.integers(1, 3), st.floats(0.0, 3.0))
+def test_random_tables_are_never_under_reported(rows: Rows, users: int, epsilon: float) -> None:
+    bound = _bounds(_table(rows), users, [math.expm1(epsilon)])
+    worst = 0.0
+    for others in itertools.combinations_with_replacement(range(len(rows)), users - 1):
+        laws = [_shuffled(rows, (x, *others)) for x in range(len(rows))]
+        for p, q in itertools.permutations(laws, 2):
+            worst = max(worst, math.fsum(max(p[y] - math.exp(epsilon) * q[y], 0.0) for y in p))
+    assert worst <= bound.upper[0] * (1 + 1e-12) + 1e-15
+    if users == 1:  # one report alone: the bound is the randomizer itself
+        assert bound.lower[0] <= worst * (1 + 1e-12) + 1e-15
+        assert bound.upper[0] - bound.lower[0] <= 1e-5
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), st.floats(0.0, 3.0))
+def test_an_impossible_output_is_infinite_loss(rows: Rows, epsilon: float) -> None:
+    randomizer = _table(rows)
+    hidden = np.array(rows).min(axis=0)
+    revealing = any(c == 0 < mass for row in rows for c, mass in zip(hidden, row, strict=True))
+    assert math.isinf(randomizer.epsilon0) == revealing
+    profile = RoundProfile(ShuffledRound(randomizer=randomizer, reports=4), smoothing=2e-3)
+    assert profile.infinity <= profile(np.array([math.expm1(epsilon)])).upper[0] * (1 + 1e-12)
+    assert (profile.infinity > 0) <= revealing
+
+
+def test_the_worst_distance_is_looked_for() -> None:
+    """For a table of unequal rows, datasets that differ in one of two reports may be the worse ones."""
+    rows = [[0.98, 0.01, 0.01], [0.97, 0.02, 0.01], [0.6, 0.2, 0.2]]
+    one = _table(rows)
+    pair = parse_randomizer({"kind": "joint", "parts": [one.to_mapping(), one.to_mapping()]})
+    brackets = pair.analysis("blanket").brackets
+    # Two coordinates of three values, in every pair but the equal ones, and each divergence once.
+    assert len(brackets) > len(one.analysis("blanket").brackets) ** 2
+    whole = _table(_both(rows, rows))
+    excess = np.expm1(np.linspace(0, 2, 12))
+    ours, listed = _bounds(pair, 6, excess), _bounds(whole, 6, excess)
+    assert np.all(listed.lower <= ours.upper)
+
+
+def test_tight_pairs_side_by_side_are_no_bound() -> None:
+    """The trap: tight pairs of different epsilon0, concatenated, fall below the bound of real randomizers."""
+    parts = [f"table({SUBSET})", "krr(k=2, epsilon0=1.5)"]
+    real = parse_randomizer(f"parallel((0.95, {parts[0]}), (0.05, {parts[1]}))")
+    assert parse_randomizer(parts[0]).epsilon0 == pytest.approx(0.3)
+    tight = [parse_randomizer(f"generic(epsilon0={e})").analysis("tight").decomposition for e in (0.3, 1.5)]
+    excess = np.array([math.expm1(1.28)])
+    naive = _blanket(mixture([0.95, 0.05], tight), 5, excess)
+    truth = _bounds(real, 5, excess).lower
+    assert naive < 0.6 * truth[0]
+    for analysis in ("tight", "clone"):
+        generic = "parallel((0.95, generic(epsilon0=0.3)), (0.05, generic(epsilon0=1.5)))"
+        assert _bounds(generic, 5, excess, analysis=analysis).lower[0] >= truth[0]
+
+
+def _blanket(masses: Decomposition, reports: int, excess: Any) -> float:
+    from accounting.blanket_sum import blanket_profile
+
+    return float(blanket_profile(masses, reports, excess, smoothing=2e-3).upper[0])
+
+
+@pytest.mark.parametrize("kind", ["joint", "parallel"])
+@pytest.mark.parametrize("reports", [2, 4, 30])
+def test_generic_parts_are_bounded_whatever_they_are(kind: str, reports: int) -> None:
+    """Real randomizers of the same local privacy, in the place of the generic parts, stay below."""
+
+    def written(first: str, second: str) -> str:
+        if kind == "joint":
+            return f"joint({first}, {second})"
+        return f"parallel((0.8, {first}), (0.2, {second}))"
+
+    generic = written("generic(epsilon0=0.3)", "generic(epsilon0=1.2)")
+    mixed = written("generic(epsilon0=0.3)", "krr(k=3, epsilon0=1.2)")
+    excess = np.expm1([0.0, 0.1, 0.4, 0.9])
+    for first in (f"table({SUBSET})", "krr(k=2, epsilon0=0.3)", "krr(k=5, epsilon0=0.3)"):
+        for second in ("krr(k=3, epsilon0=1.2)", "oue(epsilon0=1.2, domain=4)"):
+            real = _bounds(written(first, second), reports, excess).lower
+            for analysis in ("tight", "clone"):
+                assert np.all(real <= _bounds(generic, reports, excess, analysis=analysis).upper)
+            if second.startswith("krr"):
+                for analysis in ("blanket", "tight"):
+                    assert np.all(real <= _bounds(mixed, reports, excess, analysis=analysis).upper)
+
+
+def test_the_clone_of_a_joint_is_below_the_pairs_that_differ_in_part() -> None:
+    """All coordinates different is the worst of the generic pairs: compared with one coordinate shared."""
+    from accounting.decomposition import product
+
+    first, second = (
+        parse_randomizer(f"generic(epsilon0={e})").analysis("clone").decomposition for e in (0.5, 1.5)
+    )
+    shared = Decomposition(np.ones(1), np.ones(1), np.array([math.exp(-0.5)]))
+    for reports in (2, 10, 200):
+        for epsilon in (0.0, 0.1, 0.5):
+            excess = np.array([math.expm1(epsilon)])
+            assert _blanket(product(shared, second), reports, excess) <= _blanket(
+                product(first, second), reports, excess
+            )
+
+
+@pytest.mark.parametrize("epsilon0", [1e-3, 0.5, 1.0, 4.0, 12.0])
+def test_laplace_masses_are_integrals_of_the_densities(epsilon0: float) -> None:
+    mp.mp.dps = 30
+    bracket: Bracket = parse_randomizer(f"laplace(epsilon0={epsilon0})").analysis("blanket").brackets[0]
+    e0 = mp.mpf(epsilon0)
+
+    def tail(ratio: mp.mpf, power: int) -> mp.mpf:
+        """Mass of c (power 0) or of a (power 1) where `a/c - ratio` is positive, times that gain."""
+        edge = (1 - mp.log(ratio) / e0) / 2  # a/c falls from e at y = 0 to 1 at y = 1/2
+        a, c = 1 - mp.exp(-e0 * edge) / 2, mp.exp(e0 * (edge - 1)) / 2
+        return a - ratio * c
+
+    for masses, sign in ((bracket.above, 1), (bracket.below, -1)):
+        assert math.fsum(masses.a) == pytest.approx(1, rel=1e-13)
+        assert math.fsum(masses.c) == pytest.approx(math.exp(-epsilon0 / 2), rel=1e-13)
+        for share in (0.01, 0.2, 0.5, 0.8, 0.99):
+            ratio = mp.exp(e0 * share)
+            exact = tail(ratio, 0)
+            # Stop-loss transforms of a/c under c order the laws: above and below the continuum's own.
+            ours = mp.fsum(
+                max(mp.mpf(a) - ratio * mp.mpf(c), mp.mpf(0)) for a, c in zip(masses.a, masses.c, strict=True)
+            )
+            assert sign * (ours - exact) >= -1e-13 * exact
+            assert abs(ours - exact) <= 4e-3 * exact
+
+
+@pytest.mark.parametrize("epsilon0", [0.3, 1.0, 3.0])
+def test_laplace_alone_is_the_mechanism_itself(epsilon0: float) -> None:
+    """One report is not hidden: `1 - exp((epsilon - epsilon0)/2)`, from above and below."""
+    for share in (0.0, 0.1, 0.5, 0.9):
+        epsilon = share * epsilon0
+        bounds = _bounds(f"laplace(epsilon0={epsilon0})", 1, [math.expm1(epsilon)])
+        exact = -math.expm1((epsilon - epsilon0) / 2)
+        assert bounds.lower[0] <= exact <= bounds.upper[0]
+
+
+@pytest.mark.parametrize(("reports", "epsilon"), [(2, 0.1), (2, 0.6), (5, 0.2), (200, 0.1), (10**5, 0.004)])
+def test_laplace_of_many_is_enclosed_by_a_finer_grid(reports: int, epsilon: float) -> None:
+    """A third way: reports in 4,000 even cells, which only lowers the divergence, by little."""
+    epsilon0, cells = 1.0, 4000
+    y = np.concatenate([[-np.inf], np.linspace(0, 1, cells + 1), [np.inf]])
+
+    def mass(centre: float) -> Any:
+        return np.diff(
+            np.where(y < centre, np.exp(epsilon0 * (y - centre)) / 2, 1 - np.exp(epsilon0 * (centre - y)) / 2)
+        )
+
+    a, b = mass(0.0), mass(1.0)
+    fine = _blanket_lower(Decomposition(a, b, np.minimum(a, b)), reports, epsilon)
+    bounds = _bounds(f"laplace(epsilon0={epsilon0})", reports, [math.expm1(epsilon)])
+    assert fine <= bounds.upper[0]
+    assert bounds.lower[0] <= fine * 1.02
+    assert bounds.upper[0] <= bounds.lower[0] * 1.02
+
+
+def _blanket_lower(masses: Decomposition, reports: int, epsilon: float) -> float:
+    from accounting.blanket_sum import blanket_profile
+
+    excess = np.array([math.expm1(epsilon)])
+    return float(blanket_profile(masses, reports, excess, smoothing=5e-3).lower[0])
+
+
+@pytest.mark.parametrize("written", [case[0] for case in CASES[:1] + CASES[6:7]] + [f"table({SKEWED})"])
+def test_sampling_coins_and_dishonest_users_act_on_parts_too(written: str) -> None:
+    """Each is the same as for the whole given as a table."""
+    rows = dict(CASES).get(written, SKEWED)
+    excess = np.expm1([0.0, 0.1, 0.4])
+    for rest in (
+        {"sampled_from": 90},
+        {"participation": 0.4},
+        {"honest_fraction": 0.75},
+        {"sampled_from": 60, "honest_fraction": 0.8},
+        {"participation": 0.3, "honest_fraction": 0.8},
+    ):
+        ours, listed = _bounds(written, 30, excess, **rest), _bounds(_table(rows), 30, excess, **rest)
+        assert np.all(listed.lower <= ours.upper)
+        assert np.all(ours.lower <= listed.upper)
+        plain = _bounds(written, 30, excess)
+        assert np.all(ours.lower <= plain.upper) or "honest_fraction" in rest
+
+
+def test_a_silent_user_is_an_output_of_the_table() -> None:
+    """Participation by a secret coin is a table with one more output, alike under every input."""
+    silent = [[0.4 * mass for mass in row] + [0.6] for row in SKEWED]
+    excess = np.expm1([0.0, 0.1, 0.4])
+    coin = _bounds(_table(SKEWED), 12, excess, participation=0.4)
+    column = _bounds(_table(silent), 12, excess)
+    assert np.allclose(coin.upper, column.upper, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "written", [CASES[0][0], CASES[6][0], f"table({SKEWED})", "laplace(epsilon0=1)", CASES[4][0]]
+)
+@pytest.mark.parametrize(
+    "rest", [{}, {"sampled_from": 9000}, {"participation": 0.213}, {"honest_fraction": 0.9}]
+)
+def test_slots_of_composites_dominate(written: str, rest: dict[str, Any]) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1234, **rest)
+    slot = slot_for(shuffled)
+    assert slot != shuffled
+    assert slot.randomizer == shuffled.randomizer
+    excess = np.expm1([0.0, 0.02, 0.1])
+    inside, outside = (RoundProfile(one, smoothing=2e-3)(excess) for one in (shuffled, slot))
+    assert np.all(inside.lower <= outside.upper)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "joint(krr(k=4, epsilon0=1), krr(k=4, epsilon0=1))",
+        f"table({SKEWED})",
+        "joint(generic(epsilon0=1), generic(epsilon0=0.5))",
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-3, 1e-12, 1e-30])
+def test_composites_are_certified_at_every_delta(written: str, delta: float) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=5000)
+    certificate = Accountant().certify({shuffled: 30}, delta=delta)
+    assert certificate.precise
+    assert 0 < certificate.epsilon_lower <= certificate.epsilon_upper
+
+
+def test_local_privacy_of_composites() -> None:
+    assert parse_randomizer("joint(krr(k=4, epsilon0=0.1), generic(epsilon0=0.2))").epsilon0 >= 0.1 + 0.2
+    assert parse_randomizer("parallel((0.5, krr(k=4, epsilon0=1)), (0.5, generic(epsilon0=2)))").epsilon0 == 2
+    assert parse_randomizer("table([[0.9, 0.1], [0.3, 0.7]])").epsilon0 == pytest.approx(math.log(7))
+    assert math.isinf(parse_randomizer("table([[1, 0], [0.5, 0.5]])").epsilon0)
+    assert math.isinf(parse_randomizer("joint(table([[1, 0], [0.5, 0.5]]), krr(k=2, epsilon0=1))").epsilon0)
+
+
+@pytest.mark.parametrize(
+    ("rest", "field"),
+    [
+        ({"analysis": "clone"}, "analysis"),
+        ({"analysis": "tight"}, "analysis"),
+        ({"delta0": 1e-9}, "delta0"),
+    ],
+)
+def test_analyses_that_do_not_fit_are_refused(rest: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        ShuffledRound(randomizer=parse_randomizer(CASES[0][0]), reports=10, **rest)
+    assert caught.value.field == field
+
+
+def test_tight_pairs_take_no_silent_component() -> None:
+    written = parse_randomizer("joint(generic(epsilon0=1), generic(epsilon0=0.5))")
+    assert ShuffledRound(randomizer=written, reports=10).analysis == "tight"
+    assert ShuffledRound(randomizer=written, reports=10, participation=0.5).analysis == "clone"
+    with pytest.raises(InvalidParameter, match="analysis"):
+        ShuffledRound(randomizer=written, reports=10, participation=0.5, analysis="tight")

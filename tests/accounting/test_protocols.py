@@ -1,0 +1,502 @@
+"""Noise that users make together, and declared guarantees: against the pairs and the protocols, listed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting.errors import InvalidParameter
+from accounting.exact_pairs import binomial_masses, coarsened, multiplied, poisson_masses, shifted_binomial
+from accounting.shuffling import RoundProfile
+
+Law = dict[Any, mp.mpf]
+
+
+def _bounds(written: str, reports: int, epsilons: list[float], **rest: Any) -> Any:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=reports, **rest)
+    return RoundProfile(shuffled, smoothing=2e-3)(np.expm1(epsilons))
+
+
+def _delta(p: Law, q: Law, epsilon: float) -> mp.mpf:
+    order = mp.exp(mp.mpf(epsilon))
+    return mp.fsum(max(mass - order * q.get(y, mp.mpf(0)), mp.mpf(0)) for y, mass in p.items())
+
+
+def _worst(p: Law, q: Law, epsilon: float) -> mp.mpf:
+    return max(_delta(p, q, epsilon), _delta(q, p, epsilon))
+
+
+def _binomial(trials: int, p: float) -> Law:
+    mp.mp.dps = 60
+    p1 = mp.mpf(p)
+    return {k: mp.binomial(trials, k) * p1**k * (1 - p1) ** (trials - k) for k in range(trials + 1)}
+
+
+def _moved(law: Law) -> Law:
+    return {k + 1: mass for k, mass in law.items()}
+
+
+def _times(first: Law, second: Law) -> Law:
+    return {(x, y): p * q for x, p in first.items() for y, q in second.items()}
+
+
+def _encloses(bounds: Any, exact: list[mp.mpf], width: float = 1e-6) -> None:
+    for lower, upper, value in zip(bounds.lower, bounds.upper, exact, strict=True):
+        assert lower <= value <= upper
+        assert upper - lower <= width * value + 1e-40
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.1, 0.01])
+@pytest.mark.parametrize("reports", [1, 2, 7, 50, 400])
+def test_binomial_noise_is_its_pair_in_the_worse_direction(p: float, reports: int) -> None:
+    law = _binomial(reports, p)
+    epsilons = [0.0, 0.05, 0.5, 2.0, 6.0]
+    exact = [_worst(_moved(law), law, epsilon) for epsilon in epsilons]
+    _encloses(_bounds(f"binomial_sum(p={p})", reports, epsilons), exact)
+
+
+def test_the_directions_of_skewed_noise_differ_manyfold() -> None:
+    """p = 0.9, 50 users: an account of one direction alone would be wrong by a factor of 30."""
+    law = _binomial(50, 0.9)
+    forwards, backwards = _delta(_moved(law), law, 1.0), _delta(law, _moved(law), 1.0)
+    assert max(forwards, backwards) > 25 * min(forwards, backwards)
+    assert _bounds("binomial_sum(p=0.9)", 50, [1.0]).lower[0] == pytest.approx(
+        float(max(forwards, backwards)), rel=1e-9
+    )
+    # Counts that only one input can make: everybody's noise is 1, or nobody's.
+    profile = RoundProfile(ShuffledRound(randomizer="binomial_sum(p=0.9)", reports=50), smoothing=0.01)  # type: ignore[arg-type]
+    assert profile.infinity == pytest.approx(0.9**50, rel=1e-6)
+
+
+def test_several_bits_each_are_so_many_users() -> None:
+    assert np.array_equal(
+        _bounds("binomial_sum(p=0.3, bits=5)", 40, [0.1, 1.0]).upper,
+        _bounds("binomial_sum(p=0.3)", 200, [0.1, 1.0]).upper,
+    )
+
+
+@pytest.mark.parametrize(("p", "reports"), [(0.5, 3), (0.9, 12), (0.2, 30)])
+def test_a_histogram_moves_two_counts(p: float, reports: int) -> None:
+    law = _binomial(reports, p)
+    up, down = _times(_moved(law), law), _times(law, _moved(law))
+    epsilons = [0.0, 0.2, 1.0, 4.0]
+    _encloses(
+        _bounds(f"binomial_histogram(p={p})", reports, epsilons), [_worst(up, down, e) for e in epsilons]
+    )
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9])
+def test_a_large_histogram_is_enclosed_on_a_coarse_grid(p: float) -> None:
+    """5,000 users have too many pairs of counts to list: the bounds enclose a sum over pairs, listed in the
+    test in full."""
+    reports, epsilons = 5000, [0.0, 0.05, 0.15, 0.3]
+    up, down = (shifted_binomial(reports, p, up=way) for way in (True, False))
+    bounds = _bounds(f"binomial_histogram(p={p})", reports, epsilons)
+    for epsilon, upper, lower in zip(epsilons, bounds.upper, bounds.lower, strict=True):
+        total = up.infinite + down.infinite
+        order = math.exp(epsilon)
+        for x, q in zip(up.x, up.q, strict=True):
+            gains = (1 + x) * (1 + down.x) - order
+            total += q * float((down.q * np.maximum(gains, 0)).sum())
+        assert lower <= total * (1 + 1e-9)
+        assert total * (1 - 1e-9) <= upper
+        assert upper - lower <= 1e-2 * upper
+
+
+def _zsum_law(values: tuple[int, ...], p: float) -> Law:
+    """What the shuffler shows of users who send their bit and one of noise: every report listed."""
+    law: Counter[int] = Counter()
+    for noise in itertools.product((0, 1), repeat=len(values)):
+        law[sum(values) + sum(noise)] += math.prod(p if bit else 1 - p for bit in noise)  # type: ignore[assignment]
+    return {key: mp.mpf(mass) for key, mass in law.items()}
+
+
+@pytest.mark.parametrize("p", [0.5, 0.8])
+def test_no_neighbours_of_the_binary_sum_tell_more(p: float) -> None:
+    epsilons = [0.0, 0.3, 1.0]
+    upper = _bounds(f"binomial_sum(p={p})", 5, epsilons).upper
+    for others in itertools.combinations_with_replacement((0, 1), 4):
+        first, second = (_zsum_law((x, *others), p) for x in (0, 1))
+        for epsilon, bound in zip(epsilons, upper, strict=True):
+            assert _worst(first, second, epsilon) <= bound * (1 + 1e-12)
+
+
+def _tester_label(mean: float, most: int) -> tuple[Law, Law]:
+    """Counts of ones and zeros of one label with Poisson noise, for a user who has it and one who has not."""
+    mp.mp.dps = 40
+    half = [mp.exp(-mp.mpf(mean) / 2) * (mp.mpf(mean) / 2) ** k / mp.factorial(k) for k in range(most)]
+    holds = {(a + 1, b): half[a] * half[b] for a in range(most) for b in range(most)}
+    lacks = {(a, b + 1): half[a] * half[b] for a in range(most) for b in range(most)}
+    return holds, lacks
+
+
+@pytest.mark.parametrize(("noise", "reports"), [(0.5, 2), (0.25, 8), (3.0, 1)])
+def test_the_uniformity_tester_shows_two_labels(noise: float, reports: int) -> None:
+    holds, lacks = _tester_label(noise * reports, 16 if noise * reports < 2.5 else 20)
+    epsilons = [0.0, 0.4, 1.5]
+    bounds = _bounds(f"uniformity_tester(noise={noise})", reports, epsilons)
+    p, q = _listed(holds, lacks), _listed(lacks, holds)
+    for epsilon, upper, lower in zip(epsilons, bounds.upper, bounds.lower, strict=True):
+        order = math.exp(epsilon)
+        exact = float(
+            np.maximum(np.multiply.outer(p[0], q[0]) - order * np.multiply.outer(p[1], q[1]), 0).sum()
+        )
+        assert lower <= exact * (1 + 1e-6)  # counts beyond the list hold less than that
+        assert exact <= upper
+        assert upper - lower <= 2e-3 * upper
+
+
+def _listed(p: Law, q: Law) -> tuple[Any, Any]:
+    keys = sorted(set(p) | set(q))
+    first, second = (np.array([float(law.get(key, 0)) for key in keys]) for law in (p, q))
+    return first, second
+
+
+def test_a_uniformity_tester_of_many_is_enclosed_by_its_total_counts() -> None:
+    """Given the totals of both labels the losses are those of fair coins: a sum over totals in the test."""
+    reports, noise, epsilon = 300, 0.5, 0.8
+    totals = poisson_masses(reports * noise)
+    order, label_q, label_x, infinite = math.exp(epsilon), [], [], 0.0
+    for position, weight in enumerate(totals.values):
+        coins = totals.first + position
+        if weight < 1e-18 or coins == 0:
+            infinite += weight
+            continue
+        pair = shifted_binomial(coins, 0.5, up=True)
+        kept = pair.q > 1e-16
+        label_q.append(weight * pair.q[kept])
+        label_x.append(pair.x[kept])
+    q, x = np.concatenate(label_q), np.concatenate(label_x)
+    keys, where = np.unique(np.round(x, 12), return_inverse=True)
+    masses = np.bincount(where, weights=q)
+    total = sum(
+        m * float((masses * np.maximum((1 + k) * (1 + keys) - order, 0)).sum())
+        for k, m in zip(keys, masses, strict=True)
+        if m > 1e-17
+    )
+    bounds = _bounds(f"uniformity_tester(noise={noise})", reports, [epsilon])
+    assert bounds.lower[0] <= total * (1 + 1e-6)
+    assert total * (1 - 1e-6) <= bounds.upper[0]
+    assert bounds.upper[0] - bounds.lower[0] <= 5e-3 * bounds.upper[0]
+
+
+def _parities(values: tuple[int, ...], labels: int, p: float) -> Law:
+    """Sums modulo 2 of every label, listed."""
+    law: Law = {(): mp.mpf(1)}
+    for label in range(labels):
+        one = mp.mpf(0)  # probability that the sum is odd
+        for value in values:
+            flip = mp.mpf("0.5") if value == label else mp.mpf(p)
+            one = one * (1 - flip) + (1 - one) * flip
+        law = {(*key, bit): m * (one if bit else 1 - one) for key, m in law.items() for bit in (0, 1)}
+    return law
+
+
+@pytest.mark.parametrize("p", [0.02, 0.2, 0.5])
+@pytest.mark.parametrize("users", [2, 3, 6])
+def test_distinct_elements_against_every_neighbour(p: float, users: int) -> None:
+    epsilons = [0.0, 0.3, 1.0, 3.0]
+    bounds = _bounds(f"distinct_elements(p={p})", users, epsilons)
+    worst = [mp.mpf(0)] * len(epsilons)
+    for others in itertools.combinations_with_replacement(range(3), users - 1):
+        first, second = _parities((0, *others), 3, p), _parities((1, *others), 3, p)
+        worst = [
+            max(seen, _worst(first, second, epsilon)) for seen, epsilon in zip(worst, epsilons, strict=True)
+        ]
+    for upper, lower, value in zip(bounds.upper, bounds.lower, worst, strict=True):
+        assert lower - 1e-15 <= value <= upper + 1e-30
+        assert upper - lower <= 1e-7
+
+
+def test_distinct_elements_as_published() -> None:
+    """With a share h of the users honest, a label alone costs `-ln(1 - (1 - exp(-epsilon))^h)`; two cost less
+    than twice that, because a one and a zero are not equally telling."""
+    epsilon, users, honest = 0.5, 200, 0.6
+    p = -math.expm1(math.log(-math.expm1(-epsilon)) / users) / 2
+    label = -math.log1p(-((-math.expm1(-epsilon)) ** honest))
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(f"distinct_elements(p={p!r}, security=200)"),
+        reports=users,
+        honest_fraction=honest,
+    )
+    certificate = Accountant().certify({shuffled: 1}, delta=1e-20)
+    exact = label + math.log(2 - math.exp(-label))
+    assert certificate.epsilon_lower <= exact <= certificate.epsilon_upper * (1 + 1e-12) < 2 * label
+    assert certificate.precise
+
+
+def test_what_shares_leak_is_charged() -> None:
+    short, long = (
+        ShuffledRound(randomizer=parse_randomizer(f"distinct_elements(p=0.3, security={bits})"), reports=50)
+        for bits in (20, 100)
+    )
+    assert short.slack == pytest.approx(2 * 2.0**-20)
+    accountant = Accountant()
+    gap = (
+        accountant.certify_delta({short: 3}, epsilon=0.5).delta_upper
+        - accountant.certify_delta({long: 3}, epsilon=0.5).delta_upper
+    )
+    assert gap == pytest.approx(3 * (1 + math.exp(0.5)) * 2 * 2.0**-20, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.3, 1e-6), (3.0, 0.01), (0.0, 1e-9)])
+def test_declared_rounds_are_randomized_response(epsilon: float, delta: float) -> None:
+    mp.mp.dps = 40
+    e, d = mp.exp(mp.mpf(epsilon)), mp.mpf(delta)
+    p = {"sure": d, 1: (1 - d) * e / (1 + e), 0: (1 - d) / (1 + e)}
+    q = {"other": d, 0: (1 - d) * e / (1 + e), 1: (1 - d) / (1 + e)}
+    points = sorted({0.0, epsilon / 2, epsilon, 2 * epsilon, 5.0})
+    bounds = _bounds(f"declared(epsilon={epsilon}, delta={delta})", 1, points)
+    for point, upper, lower in zip(points, bounds.upper, bounds.lower, strict=True):
+        exact = _worst(p, q, point)
+        assert lower <= exact * (1 + mp.mpf("1e-30")) + mp.mpf("1e-30")
+        assert exact <= upper + mp.mpf("1e-30")
+        assert upper - lower <= 1e-13
+
+
+def test_adding_or_removing_is_half_of_substituting() -> None:
+    half = parse_randomizer("declared(epsilon=0.5, delta=1e-6, relation='add-remove')")
+    whole = parse_randomizer(f"declared(epsilon=1, delta={1e-6 * (1 + math.exp(0.5))!r})")
+    accountant = Accountant()
+    first, second = (
+        accountant.certify({ShuffledRound(randomizer=one, reports=1): 8}, delta=1e-4) for one in (half, whole)
+    )
+    assert first.epsilon_upper == pytest.approx(second.epsilon_upper, rel=1e-6)
+    # Not less than the truth of a mechanism that has the guarantee: Laplace noise on a count, substituted.
+    assert parse_randomizer("declared(epsilon=1)").to_mapping()["relation"] == "substitution"
+
+
+def test_declared_rounds_compose_as_published() -> None:
+    """The optimal composition of k pure mechanisms, by binomial coefficients."""
+    epsilon, rounds, delta = 0.1, 40, 1e-6
+    mp.mp.dps = 40
+    e = mp.exp(mp.mpf(epsilon))
+    losses = [(2 * k - rounds, mp.binomial(rounds, k) * e**k / (1 + e) ** rounds) for k in range(rounds + 1)]
+
+    def exact(at: float) -> float:
+        return float(mp.fsum(m * max(1 - mp.exp(mp.mpf(at) - j * mp.mpf(epsilon)), 0) for j, m in losses))
+
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"declared(epsilon={epsilon})"), reports=1)
+    certificate = Accountant().certify({shuffled: rounds}, delta=delta)
+    assert exact(certificate.epsilon_upper) <= delta <= exact(certificate.epsilon_lower) * (1 + 1e-12)
+    assert certificate.precise
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 10**6), st.floats(1e-3, 1 - 1e-3))
+def test_binomial_masses_are_right_far_out(trials: int, p: float) -> None:
+    mp.mp.dps = 60
+    law = binomial_masses(trials, p)
+    last = law.first + len(law.values) - 1
+    for k in {law.first, (law.first + last) // 2, last, (law.first + 3 * last) // 4}:
+        p1 = mp.mpf(p)
+        exact = mp.binomial(trials, k) * p1**k * (1 - p1) ** (trials - k)
+        assert abs(mp.mpf(law.values[k - law.first]) - exact) <= (law.relative_error + 1e-300) * exact
+    assert law.relative_error < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-9, 1e7))
+def test_poisson_masses_are_right_far_out(mean: float) -> None:
+    mp.mp.dps = 60
+    law = poisson_masses(mean)
+    last = law.first + len(law.values) - 1
+    for k in {law.first, (law.first + last) // 2, last}:
+        exact = mp.exp(k * mp.log(mp.mpf(mean)) - mp.mpf(mean) - mp.loggamma(k + 1))
+        value = mp.mpf(float(law.values[k - law.first]))
+        assert abs(value - exact) <= (law.relative_error + 1e-15) * exact + mp.mpf("1e-300")
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 3000), st.floats(0.01, 0.99), st.floats(0.0, 1.0), st.booleans())
+def test_ratios_of_shifted_noise(trials: int, p: float, where: float, up: bool) -> None:
+    """`x = P/Q - 1` to full relative accuracy, also where it nearly vanishes."""
+    mp.mp.dps = 60
+    pair = shifted_binomial(trials, p, up=up)
+    law = binomial_masses(trials, p)
+    position = int(where * (len(pair.x) - 1))
+    k = law.first + position + (0 if up else 1)
+    p1 = mp.mpf(p)
+    ratio = k * (1 - p1) / ((trials - k + 1) * p1)
+    exact = ratio - 1 if up else 1 / ratio - 1
+    assert abs(mp.mpf(float(pair.x[position])) - exact) <= mp.mpf("1e-14") * abs(exact)
+
+
+@pytest.mark.parametrize("losses", [20, 60, 200])
+def test_coarsening_only_goes_its_way(losses: int) -> None:
+    excess = np.expm1(np.linspace(0, 1.2, 40))
+    for p, way in itertools.product((0.5, 0.85), (True, False)):
+        pair = shifted_binomial(800, p, up=way)
+        exact = pair.outcomes().profile(excess)
+        above, below = (coarsened(pair, losses, up=side).outcomes().profile(excess) for side in (True, False))
+        assert np.all(above.upper >= exact.lower)
+        assert np.all(below.lower <= exact.upper)
+        doubled = multiplied(pair, pair).outcomes().profile(excess)
+        over = multiplied(coarsened(pair, losses, up=True), coarsened(pair, losses, up=True))
+        under = multiplied(coarsened(pair, losses, up=False), coarsened(pair, losses, up=False))
+        assert np.all(over.outcomes().profile(excess).upper >= doubled.lower)
+        assert np.all(under.outcomes().profile(excess).lower <= doubled.upper)
+
+
+@pytest.mark.parametrize(
+    "written", ["binomial_sum(p=0.7)", "distinct_elements(p=0.1)", "declared(epsilon=1, delta=1e-4)"]
+)
+def test_sampled_rounds_follow_the_lemma(written: str) -> None:
+    """`H_{1 + s r} = s H'_{1 + r}`, the base at the size of the sample."""
+    for epsilon in (0.0, 0.1, 0.5):
+        inner = math.log1p(math.expm1(epsilon) * 4)
+        base = _bounds(written, 20, [inner])
+        sampled = _bounds(written, 20, [epsilon], sampled_from=80)
+        assert sampled.lower[0] <= 0.25 * base.upper[0] * (1 + 1e-12)
+        assert 0.25 * base.lower[0] <= sampled.upper[0] * (1 + 1e-12)
+
+
+def test_a_sampled_sum_against_the_protocol_itself() -> None:
+    """All datasets of four users, two of them sampled, every noise listed."""
+    epsilons = [0.0, 0.2, 0.6]
+    upper = _bounds("binomial_sum(p=0.6)", 2, epsilons, sampled_from=4).upper
+
+    def law(values: tuple[int, ...]) -> Law:
+        total: Law = {}
+        for chosen in itertools.combinations(values, 2):
+            for key, mass in _zsum_law(chosen, 0.6).items():
+                total[key] = total.get(key, mp.mpf(0)) + mass / 6
+        return total
+
+    for others in itertools.product((0, 1), repeat=3):
+        for epsilon, bound in zip(epsilons, upper, strict=True):
+            assert _worst(law((0, *others)), law((1, *others)), epsilon) <= bound
+
+
+def test_too_few_honest_users_in_a_sample_are_charged_in_full() -> None:
+    """Three sampled of ten, seven of them honest: where only one is, distinct elements promises nothing."""
+    bounds = _bounds("distinct_elements(p=0.4)", 3, [0.0, 3.0], sampled_from=10, honest_fraction=0.7)
+    alone = 7 * math.comb(3, 2) / math.comb(10, 3)
+    assert np.all(bounds.upper >= alone / 7)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "binomial_sum(p=0.7)",
+        "binomial_histogram(p=0.5)",
+        "uniformity_tester(noise=0.2)",
+        "distinct_elements(p=0.01)",
+    ],
+)
+@pytest.mark.parametrize("rest", [{}, {"honest_fraction": 0.7}, {"sampled_from": 9000}])
+def test_slots_of_protocols_dominate(written: str, rest: dict[str, Any]) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1234, **rest)
+    slot = slot_for(shuffled)
+    assert slot != shuffled
+    assert slot.randomizer == shuffled.randomizer
+    assert slot.honest_reports <= shuffled.honest_reports
+    excess = np.expm1([0.0, 0.02, 0.1])
+    inside, outside = (RoundProfile(one, smoothing=2e-3)(excess) for one in (shuffled, slot))
+    assert np.all(inside.lower <= outside.upper)
+    few = ShuffledRound(
+        randomizer=parse_randomizer("distinct_elements(p=0.01)"), reports=102, honest_fraction=0.02
+    )
+    assert slot_for(few) == few  # at 101 reports one honest user would be left
+
+
+def test_declared_rounds_share_a_slot() -> None:
+    declared = parse_randomizer("declared(epsilon=1, delta=1e-9)")
+    assert slot_for(ShuffledRound(randomizer=declared, reports=5)) == slot_for(
+        ShuffledRound(randomizer=declared, reports=10**9)
+    )
+    sampled = ShuffledRound(randomizer=declared, reports=1234, sampled_from=9000)
+    slot = slot_for(sampled)
+    assert slot.sampled_from is not None
+    assert slot.reports / slot.sampled_from >= 1234 / 9000
+
+
+@pytest.mark.parametrize(
+    ("written", "reports"),
+    [
+        ("binomial_sum(p=0.5)", 10**9),
+        ("binomial_sum(p=0.01)", 10**10),
+        ("binomial_histogram(p=0.5)", 10**9),
+        ("uniformity_tester(noise=0.01)", 10**8),
+    ],
+)
+def test_very_large_rounds_have_an_answer(written: str, reports: int) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=reports)
+    certificate = Accountant().certify({shuffled: 10}, delta=1e-12)
+    assert certificate.precise
+    # Nearly Gaussian: a variance of l p (1-p), l/4 for the tester, of one or two counts.
+    assert 0 < certificate.epsilon_lower <= certificate.epsilon_upper < 0.1
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-12, 1e-30])
+@pytest.mark.parametrize(
+    "written", ["binomial_sum(p=0.9)", "binomial_histogram(p=0.5)", "uniformity_tester(noise=0.5)"]
+)
+def test_protocols_are_certified_at_every_delta(written: str, delta: float) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=20_000)
+    certificate = Accountant().certify({shuffled: 12}, delta=delta)
+    assert certificate.precise
+    assert certificate.epsilon_lower > 0
+
+
+def test_noise_beyond_what_can_be_listed_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="reports"):
+        Accountant().certify(
+            {ShuffledRound(randomizer=parse_randomizer("binomial_sum(p=0.5)"), reports=10**12): 1}, delta=1e-6
+        )
+
+
+def test_local_privacy_of_protocols() -> None:
+    for written in (
+        "binomial_sum(p=0.5)",
+        "binomial_histogram(p=0.5)",
+        "uniformity_tester(noise=1)",
+        "declared(epsilon=1)",
+    ):
+        assert math.isinf(parse_randomizer(written).epsilon0)
+    assert parse_randomizer("distinct_elements(p=0.1)").epsilon0 == pytest.approx(math.log(9))
+
+
+def _round_of(written: str, **rest: Any) -> Callable[[], ShuffledRound]:
+    return lambda: ShuffledRound(randomizer=parse_randomizer(written), **{"reports": 10, **rest})
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (_round_of("binomial_sum(p=0.5)", participation=0.5), "participation"),
+        (_round_of("declared(epsilon=1)", participation=0.5), "participation"),
+        (_round_of("declared(epsilon=1)", honest_fraction=0.5), "honest_fraction"),
+        (_round_of("distinct_elements(p=0.1)", honest_fraction=0.1), "honest_fraction"),
+        (_round_of("distinct_elements(p=0.1)", reports=1), "honest_fraction"),
+        (_round_of("binomial_sum(p=0.5)", analysis="blanket"), "analysis"),
+        (_round_of("binomial_sum(p=0.5)", delta0=1e-6), "delta0"),
+        (_round_of("declared(epsilon=-1)"), "epsilon"),
+        (_round_of("declared(epsilon=1, delta=1)"), "delta"),
+        (_round_of("declared(epsilon=1, delta=0.5, relation='add-remove')"), "delta"),
+        (_round_of("declared(epsilon=1, relation='event')"), "relation"),
+        (_round_of("binomial_sum(p=0)"), "p"),
+        (_round_of("binomial_sum(p=1)"), "p"),
+        (_round_of("binomial_sum(p=0.5, bits=0)"), "bits"),
+        (_round_of("binomial_sum(p=0.5, bits=2.5)"), "bits"),
+        (_round_of("uniformity_tester(noise=0)"), "noise"),
+        (_round_of("uniformity_tester()"), "randomizer uniformity_tester"),
+        (_round_of("distinct_elements(p=0.6)"), "p"),
+        (_round_of("distinct_elements(p=0.1, security=0)"), "security"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Callable[[], ShuffledRound], field: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        make()
+    assert caught.value.field == field
+    assert "expected" in str(caught.value)
