@@ -8,7 +8,24 @@ from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParame
 from accounting.filters import Charge, FilterReading, FilterSet
 from accounting.notation import parse_randomizer
 from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.randomizers import LocalRandomizer
+from accounting.randomizers import (
+    BinaryLocalHash,
+    BinomialHistogram,
+    BinomialSum,
+    Declared,
+    DistinctElements,
+    Generic,
+    HadamardResponse,
+    Joint,
+    KaryRandomizedResponse,
+    Laplace,
+    LocalRandomizer,
+    OptimizedUnaryEncoding,
+    Parallel,
+    Rappor,
+    Table,
+    UniformityTester,
+)
 from accounting.round_loss import RoundLoss
 from accounting.shuffling import ShuffledRound
 from accounting.slots import slot_for
@@ -18,17 +35,32 @@ __all__ = [
     "NUMERICAL_POLICY",
     "Accountant",
     "AccountingError",
+    "BinaryLocalHash",
+    "BinomialHistogram",
+    "BinomialSum",
     "Certificate",
     "Charge",
     "DamagedPrivacyLoss",
+    "Declared",
+    "DistinctElements",
     "ErrorBudget",
     "FilterReading",
     "FilterSet",
+    "Generic",
+    "HadamardResponse",
     "InvalidParameter",
+    "Joint",
+    "KaryRandomizedResponse",
+    "Laplace",
     "LocalRandomizer",
+    "OptimizedUnaryEncoding",
+    "Parallel",
     "PrivacyLossDistribution",
+    "Rappor",
     "RoundLoss",
     "ShuffledRound",
+    "Table",
+    "UniformityTester",
     "attack_delta",
     "attack_epsilon",
     "parse_randomizer",

@@ -36,13 +36,13 @@ DATE = FieldType(fields.DATE)
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 _ROUND_HELP = {
-    "randomizer": ("R", "The local randomizer, written as a call: krr(k=10, epsilon0=1.15)."),
+    "randomizer": ("R", "The randomizer, written as a call: krr(k=10, epsilon0=1.15), joint(..., ...)."),
     "reports": ("N", "Shuffled reports; with --participation, the population."),
     "sampled_from": ("N_POP", "The reports come from a secret sample of a population of this size."),
     "participation": ("S", "Each user takes part with this probability, by a secret coin."),
     "honest_fraction": ("H", "Fraction of users that follow the protocol (default: 1)."),
     "delta0": ("D0", "The randomizer's own delta, for (epsilon0, delta0)-LDP (default: 0)."),
-    "analysis": ("NAME", "tight, clone, blanket or strong-adversary."),
+    "analysis": ("NAME", "tight, clone, blanket or strong-adversary; each randomizer has a default."),
 }
 
 

@@ -64,9 +64,7 @@ def clones(reports: int, hidden: float, own: float) -> Pair:
     joined[:, 1:] = others
     stayed = np.zeros_like(joined)
     stayed[:, :-1] = others
-    return Pair(
-        (own * joined + (1 - own) * stayed).ravel(), ((1 - own) * joined + own * stayed).ravel()
-    )
+    return Pair((own * joined + (1 - own) * stayed).ravel(), ((1 - own) * joined + own * stayed).ravel())
 
 
 def randomized_response(reports: int, k: int, gamma: float, *, coin_seen: bool) -> Pair:
@@ -82,7 +80,9 @@ def randomized_response(reports: int, k: int, gamma: float, *, coin_seen: bool) 
     parts: list[tuple[FloatArray, FloatArray]] = []
     for number in near(reports - 1, gamma):
         weight = stats.binom.pmf(number, reports - 1, gamma)
-        others = weight * stats.binom.pmf(ones, number, 1 / k) * stats.binom.pmf(twos, number - ones, 1 / (k - 1))
+        others = (
+            weight * stats.binom.pmf(ones, number, 1 / k) * stats.binom.pmf(twos, number - ones, 1 / (k - 1))
+        )
         others[~((ones + twos <= number) & (ones <= sides[-1]) & (twos <= sides[-1]))] = 0.0
         as_one, as_two = np.roll(others, 1, axis=0), np.roll(others, 1, axis=1)
         truth, lie, rest = 1 - gamma + gamma / k, gamma / k, gamma * (k - 2) / k
@@ -114,7 +114,9 @@ def composed(parts: Sequence[tuple[Pair, int]], step: float) -> Callable[[float]
 
     def bounds(delta: float) -> tuple[float, float]:
         ends = []
-        for (losses, masses, infinity), moved in zip(sums, (delta + _ROUNDING, delta - _ROUNDING), strict=True):
+        for (losses, masses, infinity), moved in zip(
+            sums, (delta + _ROUNDING, delta - _ROUNDING), strict=True
+        ):
             profile = _profile(losses, masses, infinity)
             ends.append(bisected(profile, moved, float(losses[-1])))
         return ends[0], ends[1]
