@@ -3,7 +3,7 @@ out."""
 
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
-from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget
+from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filters import Charge, FilterReading, FilterSet
 from accounting.notation import parse_randomizer
@@ -57,6 +57,7 @@ __all__ = [
     "Parallel",
     "PrivacyLossDistribution",
     "Rappor",
+    "RenyiBound",
     "RoundLoss",
     "ShuffledRound",
     "Table",

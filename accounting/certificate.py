@@ -51,6 +51,21 @@ class Certificate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RenyiBound:
+    """Bounds on a Renyi divergence of some order, the same in both directions.
+
+    Attributes:
+        order: above 0; Kullback-Leibler at 1.
+        upper: at least the divergence; may be infinite.
+        lower: at most the divergence.
+    """
+
+    order: float
+    upper: float
+    lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Interval:
     """Bounds on one number, with the parts of their distance that are not discretization."""
 

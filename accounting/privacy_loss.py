@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,17 @@ _FINENESS = 0.42
 _MAXIMUM_POINTS = 1 << 15
 _ROOM = 64 * UNIT_ROUND_OFF
 _MAXIMUM_ORDER = 1e9
+
+
+class Tail(NamedTuple):
+    """Upper bounds on the far part of a profile, which falls to 0 at the last loss.
+
+    `losses` are ascending, shape (points,); `log_heights[i]` bounds the logarithm of the profile from
+    `losses[i]` on, shape (points - 1,).
+    """
+
+    losses: FloatArray
+    log_heights: FloatArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,7 +110,7 @@ class PrivacyLossDistribution:
         gains = self.p[beyond] * -np.expm1(epsilon - self.losses[beyond])
         return float(gains.sum()) + self.infinity
 
-    def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
+    def renyi_divergence(self, order: float, *, finite: bool = False, tail: Tail | None = None) -> float:
         """Renyi divergence of this order, `D_order(P || Q)`, the same in both directions; Kullback-Leibler at
         order 1.
 
@@ -107,6 +118,7 @@ class PrivacyLossDistribution:
             order: a number above 0, at most 1e9.
             finite: of P and Q conditioned on finite losses instead, which have probability `1 - infinity`
                 under each of them.
+            tail: of an upper pair, what its mass at infinite loss stands for.
 
         Guarantee: at least the divergence of everything that an upper pair dominates, at most that of
             everything
@@ -126,18 +138,25 @@ class PrivacyLossDistribution:
             losses, log_q = self.losses, np.log(self.q)
         infinity = 0.0 if finite else self.infinity
         if infinity > 0 and order >= 1:
-            room = self.support - self.largest_loss
-            if self.side == "lower" or not 0 < room < math.inf:
-                return math.inf if self.side == "lower" or math.isinf(self.support) else self.support
-            # The line from the profile's last value down to 0 at the support.
-            doubt = 8 * UNIT_ROUND_OFF * (1 + self.support / room)
-            losses = np.append(losses, self.support)
-            log_q = np.append(log_q, math.log(infinity / -math.expm1(-room)) - self.support + doubt)
+            tail = self._tail() if tail is None else tail
+            if tail is None:
+                return self.support if self.side == "upper" else math.inf
+            # Atoms whose profile is above the tail: from each height a line down to 0 at the next loss.
+            room = np.diff(tail.losses)
+            doubt = 8 * UNIT_ROUND_OFF * (1 + tail.losses[-1] / room)
+            far = tail.log_heights - tail.losses[1:] - np.log(-np.expm1(-room)) + doubt
+            losses, log_q = np.append(losses, tail.losses[1:]), np.append(log_q, far)
             infinity = 0.0
         if finite:
             log_q = log_q - math.log1p(-self.infinity)
         value = _renyi_divergence(losses, log_q, infinity, order, upwards=self.side == "upper")
         return min(value, self.support) if self.side == "upper" and not infinity else value
+
+    def _tail(self) -> Tail | None:
+        """What the mass at infinite loss of an upper pair stands for, if its losses are bounded."""
+        if self.side == "lower" or not self.largest_loss < self.support < math.inf:
+            return None
+        return Tail(np.array([self.largest_loss, self.support]), np.array([math.log(self.infinity)]))
 
 
 def _renyi_divergence(

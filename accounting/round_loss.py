@@ -23,6 +23,12 @@ class RoundLoss:
     upper: PrivacyLossDistribution
     lower: PrivacyLossDistribution
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the masses take."""
+        pairs = (self.upper, self.lower)
+        return sum(column.nbytes for pair in pairs for column in (pair.index, pair.p, pair.q))
+
     def to_bytes(self) -> bytes:
         """Versioned bytes that `from_bytes` reads; equal losses give equal bytes."""
         body = b"".join(_pack(pair) for pair in (self.upper, self.lower))

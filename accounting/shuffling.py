@@ -15,7 +15,7 @@ from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.errors import InvalidParameter
 from accounting.notation import parse_randomizer
-from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
 from accounting.randomizers import Generic, LocalRandomizer
 
 # Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
@@ -24,6 +24,7 @@ _SEARCH_POINTS = 256
 _OUTLINE_TERMS = 4
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
 _LARGEST_RESOLVED_LOSS = 60.0
+_UNLIMITED = 700.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +217,20 @@ class RoundProfile:
         bounds = self._mixture(few, excess)
         rest = math.fsum(term.weight for term in terms[_OUTLINE_TERMS:])
         return ProfileBounds(bounds.upper + rest, bounds.lower)
+
+    def tail(self, loss: float, value: float, points: int) -> Tail:
+        """Crude upper bounds on the profile from `loss` on, where it is at most `value`, to its end."""
+        losses = np.linspace(loss, self.largest_loss, points)
+        rate = max(term.upper_rate for term in self._terms)
+        fewest = min(term.fewest for term in self._terms)
+        crude = self._base.crude_log(fewest, np.expm1(np.minimum(losses[1:-1], _UNLIMITED)) / rate)
+        # The crude bound is known up to round-off, of which n multiplies a few units.
+        crude += 1e-6 + 1e-14 * fewest
+        if not self.is_simple:
+            crude = np.logaddexp(crude, math.log(NEGLIGIBLE_DELTA))
+        with np.errstate(divide="ignore"):
+            heights = np.minimum.accumulate(np.append(np.log(value), crude))
+        return Tail(losses, heights)
 
     def _sampled_loss(self, loss: float) -> float:
         """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""

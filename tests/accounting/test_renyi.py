@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln, logsumexp
 
 from accounting import Accountant, InvalidParameter, PrivacyLossDistribution, ShuffledRound, parse_randomizer
 
@@ -105,3 +106,52 @@ def test_conditioned_on_finite_losses() -> None:
 def test_bad_orders_are_refused(order: Any) -> None:
     with pytest.raises(InvalidParameter, match="order"):
         _pair([0.5], [0.1], 0.0).renyi_divergence(order)
+
+
+def _clone_divergence(epsilon0: float, reports: int, order: float) -> float:
+    """The published pair's divergence, summed over all numbers of reports in the two components."""
+    e = math.exp(epsilon0)
+    c, most = 1 / (2 * e), min(reports, math.ceil(reports / e + 60 * math.sqrt(reports / e) + 200))
+    i, j = np.arange(most + 1)[:, None], np.arange(most + 1)[None, :]
+    with np.errstate(all="ignore"):
+        log_mass = gammaln(reports + 1) - gammaln(i + 1) - gammaln(j + 1) - gammaln(reports - i - j + 1)
+        log_mass = log_mass + (i + j) * math.log(c) + (reports - i - j) * math.log1p(-2 * c)
+        p, q = ((i * x + j * y) / (c * (1 + e) * reports) for x, y in ((e, 1), (1, e)))
+        terms = log_mass + order * np.log(p) - (order - 1) * np.log(q)
+    seen = (i + j <= reports) & (i + j > 0)
+    return float(logsumexp(np.where(seen, terms, -np.inf)) / (order - 1))
+
+
+@pytest.mark.parametrize(("epsilon0", "reports"), [(1.0, 1000), (4.0, 1000), (4.0, 20_000)])
+@pytest.mark.parametrize("order", [2, 10, 50, 300, 10_000])
+def test_high_orders_look_beyond_every_delta(epsilon0: float, reports: int, order: float) -> None:
+    """Where the divergence comes from outcomes of mass below 1e-46, which the pair itself calls infinite."""
+    shuffled = _round(f"generic(epsilon0={epsilon0})", reports, analysis="clone")
+    bound = Accountant().renyi_divergence({shuffled: 1}, order=order)
+    exact = _clone_divergence(epsilon0, reports, order)
+    assert bound.lower <= exact * (1 + 1e-9)
+    assert exact * (1 - 1e-9) <= bound.upper
+    assert bound.upper <= (1.2 if order > 10 else 1.00001) * exact
+
+
+def test_rounds_add_up_and_local_delta_is_infinite() -> None:
+    accountant = Accountant()
+    one, other = _round("krr(k=4, epsilon0=1)", 1000), _round("rappor(epsilon0=2)", 500, participation=0.3)
+    single = [accountant.renyi_divergence({x: 1}, order=4) for x in (one, other)]
+    both = accountant.renyi_divergence({one: 3, other: 2}, order=4)
+    assert math.isclose(both.upper, 3 * single[0].upper + 2 * single[1].upper, rel_tol=1e-12)
+    assert math.isclose(both.lower, 3 * single[0].lower + 2 * single[1].lower, rel_tol=1e-12)
+    assert both.upper - both.lower <= 1e-3 * both.upper
+    assert accountant.renyi_divergence({}, order=4).upper == 0
+    impure = _round("generic(epsilon0=1)", 1000, delta0=1e-12)
+    assert accountant.renyi_divergence({impure: 1}, order=2).upper == math.inf
+
+
+def test_sampled_rounds_reveal_less_at_every_order() -> None:
+    accountant = Accountant()
+    for order in (1, 2, 30, 1000):
+        everyone = accountant.renyi_divergence({_round("krr(k=4, epsilon0=2)", 200): 1}, order=order)
+        sampled = accountant.renyi_divergence(
+            {_round("krr(k=4, epsilon0=2)", 200, sampled_from=1000): 1}, order=order
+        )
+        assert sampled.upper < everyone.lower

@@ -1,0 +1,211 @@
+"""Where a falling bound on delta crosses the delta that is asked for: certified intervals of epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import optimize
+
+from accounting.certificate import Interval
+from accounting.composition import Composition
+from accounting.shuffling import RoundProfile, ShuffledRound
+from accounting.spectrum import Contour
+
+# Widths of the smoothing kernels, in units of the root of the precision, tried in turn.
+_SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
+_RETILTS = 12
+_SETTLED = 1  # steps of the grid of tilts
+_NUDGES = 14
+_NOTHING = 1e-320
+_SLACK_STEPS = 80
+# A single round's answer is narrowed by its own profile, at this many points, this often.
+_SHARP = 0.1
+_SHARP_POINTS = 17
+_SHARPENINGS = 2
+
+
+def epsilon_interval(above: Composition, below: Composition, delta: float, precision: float) -> Interval:
+    """Bounds on epsilon at delta: ever less smoothing, until they are as close as was asked or stop closing
+    in."""
+    if above.infinity >= delta:
+        return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
+    interval = Interval(upper=above.largest_loss, lower=0.0)
+    for smoothing in _SMOOTHINGS:
+        found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision))
+        interval = interval.intersection(found)
+        # Less smoothing helps only while smoothing is what makes the interval wide.
+        if interval.width <= precision * interval.upper or smoothed < 0.3 * interval.width:
+            break
+    return interval
+
+
+def epsilon_interval_with_slack(
+    above: Composition, below: Composition, delta: float, slack: float, precision: float
+) -> Interval:
+    """Bounds on epsilon when rounds are pure up to a total variation distance, which costs `(1 +
+    exp(epsilon)) slack`.
+
+    An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
+    """
+    guess = lower = 0.0
+    for _ in range(_SLACK_STEPS):
+        left = delta - (1 + math.exp(min(guess, 700.0))) * slack
+        if left <= 0:
+            break
+        answer = epsilon_interval(above, below, left, precision)
+        if guess == 0:
+            rest = delta - (1 + math.exp(answer.lower)) * slack
+            lower = epsilon_interval(above, below, rest, precision).lower if rest > 0 else answer.lower
+        if answer.upper <= guess:
+            lower = min(lower, answer.upper)
+            truncation = answer.truncation + max(answer.lower - lower, 0.0)
+            return Interval(
+                upper=answer.upper, lower=lower, truncation=truncation, round_off=answer.round_off
+            )
+        guess = answer.upper * (1 + precision / 8) + 1e-12
+    return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+
+
+def delta_interval(
+    above: Composition, below: Composition, epsilon: float, precision: float
+) -> tuple[Interval, float]:
+    """Bounds on delta at epsilon, likewise, and the relative width of delta that is as precise as the wanted
+    one of epsilon."""
+    interval, wanted = Interval(upper=1.0, lower=0.0), precision
+    for smoothing in _SMOOTHINGS:
+        contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(precision))
+        high = above.delta(epsilon, contour)
+        low = below.delta(epsilon, below.widened(epsilon, contour))
+        wanted = precision * (1 + epsilon * contour.theta)
+        interval = interval.intersection(
+            Interval(
+                upper=high.value,
+                lower=min(low.value, high.value),
+                truncation=high.truncation,
+                round_off=high.round_off + low.round_off,
+            )
+        )
+        if interval.width <= wanted * interval.upper:
+            break
+    return interval, wanted
+
+
+def sharpened_delta(
+    shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
+) -> Interval:
+    """The interval intersected with the round's own profile, which no lattice has widened."""
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    if not profile.is_simple or epsilon >= profile.end:
+        return interval
+    bounds = profile(np.expm1([epsilon]))
+    return interval.intersection(Interval(upper=float(bounds.upper[0]), lower=float(bounds.lower[0])))
+
+
+def sharpened_epsilon(
+    shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
+) -> Interval:
+    """The interval narrowed by the round's own profile at points inside it."""
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    upper, lower = interval.upper, interval.lower
+    if not profile.is_simple or not lower < upper < math.inf:
+        return interval
+    for _ in range(_SHARPENINGS):
+        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS)
+        bounds = profile(np.expm1(points))
+        enough = np.flatnonzero(bounds.upper <= delta)
+        needed = np.flatnonzero(bounds.lower >= delta)
+        upper = min(upper, float(points[enough[0]])) if enough.size else upper
+        lower = max(lower, float(points[needed[-1]])) if needed.size else lower
+    lower = min(lower, upper)
+    causes = {
+        cause: min(getattr(interval, cause), (upper - lower) / 2) for cause in ("truncation", "round_off")
+    }
+    return Interval(upper=upper, lower=lower, **causes)
+
+
+def _epsilon_once(
+    above: Composition, below: Composition, delta: float, smoothing: float
+) -> tuple[Interval, float]:
+    """Bounds on epsilon at delta from one smoothing, and how much of their distance is smoothing.
+
+    Tilts to a guess, and again if the answer turns out elsewhere.
+    """
+    guess = min(_gaussian_epsilon(above.variance, delta), above.largest_loss / 2)
+    upper = above.largest_loss
+    contour = above.contour(guess, smoothing)
+    for _ in range(_RETILTS):
+        found = _beyond(above, contour, delta, guess)
+        upper = min(upper, found)
+        guess, before = found, contour
+        contour = above.contour(guess, smoothing)
+        if abs(contour.tilt - before.tilt) <= _SETTLED:
+            contour = before
+            break
+    if upper == 0:
+        return Interval(upper=0.0, lower=0.0), 0.0
+    lower = _before(below, below.widened(upper, contour), delta, upper)
+    at, nearby = above.delta(upper, contour), above.delta(upper * (1 - 1e-3), contour)
+    slope = max((nearby.value - at.value) / (1e-3 * upper), 1e-6 * delta / upper)
+    causes = {"truncation": at.truncation / slope, "round_off": 2 * at.round_off / slope}
+    return Interval(upper=upper, lower=min(lower, upper), **causes), 2 * at.smoothing / slope
+
+
+def _beyond(above: Composition, contour: Contour, delta: float, guess: float) -> float:
+    """An epsilon, near the smallest, at which the upper bound is at most delta; 0 and the largest loss are
+    candidates."""
+    limit = above.largest_loss
+    if above.delta(0.0, contour).value <= delta:
+        return 0.0
+    root = _root(lambda epsilon: above.delta(epsilon, contour).value, delta, guess, limit)
+    for step in range(_NUDGES):
+        nudged = root * (1 + 1e-9 * 4.0**step)
+        if nudged >= limit:
+            break
+        if above.delta(nudged, contour).value <= delta:
+            return nudged
+    return limit
+
+
+def _before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
+    """An epsilon, near the largest, at which the lower bound is at least delta; 0 when none is found."""
+    if below.delta(0.0, contour).value < delta:
+        share = 1.0  # the tilt suits the answer and may say nothing at 0: look close to the guess
+        while share > 1e-7 and below.delta(guess * (1 - share), contour).value < delta:
+            share /= 2
+        if share <= 1e-7:
+            return 0.0
+        guess *= 1 - share
+    root = _root(lambda epsilon: below.delta(epsilon, contour).value, delta, guess, below.largest_loss)
+    for step in range(_NUDGES):
+        nudged = root * (1 - 1e-9 * 4.0**step)
+        if nudged > 0 and below.delta(nudged, contour).value >= delta:
+            return nudged
+    return 0.0
+
+
+def _root(bound: Callable[[float], float], delta: float, guess: float, limit: float) -> float:
+    """About where a falling bound crosses delta, between 0 and `limit`. Nothing rests on it: both sides look
+    again."""
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(bound(epsilon), _NOTHING) / delta)
+
+    low = high = min(guess, limit)
+    for factor in (0.98, 0.8, 0.5, 0.2, 0.02, 0.0):
+        if excess(low) > 0:
+            break
+        low = guess * factor
+    for factor in (1.02, 1.2, 2.0, 5.0, 50.0, math.inf):
+        if excess(high) <= 0:
+            break
+        high = min(guess * factor, limit)
+    if low >= high or excess(low) <= 0 or excess(high) > 0:
+        return high
+    return float(optimize.brentq(excess, low, high, xtol=1e-9 * high, rtol=1e-9, maxiter=100, disp=False))
+
+
+def _gaussian_epsilon(variance: float, delta: float) -> float:
+    """Where a Gaussian privacy loss of this variance would have delta: a place to start from."""
+    return variance / 2 + math.sqrt(2 * variance * max(-math.log(delta) - 1, 0.1))
