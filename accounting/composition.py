@@ -188,7 +188,8 @@ class Composition:
             spectrum, tilted = one.on(contour), one.tilted(contour.tilt)
             log_modulus += count * spectrum.log_modulus
             phase += count * spectrum.phase
-            error += count * spectrum.relative_error
+            # The value is off by at most twice the noise, its modulus by the logarithm's few units.
+            error += count * (2.0 + 1e-9) * spectrum.noise * np.exp(-spectrum.log_modulus)
             log_masses.append(count * tilted.log_mass)
             log_mass_error += count * tilted.log_mass_error
         decay = (contour.theta**2 - u**2) * contour.smoothing**2 / 2

@@ -25,7 +25,7 @@ ComplexArray = npt.NDArray[np.complex128]
 TILT_RATIO = 1.05
 _STEEP = 500.0
 _TILTS_REMEMBERED = 64
-_NODES_REMEMBERED = 6_000_000  # of 24 bytes each
+_MAXIMUM_BYTES = 128 << 20
 
 
 class Contour(NamedTuple):
@@ -53,19 +53,15 @@ class Contour(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tilted:
-    """A round's finite losses weighted by `exp(theta loss)`.
+    """Moments of a round's finite losses weighted by `exp(theta loss)`.
 
     Attributes:
-        index: lattice positions of the losses, negative ones included, ascending.
-        weights: probabilities of these losses under the tilt.
         log_mass: `log E[exp(theta L)]` over the finite losses.
         log_mass_error: bound on its round-off.
         mean, deviation: moments under the tilt.
         core: variance of the losses within two deviations, times their probability squared.
     """
 
-    index: IndexArray
-    weights: FloatArray
     log_mass: float
     log_mass_error: float
     mean: float
@@ -78,15 +74,20 @@ class Spectrum(NamedTuple):
 
     log_modulus: FloatArray
     phase: FloatArray
-    relative_error: FloatArray  # bound on the error of the value, in units of its modulus as given
+    noise: float  # bound on the error of the value, as far as its modulus is given as the noise or more
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        return self.log_modulus.nbytes + self.phase.nbytes
 
 
 class SpectrumMemory:
-    """Spectra that were asked for lately, bounded in the nodes they hold together."""
+    """Spectra that were asked for lately, bounded in the bytes they hold together."""
 
     def __init__(self) -> None:
         self._spectra: OrderedDict[tuple[LossSpectrum, Contour], Spectrum] = OrderedDict()
-        self._nodes = 0
+        self._bytes = 0
 
     def get(self, pair: LossSpectrum, contour: Contour) -> Spectrum:
         """The spectrum of a pair on a contour, computed unless it is remembered."""
@@ -94,11 +95,11 @@ class SpectrumMemory:
         if key in self._spectra:
             self._spectra.move_to_end(key)
             return self._spectra[key]
-        spectrum = self._spectra[key] = _spectrum(pair.tilted(contour.tilt), pair.pair.spacing, contour)
-        self._nodes += contour.nodes
-        while self._nodes > _NODES_REMEMBERED:
-            (_, oldest), _ = self._spectra.popitem(last=False)
-            self._nodes -= oldest.nodes
+        spectrum = self._spectra[key] = _spectrum(pair.pair, contour)
+        self._bytes += spectrum.nbytes
+        while self._bytes > _MAXIMUM_BYTES and len(self._spectra) > 1:
+            _, oldest = self._spectra.popitem(last=False)
+            self._bytes -= oldest.nbytes
         return spectrum
 
 
@@ -117,7 +118,7 @@ class LossSpectrum:
         if tilt not in self._tilts:
             if len(self._tilts) >= _TILTS_REMEMBERED:
                 self._tilts.clear()
-            self._tilts[tilt] = _tilted(self.pair, TILT_RATIO**tilt)
+            self._tilts[tilt] = _moments(self.pair, TILT_RATIO**tilt)
         return self._tilts[tilt]
 
     def log_mass(self, theta: float) -> float:
@@ -125,7 +126,7 @@ class LossSpectrum:
         if theta not in self._log_masses:
             if len(self._log_masses) >= _TILTS_REMEMBERED:
                 self._log_masses.clear()
-            self._log_masses[theta] = _tilted(self.pair, theta).log_mass
+            self._log_masses[theta] = _weights(self.pair, theta)[1]
         return self._log_masses[theta]
 
     def on(self, contour: Contour) -> Spectrum:
@@ -133,12 +134,18 @@ class LossSpectrum:
         return self._memory.get(self, contour)
 
 
-def _tilted(pair: PrivacyLossDistribution, theta: float) -> Tilted:
+def _positions(pair: PrivacyLossDistribution) -> IndexArray:
+    """Lattice positions of the finite losses, negative ones included, ascending."""
+    return np.concatenate([-pair.index[::-1], [0], pair.index])
+
+
+def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, float, float]:
+    """Probabilities of the losses under a tilt, `log E[exp(theta L)]`, and a bound on its round-off."""
     x, p, q = pair.losses, pair.p, pair.q
-    index = np.concatenate([-pair.index[::-1], [0], pair.index])
     if x.size and max(theta, -1 - theta) * x[-1] > _STEEP:
         with np.errstate(divide="ignore"):
-            log_masses = np.log(np.concatenate([q[::-1], [pair.zero], p])) + theta * index * pair.spacing
+            log_masses = np.log(np.concatenate([q[::-1], [pair.zero], p]))
+        log_masses += theta * _positions(pair) * pair.spacing
         top = float(log_masses.max())
         weights = np.exp(log_masses - top)
         total = float(weights.sum())
@@ -153,8 +160,12 @@ def _tilted(pair: PrivacyLossDistribution, theta: float) -> Tilted:
         # Masses and losses are given to a few units each, which their terms inherit; sums are pairwise.
         terms = p * np.abs(up) + q * np.abs(down)
         magnitude = float((terms * (32 + abs(theta) * x)).sum()) / total + abs(log_mass)
-    weights = weights / total
-    signed = index * pair.spacing
+    return weights / total, log_mass, 4 * UNIT_ROUND_OFF * magnitude
+
+
+def _moments(pair: PrivacyLossDistribution, theta: float) -> Tilted:
+    weights, log_mass, log_mass_error = _weights(pair, theta)
+    signed = _positions(pair) * pair.spacing
     mean = float((weights * signed).sum())
     square = weights * (signed - mean) ** 2
     deviation = math.sqrt(float(square.sum()))
@@ -162,34 +173,35 @@ def _tilted(pair: PrivacyLossDistribution, theta: float) -> Tilted:
     mass = float(weights[near].sum())
     drift = float((weights * (signed - mean))[near].sum())
     core = max(float(square[near].sum()) * mass - drift * drift, 0.0)
-    return Tilted(index, weights, log_mass, 4 * UNIT_ROUND_OFF * magnitude, mean, deviation, core)
+    return Tilted(log_mass, log_mass_error, mean, deviation, core)
 
 
-def _spectrum(tilted: Tilted, spacing: float, contour: Contour) -> Spectrum:
+def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     """The characteristic function by a chirp transform, and a bound on its error.
 
     Node k turns lattice position j by `2 j k` times one angle, and `2 j k = j^2 + k^2 - (k - j)^2`. The angle
     is kept in units of `2^-64` turns, in integers that wrap around, so these squares are exact however large.
     """
-    first, span = int(tilted.index[0]), int(tilted.index[-1] - tilted.index[0]) + 1
+    index, (weights, _, _) = _positions(pair), _weights(pair, contour.theta)
+    first, span = int(index[0]), int(index[-1] - index[0]) + 1
     nodes = contour.nodes
-    angle = np.uint64(round(Fraction(spacing) / Fraction(contour.period) * 2**63) % 2**64)
+    angle = np.uint64(round(Fraction(pair.spacing) / Fraction(contour.period) * 2**63) % 2**64)
     reach = np.arange(max(span, nodes), dtype=np.uint64)
     chirp = _turn(reach * reach * angle)
     size = fft.next_fast_len(span + nodes - 1)
     dense = np.zeros(span)
-    dense[tilted.index - first] = tilted.weights
+    dense[index - first] = weights
     kernel = np.zeros(size, dtype=np.complex128)
     kernel[:nodes] = chirp[:nodes].conj()
     kernel[size - span + 1 :] = chirp[1:span][::-1].conj()
     convolved = fft.ifft(fft.fft(dense * chirp[:span], size) * fft.fft(kernel))[:nodes]
     # The turn by k^2 and by the first position's phase, in one.
     values = convolved * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
-    norm = float(np.sqrt((tilted.weights**2).sum()))
+    norm = float(np.sqrt((weights**2).sum()))
     noise = UNIT_ROUND_OFF * (8 * math.log2(size) * norm * math.sqrt(size) + 16) + 2.0**-61 * nodes * span
     modulus = np.maximum(np.abs(values), noise)
     # A value lost in noise is given the noise's modulus: off by at most twice that.
-    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), 2 * noise / modulus)
+    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise)
 
 
 def _turn(angle: npt.NDArray[np.uint64]) -> ComplexArray:
