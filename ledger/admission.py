@@ -95,7 +95,8 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
 
     Raises:
         NotFound: no such round.
-        TryAgain, Unavailable: nothing was decided and nothing was left behind.
+        TryAgain: nothing was decided and nothing was left behind.
+        Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
     """
     round_id = checked_text("round_id", round_id)

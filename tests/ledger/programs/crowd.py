@@ -1,0 +1,92 @@
+"""Many processes, forked from this one, rush at the last sliver of a cohort's budget; prints every answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+
+from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
+from ledger.admission import admit, register
+from ledger.budgets import Admitted, Refused, RoundRequest
+from ledger.errors import TryAgain
+from ledger.store import Store
+
+TRIES_MAX = 20  # "try again" is a possible answer, when a whole crowd writes to one cohort
+
+
+class RememberingAccountant(Accountant):
+    """The real accountant, and what it said before the fork: fifty processes need not compute the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[object, Certificate] = {}
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+        """Return what the real one says."""
+        key = (frozenset(rounds.items()), delta)
+        if key not in self._said:
+            self._said[key] = super().certify(rounds, delta=delta)
+        return self._said[key]
+
+
+def main(database_url: str, cohort: str, processes: int, fits: int, seed: int) -> None:
+    """Print "Admitted", "Refused REASON" or what went wrong, a line per process."""
+    accounted = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
+    accountant = RememberingAccountant()
+    for count in range(1, fits + 2):
+        accountant.certify({slot_for(accounted): count}, delta=1e-9)
+    start, go = os.pipe()
+    children = []
+    for number in range(processes):
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            os.read(start, 1)  # returns when the parent closes its end
+            time.sleep(random.Random(f"{seed} {number}").uniform(0, 0.2))  # noqa: S311 - who comes when
+            _rush(
+                database_url,
+                accountant,
+                RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=accounted),
+            )
+        children.append(child)
+    os.close(go)
+    failed = sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    sys.exit(1 if failed else 0)
+
+
+def _rush(database_url: str, accountant: Accountant, request: RoundRequest) -> None:
+    code = 0
+    try:
+        with Store.connect(database_url) as store:
+            _say(_insist(store, accountant, request))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it, and the fork must end
+        traceback.print_exc()
+        _say(f"{type(error).__name__}: {error}")
+        code = 1
+    os._exit(code)
+
+
+def _insist(store: Store, accountant: Accountant, request: RoundRequest) -> str:
+    for _ in range(TRIES_MAX):
+        try:
+            register(store, request, actor="crowd")
+            answer = admit(store, accountant, request.round_id)
+        except TryAgain:
+            continue
+        if isinstance(answer, Refused):
+            return f"Refused {answer.reason}"
+        assert isinstance(answer, Admitted)
+        return "Admitted"
+    return "TryAgain, too often"
+
+
+def _say(line: str) -> None:
+    os.write(1, (line + "\n").encode())  # short enough to be written at once, whoever else writes
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))

@@ -1,0 +1,97 @@
+"""Kills itself with SIGKILL at its first, second, third ... step of a story in the database, to the last.
+
+A step is a statement or the commit of a transaction that writes: dying between two reads is dying after the
+last commit. After every death a healthy process tells the same story to the end. Each
+time it prints what the dead one was about to do, and how many entries it left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+
+from sqlalchemy import Connection, Engine, event
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from ledger.admission import admit_queued, open_cohort, register, settle, void
+from ledger.budgets import RoundRequest
+from ledger.store import Store
+from ledger.verification import verify
+
+STEPS_MAX = 500
+PRECISION = 0.05  # coarse is fast, and as sound
+STORY = ["opened", "admitted", "admitted", "settled", "voided"]
+
+
+def tell(store: Store, accountant: Accountant, number: int) -> None:
+    """Open a cohort; register, decide and close two rounds."""
+    name = f"cohort-{number}"
+    open_cohort(
+        store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
+    )
+    # A kind of its own, so that its privacy loss is computed and stored in the story too.
+    randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
+    shuffled = ShuffledRound(randomizer=randomizer, reports=20)
+    rounds = [f"{name}-settled", f"{name}-voided"]
+    for round_id in rounds:
+        register(store, RoundRequest(round_id=round_id, cohort=name, round=shuffled), actor="storyteller")
+        admit_queued(store, accountant, round_id)
+    settle(store, accountant, rounds[0], reports=18, actor="storyteller")
+    void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
+
+
+def die_at(step: int) -> None:
+    """Arrange for SIGKILL before the given statement or commit of this process."""
+    steps = itertools.count(1)
+
+    def count(connection: Connection, what: str) -> None:
+        writes = connection.get_execution_options().get("shuffle_ledger_write", False)
+        if writes and next(steps) == step:
+            sys.stdout.write(" ".join(what.split()[:3]) + "\n")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        count(connection, statement)
+
+    event.listen(Engine, "before_cursor_execute", before_statement)
+    event.listen(Engine, "commit", lambda connection: count(connection, "COMMIT"))
+
+
+def left_behind(database_url: str, number: int) -> int:
+    """Finish the story; return how many entries the dead one had left. Fails unless all is as told once."""
+    name, accountant = f"cohort-{number}", Accountant(precision=PRECISION)
+    with Store.connect(database_url) as store:
+        before = [entry.kind for entry in store.entries_of(name)]
+        assert before == STORY[: len(before)], before
+        tell(store, accountant, number)
+        assert [entry.kind for entry in store.entries_of(name)] == STORY
+    return len(before)
+
+
+def main(database_url: str) -> None:
+    """Print two lines per death, and "survived" at the end."""
+    for number in range(1, STEPS_MAX):
+        child = os.fork()
+        if child == 0:
+            die_at(number)
+            with Store.connect(database_url) as store:
+                tell(store, Accountant(precision=PRECISION), number)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        sys.stdout.write(f"{left_behind(database_url, number)}\n")
+        sys.stdout.flush()
+    with Store.connect(database_url) as store:
+        report = verify(store, Accountant())
+        assert report.ok, report
+    sys.stdout.write("survived\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

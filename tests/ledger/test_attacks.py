@@ -1,0 +1,217 @@
+"""Crowds, deaths, lost connections and wrong clocks, on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from accounting import Accountant, slot_for
+from ledger.admission import admit, open_cohort, register, settle
+from ledger.budgets import Admitted, RoundRequest
+from ledger.entries import LedgerEntry
+from ledger.errors import Unavailable
+from ledger.store import Store
+from ledger.upkeep import verify_oldest
+from ledger.verification import verify
+
+PROGRAMS = Path(__file__).parent / "programs"
+PROCESSES = 50
+SEEDS = 2
+WAIT_SECONDS_MAX = 300
+OFF = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+MakeRequest = Callable[..., RoundRequest]
+
+
+def run(program: str, *arguments: object) -> list[str]:
+    """Return the lines that a program of ours says."""
+    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
+    store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    accounted = slot_for(make_request().round)
+    for seed in range(SEEDS):
+        chance = random.Random(seed)  # noqa: S311 - how much fits need not be a secret
+        cohort, fits = f"cohort-{seed}", chance.randint(0, 20)
+        costs = [accountant.certify({accounted: fits + more}, delta=1e-9).epsilon_upper for more in (0, 1)]
+        epsilon = chance.uniform(max(costs[0], 1e-6), costs[1])
+        open_cohort(
+            store,
+            name=cohort,
+            population=10**6,
+            epsilon=epsilon,
+            delta=1e-9,
+            policy="fixed",
+            actor="tester",
+        )
+        said = run("crowd.py", database_url, cohort, PROCESSES, fits, seed)
+        refused = PROCESSES - fits
+        assert Counter(said) == Counter({"Admitted": fits, "Refused budget_exceeded": refused})
+        assert store.view(cohort).spent.epsilon_upper <= epsilon
+        kinds = {"opened": 1, "admitted": fits, "refused": refused}
+        assert store.count_entries(cohort) == {kind: count for kind, count in kinds.items() if count}
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -> None:
+    *said, last = run("doomed.py", database_url)
+    assert last == "survived"
+    steps, entries_left = said[::2], [int(count) for count in said[1::2]]
+    assert steps.count("COMMIT") >= 8  # a cohort, two rounds, their losses, four entries
+    assert sum(step.startswith("INSERT INTO entries") for step in steps) == 5
+    assert entries_left == sorted(entries_left)  # who dies later leaves no less
+    assert set(entries_left) == set(range(6)) - {5}
+    # What a transaction wrote is there after its commit, and nothing of it before.
+    moved = [steps[at] for at, (a, b) in enumerate(itertools.pairwise(entries_left)) if a != b]
+    assert moved == ["COMMIT"] * 4
+
+
+@contextmanager
+def interrupted(step: int, interrupt: Callable[[Connection, str], None]) -> Iterator[list[str]]:
+    """Interrupt the given statement or commit of the process; yield the list of steps there were."""
+    steps: list[str] = []
+
+    def count(connection: Connection, what: str) -> None:
+        steps.append(what)
+        if len(steps) == step:
+            interrupt(connection, what)
+
+    def before_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        count(connection, statement)
+
+    def before_commit(connection: Connection) -> None:
+        count(connection, "COMMIT")
+
+    event.listen(Engine, "before_cursor_execute", before_statement)
+    event.listen(Engine, "commit", before_commit)
+    try:
+        yield steps
+    finally:
+        event.remove(Engine, "before_cursor_execute", before_statement)
+        event.remove(Engine, "commit", before_commit)
+
+
+def backend_of(connection: Connection) -> Any:
+    """Return the psycopg connection underneath."""
+    return connection.connection.dbapi_connection
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("acknowledged", [True, False], ids=["terminated", "commit-unanswered"])
+def test_a_lost_connection_is_told_and_leaves_nothing_half_done(
+    phones: Store, database_url: str, accountant: Accountant, make_request: MakeRequest, *, acknowledged: bool
+) -> None:
+    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def terminate(connection: Connection, _what: str) -> None:
+        pid = backend_of(connection).info.backend_pid
+        with psycopg.connect(address, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+
+    def commit_and_hang_up(connection: Connection, what: str) -> None:
+        if what == "COMMIT":
+            backend_of(connection).execute("COMMIT")
+            terminate(connection, what)
+            # psycopg knows that it committed; where the answer is what was lost, it says this instead.
+            raise OperationalError("COMMIT", {}, psycopg.OperationalError("server closed the connection"))
+
+    told, step, steps = 0, 0, ["there was a step before"]
+    while step <= len(steps):
+        step += 1
+        name = f"round-{step}"
+        request = make_request(name, epsilon0=0.125, reports=100_000)
+        with interrupted(step, terminate if acknowledged else commit_and_hang_up) as steps:
+            try:
+                register(phones, request, actor="tester")
+                admit(phones, accountant, name)
+            except Unavailable:  # and nothing else
+                told += 1
+        left = [entry.round_id for entry in phones.entries_of("phones")].count(name)
+        register(phones, request, actor="tester")
+        assert phones.round(name).attempts == 0  # it says nothing about the round
+        assert isinstance(admit(phones, accountant, name), Admitted)
+        assert left <= [entry.round_id for entry in phones.entries_of("phones")].count(name) == 1
+    assert told == (len(steps) if acknowledged else steps.count("COMMIT"))
+    assert steps.count("COMMIT") > 5
+    report = verify(phones, accountant, numbers="all")
+    assert report.ok, report
+
+
+@pytest.fixture(params=[OFF, -OFF], ids=["fast", "slow"])
+def database_off(request: pytest.FixtureRequest, database_url: str) -> Iterator[timedelta]:
+    """Put the database's clock an hour off ours; yield by how much."""
+    off: timedelta = request.param
+    seconds = int(off.total_seconds())
+    url = make_url(database_url)
+    if url.get_backend_name() == "postgresql":
+        address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(address, autocommit=True) as connection:
+            for clock in ("clock_timestamp", "now"):
+                connection.execute(
+                    f"CREATE FUNCTION public.{clock}() RETURNS timestamptz LANGUAGE sql AS"
+                    f" $$ SELECT pg_catalog.{clock}() + interval '{seconds} seconds' $$".encode()
+                )
+            connection.execute(f"ALTER DATABASE {url.database} SET search_path = public, pg_catalog".encode())
+        yield off
+        return
+
+    def skew(dbapi_connection: Any, _record: object) -> None:
+        def strftime(form: str, moment: str) -> str:
+            assert (form, moment) == ("%Y-%m-%dT%H:%M:%f", "now")
+            return (datetime.now(UTC) + off).strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+        dbapi_connection.create_function("strftime", 2, strftime)
+
+    event.listen(Engine, "connect", skew)
+    yield off
+    event.remove(Engine, "connect", skew)
+
+
+def test_every_stored_time_is_the_databases(
+    database_off: timedelta, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    with Store.connect(database_url) as store:
+        parameters: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+        cohort = open_cohort(store, name="phones", actor="tester", **parameters)
+        for name in ("settled", "queued"):
+            register(store, make_request(name), actor="tester")
+        admit(store, accountant, "settled")
+        settle(store, accountant, "settled", reports=900, actor="tester")
+        assert (
+            store.take_overdue(older_than_seconds=300, limit=10) == []
+        )  # registered just now, by that clock
+        assert store.take_overdue(older_than_seconds=0, limit=10) == ["queued"]
+        assert store.take_overdue(older_than_seconds=300, limit=10) == []
+        verify_oldest(store, accountant, enough=lambda: False)
+        moments = [cohort.opened_at, store.round("settled").registered_at, store.round("queued").queued_at]
+        moments += [moment_of(entry) for entry in store.entries_of("phones")]
+        moments += [store.verifications()["phones"].verified_at, store.waiting().at]
+    assert len(moments) == 8
+    for moment in moments:
+        assert moment is not None
+        assert abs(moment - datetime.now(UTC) - database_off) < MINUTE
+
+
+def moment_of(entry: LedgerEntry) -> datetime:
+    return entry.content().recorded_at
