@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "round": ("cli.round", "round_"),
     "budget": ("cli.budget", "budget"),
     "audit": ("cli.audit", "audit"),
+    "token": ("cli.token", "token"),
+    "serve": ("cli.serve", "serve"),
     "worker": ("cli.worker", "worker"),
     "scheduler": ("cli.worker", "scheduler"),
     "health": ("cli.health", "health"),

@@ -139,9 +139,17 @@ def authenticate(store: Store, text: str) -> AccessToken | None:
         now = engines.database_time(connection)
     expected = stored.secret_digest if stored else bytes(canonical.DIGEST_BYTES)
     same = hmac.compare_digest(_digest(secret), expected)
-    if stored is None or not same or stored.revoked_at is not None or stored.expires_at <= now:
+    if stored is None or not same or not _is_valid(stored, now):
         return None
     return _public(stored)
+
+
+def token_by_id(store: Store, token_id: str) -> AccessToken | None:
+    """Return a token that is valid now, None if there is none: for who proved before that he has it."""
+    with engines.reading(store.engine) as connection:
+        stored = access_rows.token_row(connection, token_id)
+        now = engines.database_time(connection)
+    return _public(stored) if stored is not None and _is_valid(stored, now) else None
 
 
 def tokens(store: Store) -> list[AccessToken]:
@@ -167,6 +175,10 @@ def _checked_scope(cohorts: Iterable[str]) -> list[str]:
     if not 1 <= len(scope) <= SCOPE_MAX:
         raise InvalidValue(field="cohorts", value=scope, expected=f"1 to {SCOPE_MAX} names of cohorts")
     return scope
+
+
+def _is_valid(stored: StoredToken, now: datetime) -> bool:
+    return stored.revoked_at is None and stored.expires_at > now
 
 
 def _digest(secret: str) -> bytes:

@@ -6,7 +6,7 @@ import getpass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -34,4 +34,6 @@ class Settings(BaseSettings):
     actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
     decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
     signing_key: Path | None = None  # the PEM file whose key signs checkpoints
+    authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address
+    session_key: SecretStr | None = Field(default=None, min_length=32)  # None: one per server and start
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant

@@ -69,6 +69,11 @@ class Store:
         """The database, for `ledger.access` and `ledger.listing`, which read and write further rows."""
         return self._engine
 
+    def check(self) -> None:
+        """Raise SchemaError or Unavailable unless the database answers and has this code's schema."""
+        with engines.reading(self._engine) as connection:
+            schema.check_revision(connection)
+
     def close(self) -> None:
         """Close all connections."""
         self.turns.close()

@@ -1,0 +1,114 @@
+"""Routes about cohorts: open, list, show, budget, quote, and the chain an auditor reads."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+
+from ledger.admission import open_cohort
+from ledger.api.description import ANSWERS, answers
+from ledger.api.problems import NotAllowed
+from ledger.api.schemas import OpenCohort, QuoteRounds
+from ledger.api.service import (
+    Asked,
+    Auditor,
+    CohortName,
+    Manager,
+    Reader,
+    in_thread,
+    seen_cohort,
+)
+from ledger.budgets import RoundRequest, checked_text
+from ledger.documents import document_of
+from ledger.listing import PAGE_MAX, entries_after
+from ledger.published import page_of
+from ledger.quoting import quote_batch
+from ledger.statements import budget, heads
+from ledger.verification import verify
+
+COHORTS_MAX = 1000
+
+router = APIRouter(prefix="/v1", tags=["cohorts"])
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+
+
+@router.post("/cohorts", status_code=201, responses=answers(201, ANSWERS.cohort, "Opened, now or before."))
+async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONResponse:
+    """Open a cohort with a budget. The same name with the same content changes nothing."""
+    if not token.sees(checked_text("name", body.name)):
+        raise NotAllowed("the token is limited to other cohorts")
+    opened = await in_thread(open_cohort, service.store, actor=token.name, **body.model_dump())
+    return JSONResponse(document_of(opened), 201)
+
+
+@router.get("/cohorts", responses=answers(200, ANSWERS.cohorts, "The cohorts in the order of their names."))
+async def list_(
+    token: Reader,
+    service: Asked,
+    after: Annotated[str, Query(max_length=200, description="Only names behind this one.")] = "",
+    limit: Limit = COHORTS_MAX,
+) -> JSONResponse:
+    """List the cohorts that the token sees, in the order of their names."""
+    found = await in_thread(service.store.cohorts)
+    seen = [cohort for cohort in found if cohort.name > after and token.sees(cohort.name)]
+    return JSONResponse(document_of(seen[:limit]))
+
+
+@router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.cohort, "The cohort."))
+async def show(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """Show a cohort."""
+    name = seen_cohort(token, cohort)
+    return JSONResponse(document_of(await in_thread(service.store.cohort, name)))
+
+
+@router.get("/cohorts/{cohort}/budget", responses=answers(200, ANSWERS.budget, "The budget."))
+async def show_budget(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """Show what a cohort may spend, has spent, and has left."""
+    name = seen_cohort(token, cohort)
+    found = await service.reading.run(lambda accountant: budget(service.store, accountant, name))
+    return JSONResponse(document_of(found))
+
+
+@router.post("/cohorts/{cohort}/quote", responses=answers(200, ANSWERS.quote, "The prices."))
+async def quote_(cohort: CohortName, body: QuoteRounds, token: Reader, service: Asked) -> JSONResponse:
+    """Price rounds as if they were registered now, in this order. Leaves no trace and promises nothing."""
+    name = seen_cohort(token, cohort)
+    await in_thread(service.store.cohort, name)  # before any round is looked at: no cohort, no answer
+    requests = [RoundRequest(round_id="quote", cohort=name, round=each.round()) for each in body.rounds]
+    work = partial(quote_batch, service.store, requests=requests, fits=body.fits)
+    return JSONResponse(document_of(await service.pricing.run(work)))
+
+
+@router.get("/cohorts/{cohort}/entries", responses=answers(200, ANSWERS.entries, "A page of entries."))
+async def entries(
+    cohort: CohortName,
+    token: Auditor,
+    service: Asked,
+    after: Annotated[int, Query(ge=0, lt=1 << 62, description="Only entries behind this sequence.")] = 0,
+    limit: Limit = 100,
+) -> JSONResponse:
+    """Read a cohort's chain in pages: go on with `after` until it is null."""
+    name = seen_cohort(token, cohort)
+    page = await in_thread(entries_after, service.store, name, after=after, limit=limit)
+    return JSONResponse(document_of(page_of(page)))
+
+
+@router.post(
+    "/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "What was found.")
+)
+async def verification(cohort: CohortName, token: Auditor, service: Asked) -> JSONResponse:
+    """Replay a cohort's chain, and compute an even sample of its numbers again."""
+    name = seen_cohort(token, cohort)
+    found = await service.pricing.run(lambda accountant: verify(service.store, accountant, name))
+    return JSONResponse(document_of(found))
+
+
+@router.get("/heads", responses=answers(200, ANSWERS.heads, "The heads of the chains."))
+async def list_heads(token: Auditor, service: Asked) -> JSONResponse:
+    """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting."""
+    found = await in_thread(heads, service.store)
+    seen = [head for head in found["heads"] if token.sees(head["cohort"])]
+    return JSONResponse(document_of({**found, "heads": seen}))

@@ -1,0 +1,239 @@
+"""The OpenAPI description: schemas made from the values themselves, so that it cannot say something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from accounting import ShuffledRound
+from ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
+from ledger.budgets import Admitted, Cohort, Pending, Quote, Refused, RoundRecord, Settled, Voided
+from ledger.documents import field_types
+from ledger.published import PublishedPage
+from ledger.quoting import BatchQuote, Fits
+from ledger.statements import BudgetStatement
+from ledger.verification import VerificationReport
+
+Schema = dict[str, Any]
+
+_FINITE = frozenset({"epsilon_budget", "delta_budget", "epsilon_remaining", "epsilon0"})
+_ROUND: Schema = {
+    "type": "object",
+    "title": "ShuffledRound",
+    "properties": {
+        "randomizer": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+        "reports": {"type": "integer"},
+        "sampled_from": {"type": ["integer", "null"]},
+        "participation": {"type": ["number", "null"]},
+        "honest_fraction": {"type": "number"},
+        "delta0": {"type": "number"},
+        "analysis": {"type": ["string", "null"]},
+    },
+    "required": ["randomizer", "reports"],
+}
+_SIMPLE: Mapping[type, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    datetime: {"type": "string", "format": "date-time"},
+    date: {"type": "string", "format": "date"},
+    ShuffledRound: {"$ref": "#/components/schemas/ShuffledRound"},
+}
+
+
+def schema_of(kind: Any, *, name: str = "") -> Schema:
+    """Return the JSON schema of `ledger.documents.document_of` for values of a type."""
+    if kind in _SIMPLE:
+        return dict(_SIMPLE[kind])
+    if kind is float:  # infinity is null
+        return {"type": "number"} if name in _FINITE else {"type": ["number", "null"]}
+    if get_origin(kind) is not None:
+        return _schema_of_compound(get_origin(kind), get_args(kind), name)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [item.value for item in kind]}
+    if dataclasses.is_dataclass(kind):
+        return _schema_of_fields(kind)
+    return {}
+
+
+def _schema_of_compound(origin: Any, arguments: Sequence[Any], name: str) -> Schema:
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        parts = [{"type": "null"} if part is type(None) else schema_of(part, name=name) for part in arguments]
+        return {"anyOf": parts}
+    if issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": schema_of(arguments[1])}
+    return {"type": "array", "items": schema_of(arguments[0])}
+
+
+def _schema_of_fields(kind: Any, **more: Schema) -> Schema:
+    fields = {name: schema_of(hint, name=name) for name, hint in field_types(kind).items()}
+    properties = {**more, **fields}
+    lines = (kind.__doc__ or "").strip().splitlines()
+    return {
+        "type": "object",
+        "title": kind.__name__,
+        "description": lines[0] if lines else "",
+        "properties": properties,
+        "required": list(properties),
+    }
+
+
+def _decision(kind: type) -> Schema:
+    return _schema_of_fields(kind, outcome={"const": kind.__name__.lower()})
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+class ANSWERS:
+    """References to the schemas of answers."""
+
+    cohort = _ref("Cohort")
+    cohorts: Schema = {"type": "array", "items": _ref("Cohort")}  # noqa: RUF012 - read only
+    budget = _ref("BudgetStatement")
+    quote = _ref("BatchQuote")
+    entries = _ref("EntryPage")
+    verification = _ref("VerificationReport")
+    heads = _ref("Heads")
+    record = _ref("RoundRecord")
+    admitted = _ref("Admitted")
+    pending = _ref("Pending")
+    settled = _ref("Settled")
+    voided = _ref("Voided")
+    health = _ref("Health")
+
+
+_PROBLEM: Schema = {
+    "type": "object",
+    "description": "An error, as in RFC 9457. `field`, `value` and `expected` say which value was wrong.",
+    "properties": {
+        "type": {"enum": [kind.uri for kind in PROBLEMS]},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "field": {"type": "string"},
+        "value": {"type": "string"},
+        "expected": {"type": "string"},
+    },
+    "required": ["type", "title", "status", "detail"],
+}
+_REFUSAL: Schema = {
+    "allOf": [
+        _ref("Problem"),
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": TYPE_PREFIX + "refused"},
+                "fits": {"anyOf": [_ref("Fits"), {"type": "null"}]},
+                **_decision(Refused)["properties"],
+            },
+            "required": ["fits", *_decision(Refused)["required"]],
+        },
+    ],
+    "description": "The round's outcome: refused, what was spent, asked and allowed, and what would fit.",
+}
+_HEADS: Schema = {
+    "type": "object",
+    "properties": {
+        "format": {"type": "string"},
+        "heads": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "cohort": {"type": "string"},
+                    "sequence": {"type": "integer"},
+                    "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+                },
+                "required": ["cohort", "sequence", "digest"],
+            },
+        },
+    },
+    "required": ["format", "heads"],
+}
+COMPONENTS: Mapping[str, Schema] = {
+    "Cohort": schema_of(Cohort),
+    "BudgetStatement": schema_of(BudgetStatement),
+    "BatchQuote": schema_of(BatchQuote),
+    "Quote": schema_of(Quote),
+    "Fits": schema_of(Fits),
+    "EntryPage": schema_of(PublishedPage),
+    "VerificationReport": schema_of(VerificationReport),
+    "Heads": _HEADS,
+    "RoundRecord": schema_of(RoundRecord),
+    "ShuffledRound": _ROUND,
+    "Admitted": _decision(Admitted),
+    "Pending": _decision(Pending),
+    "Settled": _decision(Settled),
+    "Voided": _decision(Voided),
+    "Refused": _REFUSAL,
+    "Health": {
+        "type": "object",
+        "properties": {"status": {"enum": ["ok", "unavailable"]}},
+        "required": ["status"],
+    },
+    "Problem": _PROBLEM,
+}
+
+Responses = dict[int | str, dict[str, Any]]
+_PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": _ref("Problem")}}
+
+
+def answers(status: int, schema: Schema | None, description: str, *, open_to_all: bool = False) -> Responses:
+    """Return the documented responses of a route: its answer, and the problems any route may have."""
+    media, content = ("application/json", schema) if schema else ("text/plain", {"type": "string"})
+    own: Responses = {status: {"description": description, "content": {media: {"schema": content}}}}
+    return own if open_to_all else {**own, **_PROBLEM_RESPONSES}
+
+
+_PROBLEM_RESPONSES: Responses = {
+    status: {
+        "description": "; ".join(kind.title for kind in PROBLEMS if kind.status == status) + ".",
+        "content": _PROBLEM_CONTENT,
+    }
+    for status in sorted({kind.status for kind in PROBLEMS})
+}
+_LOCATION: Schema = {"schema": {"type": "string"}, "description": "Where the round is."}
+REGISTERED: Responses = {
+    **answers(201, ANSWERS.admitted, "Admitted: the round may be released."),
+    202: {
+        "description": "Registered, and not decided yet.",
+        "content": {"application/json": {"schema": ANSWERS.pending}},
+    },
+    409: {
+        "description": "Refused by the budget (`outcome` is there), or a conflict or contradiction.",
+        "content": {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}},
+    },
+}
+for _status in (201, 202, 409):
+    REGISTERED[_status] = {**REGISTERED[_status], "headers": {"Location": _LOCATION}}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of an application, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        components = document.setdefault("components", {}).setdefault("schemas", {})
+        for unused in ("HTTPValidationError", "ValidationError"):
+            components.pop(unused, None)
+        components.update({name: dict(schema) for name, schema in COMPONENTS.items()})
+        document["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "A token: `sl_ID_SECRET`."}
+        }
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                operation["security"] = [] if path.endswith(("/healthz", "/readyz")) else [{"token": []}]
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,44 @@
+"""Desks: where requests that need an accountant wait, holding no thread, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from accounting import Accountant
+from ledger.errors import TryAgain
+
+LINE_MAX = 512
+
+Answer = TypeVar("Answer")
+
+
+class Desk:
+    """One accountant, one thread at a time, and a line of bounded length in front of it.
+
+    Who waits in line waits in the event loop; health checks never stand behind a computation.
+    """
+
+    def __init__(self, accountant: Accountant, *, line_max: int = LINE_MAX) -> None:
+        self._accountant = accountant
+        self._limiter = anyio.CapacityLimiter(1)
+        self._line_max = line_max
+        self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are in line, the one being served included."""
+        return self._waiting
+
+    async def run(self, work: Callable[[Accountant], Answer]) -> Answer:
+        """Return what `work` makes of the accountant; raises TryAgain when the line is full."""
+        if self._waiting >= self._line_max:
+            raise TryAgain("the server is busy with other computations; nothing was changed, try again")
+        self._waiting += 1
+        try:
+            return await anyio.to_thread.run_sync(partial(work, self._accountant), limiter=self._limiter)
+        finally:
+            self._waiting -= 1

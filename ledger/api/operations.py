@@ -1,0 +1,58 @@
+"""Routes for operators: is it alive, is it ready, how is it doing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from ledger.api.description import ANSWERS, answers
+from ledger.api.metrics import CONTENT_TYPE, Metrics
+from ledger.api.problems import NotAllowed
+from ledger.api.service import Asked, Watcher, in_thread
+from ledger.errors import LedgerError
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/v1/healthz", responses=answers(200, ANSWERS.health, "The server is alive.", open_to_all=True))
+@router.get("/healthz", include_in_schema=False)
+async def healthz() -> JSONResponse:
+    """Say that the server is alive. Asks nobody."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get(
+    "/v1/readyz",
+    responses={
+        **answers(200, ANSWERS.health, "The server can answer.", open_to_all=True),
+        503: {
+            "description": "It cannot, for now.",
+            "content": {"application/json": {"schema": ANSWERS.health}},
+        },
+    },
+)
+@router.get("/readyz", include_in_schema=False)
+async def readyz(service: Asked) -> JSONResponse:
+    """Say whether the database has the right schema and answers, and the broker too where there is one."""
+    broker_answers = service.dispatch.broker_answers
+    try:
+        await in_thread(service.store.check)
+        ready = broker_answers is None or await in_thread(broker_answers)
+    except LedgerError:
+        ready = False
+    return JSONResponse({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
+
+
+def metrics_router(metrics: Metrics) -> APIRouter:
+    """Return the route of the metrics."""
+    found = APIRouter(tags=["operations"])
+
+    @found.get("/v1/metrics", responses=answers(200, None, "Prometheus' text format."))
+    @found.get("/metrics", include_in_schema=False)
+    async def show_metrics(token: Watcher, service: Asked) -> Response:
+        """Read the metrics, for Prometheus. A token limited to some cohorts may not: they speak of all."""
+        if token.cohorts is not None:
+            raise NotAllowed("the metrics speak of every cohort, and the token is limited to some")
+        return Response(await in_thread(metrics.text, service.store), media_type=CONTENT_TYPE)
+
+    return found

@@ -1,0 +1,187 @@
+"""Errors as `application/problem+json` (RFC 9457): which is which type and status, decided here alone."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+
+from accounting import InvalidParameter
+from ledger.documents import Json
+from ledger.errors import Conflict, InvalidValue, LedgerError, NotFound, RoundStuck, TryAgain, Unavailable
+
+TYPE_PREFIX = "urn:shuffle-ledger:problem:"
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 1
+_SHOWN_MAX = 200
+_EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
+
+_log = logging.getLogger(__name__)
+
+
+class NotAllowed(LedgerError):
+    """The token's role does not include this, or its scope does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemType:
+    """A stable kind of problem. `kind` is the same word as in the command line's errors."""
+
+    kind: str
+    status: int
+    title: str
+    retry: bool = False  # the same request may succeed later
+
+    @property
+    def uri(self) -> str:
+        """The type's stable name."""
+        return TYPE_PREFIX + self.kind
+
+
+UNAUTHORIZED = ProblemType(kind="unauthorized", status=401, title="A valid token is needed")
+FORBIDDEN = ProblemType(kind="forbidden", status=403, title="The token does not allow this")
+NOT_FOUND = ProblemType(kind="not_found", status=404, title="There is no such thing")
+NOT_OFFERED = ProblemType(kind="method_not_allowed", status=405, title="This method is not offered here")
+CONFLICT = ProblemType(kind="conflict", status=409, title="The same name with other content, or too late")
+REFUSED = ProblemType(kind="refused", status=409, title="The budget does not allow this round")
+CONTRADICTION = ProblemType(
+    kind="contradiction", status=409, title="Values that contradict each other or the cohort"
+)
+TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
+BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")
+TOO_MANY_FAILURES = ProblemType(
+    kind="too_many_failures", status=429, title="Too many wrong tokens", retry=True
+)
+FAILED = ProblemType(kind="failed", status=500, title="The server failed")
+STUCK = ProblemType(kind="stuck", status=500, title="The round could not be decided")
+BUSY = ProblemType(kind="busy", status=503, title="Busy: nothing was changed", retry=True)
+UNAVAILABLE = ProblemType(kind="unavailable", status=503, title="The database cannot be used", retry=True)
+
+PROBLEMS = (
+    UNAUTHORIZED,
+    FORBIDDEN,
+    NOT_FOUND,
+    NOT_OFFERED,
+    CONFLICT,
+    REFUSED,
+    CONTRADICTION,
+    TOO_LARGE,
+    BAD_VALUE,
+    TOO_MANY_FAILURES,
+    FAILED,
+    STUCK,
+    BUSY,
+    UNAVAILABLE,
+)
+# The first row that matches decides. Values are checked against the schema first, which is BAD_VALUE; what
+# the ledger still refuses contradicts another value or the cohort.
+_TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
+    (InvalidParameter, CONTRADICTION),
+    (InvalidValue, CONTRADICTION),
+    (NotAllowed, FORBIDDEN),
+    (NotFound, NOT_FOUND),
+    (Conflict, CONFLICT),
+    (RoundStuck, STUCK),
+    (TryAgain, BUSY),
+    (PoolTimeout, BUSY),
+    (Unavailable, UNAVAILABLE),
+)
+EXPECTED = tuple(type_ for type_, _ in _TABLE)
+_BY_STATUS = {401: UNAUTHORIZED, 403: FORBIDDEN, 404: NOT_FOUND, 405: NOT_OFFERED, 413: TOO_LARGE}
+
+
+def problem(
+    kind: ProblemType,
+    detail: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    members: Mapping[str, Json] | None = None,
+) -> JSONResponse:
+    """Return a problem document as a response; `members` are the fields that belong to its type."""
+    content = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
+    sent = {"Cache-Control": "no-store", **(headers or {})}
+    if kind is UNAUTHORIZED:
+        sent["WWW-Authenticate"] = 'Bearer realm="shuffle-ledger"'
+    if kind.retry:
+        sent.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
+    return JSONResponse({**content, **(members or {})}, kind.status, sent, MEDIA_TYPE)
+
+
+def problem_of(error: Exception) -> JSONResponse:
+    """Return the response for an error; what is not listed says nothing about itself outside the log."""
+    kind = next((kind for type_, kind in _TABLE if isinstance(error, type_)), FAILED)
+    if kind is FAILED:
+        _log.error("request failed", exc_info=error)
+        return problem(FAILED, "The server failed, and wrote down why; nothing half done is left behind.")
+    if kind is UNAVAILABLE:
+        _log.error("database unavailable: %s", error)
+        return problem(UNAVAILABLE, "The database cannot be used now; nothing was changed.")
+    members: dict[str, Json] = {}
+    if kind is CONTRADICTION:
+        field, value, expected = (getattr(error, name, None) for name in ("field", "value", "expected"))
+        members = {"field": str(field), "value": _shown(value), "expected": str(expected)}
+    return problem(kind, str(error), members=members)
+
+
+async def on_error(_request: Request, error: Exception) -> JSONResponse:
+    """Answer any error that a route raised."""
+    return problem_of(error)
+
+
+async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that does not fit the schema: the first field that is wrong, and why."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first: Mapping[str, Any] = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    field, value, expected = ".".join(place) or str(first["loc"][0]), first.get("input"), str(first["msg"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidParameter):
+        inner = "" if cause.field in field.split(".") else f".{cause.field}"
+        field, value, expected = field + inner, cause.value, cause.expected
+    else:
+        expected = _EXPECTED.sub("", expected)
+    shown = _shown(value)
+    members: dict[str, Json] = {"field": field, "value": shown, "expected": expected}
+    return problem(BAD_VALUE, f"{field}: got {shown}, expected {expected}", members=members)
+
+
+async def on_http(request: Request, error: Exception) -> JSONResponse:
+    """Answer what the framework itself refuses: unknown addresses and methods, unreadable bodies."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == 400:
+        return problem(
+            BAD_VALUE,
+            "body: expected one strict JSON value in UTF-8",
+            members={"field": "body", "value": "", "expected": "one strict JSON value in UTF-8"},
+        )
+    if error.status_code == 405:
+        return problem(NOT_OFFERED, NOT_OFFERED.title + ".", headers={"Allow": _methods_at(request)})
+    kind = _BY_STATUS.get(error.status_code, FAILED)
+    detail = "There is nothing at this address." if kind is NOT_FOUND else kind.title + "."
+    return problem(kind, detail, headers=error.headers)
+
+
+def _methods_at(request: Request) -> str:
+    """Return every method of an address; the framework names those of its first route alone."""
+    found: set[str] = set()
+    for route in request.app.state.offered:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(route.methods or ())
+    return ", ".join(sorted(found))
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -1,0 +1,92 @@
+"""Routes about rounds: register, show, settle, void."""
+
+from __future__ import annotations
+
+from urllib.parse import quote as quoted
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from ledger.admission import register, settle, void
+from ledger.api.description import ANSWERS, REGISTERED, answers
+from ledger.api.problems import REFUSED, problem
+from ledger.api.schemas import RegisterRound, SettleRound, VoidRound
+from ledger.api.service import (
+    Asked,
+    Prefer,
+    Reader,
+    Registrar,
+    RoundId,
+    Service,
+    in_thread,
+    seen_cohort,
+    seen_round,
+    wait_of,
+)
+from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
+from ledger.documents import decision_document, document_of
+from ledger.outcomes import round_record
+
+router = APIRouter(prefix="/v1", tags=["rounds"])
+
+
+@router.post("/rounds", status_code=201, responses=REGISTERED)
+async def register_(
+    body: RegisterRound, token: Registrar, service: Asked, prefer: Prefer = None
+) -> JSONResponse:
+    """Register a round under an identifier you choose, and have it decided.
+
+    `201` admitted, `409` refused; `202` while it is undecided: ask at `Location`, or repeat the request. With
+    `Prefer: wait=N` the answer waits up to N seconds for the outcome. Repeating a request is always safe.
+    """
+    name = seen_cohort(token, body.cohort)
+    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
+    request = body.request()
+    answer = await in_thread(register, service.store, request, actor=token.name)
+    if isinstance(answer, Pending):
+        answer = await service.decided(answer, wait_seconds=wait_of(prefer))
+    return await _decision(service, request, answer, waited=wait_of(prefer))
+
+
+@router.get(
+    "/rounds/{round_id}", responses=answers(200, ANSWERS.record, "The round and what happened to it.")
+)
+async def show(round_id: RoundId, token: Reader, service: Asked) -> JSONResponse:
+    """Show a round and all that has happened to it."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    return JSONResponse(document_of(await in_thread(round_record, service.store, name)))
+
+
+@router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))
+async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, service: Asked) -> JSONResponse:
+    """Record what a round really collected; fewer reports than planned cost more."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    answer = await service.deciding.run(
+        lambda accountant: settle(service.store, accountant, name, reports=body.reports, actor=token.name)
+    )
+    return JSONResponse(decision_document(answer))
+
+
+@router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
+async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: Asked) -> JSONResponse:
+    """Give back what a round reserved, because nothing of it was or will be released."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    answer = await service.deciding.run(
+        lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)
+    )
+    return JSONResponse(decision_document(answer))
+
+
+async def _decision(
+    service: Service, request: RoundRequest, answer: Outcome | Pending, *, waited: float | None
+) -> JSONResponse:
+    headers = {"Location": "/v1/rounds/" + quoted(request.round_id, safe="")}
+    if waited is not None:
+        headers["Preference-Applied"] = f"wait={waited:g}"
+    document = decision_document(answer)
+    if isinstance(answer, Admitted):
+        return JSONResponse(document, 201, headers)
+    if isinstance(answer, Pending):
+        return JSONResponse(document, 202, {**headers, "Retry-After": "1"})
+    fits = document_of(await service.fits_instead(request))
+    return problem(REFUSED, answer.message, headers=headers, members={**document, "fits": fits})

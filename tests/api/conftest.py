@@ -1,0 +1,136 @@
+"""A server per test, on a real socket, with a ledger of two cohorts and a token of every kind."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from accounting import Accountant
+from ledger.access import issue
+from ledger.admission import open_cohort
+from ledger.api.app import create_app
+from ledger.api.service import Dispatch
+from ledger.budgets import Outcome, Pending
+from ledger.config import Settings
+from ledger.schema import initialise
+from ledger.store import Store
+from workers.dispatch import decide
+
+ROUND = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
+START_SECONDS_MAX = 30.0
+
+
+@dataclass
+class Server:
+    """A running application, its ledger, and tokens to come with."""
+
+    app: FastAPI
+    url: str
+    http: httpx.Client
+    store: Store
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, *, bearer: str = "admin", **more: Any) -> httpx.Response:
+        """Return the answer to a request of the bearer of one of `tokens`."""
+        headers = {"Authorization": f"Bearer {self.tokens[bearer]}", **more.pop("headers", {})}
+        return self.http.request(method, path, headers=headers, **more)
+
+    def issue(self, name: str, role: str, **more: Any) -> str:
+        """Issue a token, remember it under its name, and return it."""
+        self.tokens[name] = issue(self.store, name=name, role=role, actor="tester", **more).token
+        return self.tokens[name]
+
+    def register(
+        self, round_id: str, *, headers: dict[str, str] | None = None, **changes: Any
+    ) -> httpx.Response:
+        """Register a round, of "phones" unless changed."""
+        body = {"round_id": round_id, "cohort": "phones", **ROUND, **changes}
+        return self.ask("POST", "/v1/rounds", bearer="registrar", json=body, headers=headers or {})
+
+
+@pytest.fixture(scope="session")
+def ledger_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an initialised ledger to copy."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    initialise(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
+    """Yield a ledger with the cohorts "phones" and "secret"."""
+    shutil.copy(ledger_template, tmp_path / "ledger.db")
+    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as opened:
+        for name in ("phones", "secret"):
+            open_cohort(
+                opened, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
+            )
+        yield opened
+
+
+@contextmanager
+def running(app: FastAPI) -> Iterator[str]:
+    """Run an application on a free port of this machine; yield its address."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        gives_up = time.monotonic() + START_SECONDS_MAX
+        while not server.started:
+            assert thread.is_alive(), "the server ended while it started"
+            assert time.monotonic() < gives_up, "the server did not start"
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def serve(store: Store) -> Iterator[Callable[..., Server]]:
+    """Yield a function that starts a server on the ledger; `dispatch` and settings may be given."""
+    stopping: list[Any] = []
+
+    def start(
+        dispatch: Dispatch | None = None, clock: Callable[[], float] = time.monotonic, **changes: Any
+    ) -> Server:
+        settings = Settings(broker_url=None, authentication_failures=10**6).model_copy(update=changes)
+
+        def decide_here(accountant: Accountant, round_id: str) -> Outcome | Pending:
+            return decide(store, accountant, settings, round_id)
+
+        app = create_app(settings, store, dispatch or Dispatch(decide=decide_here), clock=clock)
+        run = running(app)
+        url = run.__enter__()
+        http = httpx.Client(base_url=url, timeout=60)
+        stopping.append((run, http))
+        server = Server(app=app, url=url, http=http, store=store)
+        for role in ("admin", "registrar", "reader", "auditor"):
+            server.issue(role, role)
+        return server
+
+    yield start
+    for run, http in stopping:
+        http.close()
+        run.__exit__(None, None, None)
+
+
+@pytest.fixture
+def server(serve: Callable[..., Server]) -> Server:
+    """Return a server that decides in its own process."""
+    return serve()

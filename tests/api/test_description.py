@@ -1,0 +1,74 @@
+"""The published description is true: generated requests find nothing else, and its examples work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.access import Role
+from tests.api.conftest import Server
+
+GENERATED_MAX = 5
+SEED = 20210209  # the same requests every time; another seed is another test
+
+
+@pytest.mark.slow
+def test_generated_requests_find_nothing(server: Server, tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/v1/openapi.json"]
+    command += ["--header", f"Authorization: Bearer {server.tokens['admin']}", "--checks", "all"]
+    command += [
+        "--max-examples",
+        str(GENERATED_MAX),
+        "--seed",
+        str(SEED),
+        "--continue-on-failure",
+        "--no-color",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert "No issues found" in done.stdout
+
+
+def test_no_operation_is_open_to_strangers_but_health(server: Server) -> None:
+    description: dict[str, Any] = server.ask("GET", "/v1/openapi.json").json()
+    assert len(description["paths"]) >= 13
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            answer = server.http.request(method, path.replace("{", "").replace("}", ""))
+            if operation["security"] == []:
+                assert path in ("/v1/healthz", "/v1/readyz")
+                assert answer.status_code == 200
+            else:
+                assert answer.status_code == 401, f"{method} {path}"
+
+
+def test_the_examples_work_as_printed(server: Server) -> None:
+    description = server.ask("GET", "/v1/openapi.json").json()
+    bodies = {
+        name: schema["examples"][0]
+        for name, schema in description["components"]["schemas"].items()
+        if "examples" in schema and name != "RoundParameters"
+    }
+    assert set(bodies) == {"OpenCohort", "RegisterRound", "QuoteRounds", "SettleRound", "VoidRound"}
+    opened = server.ask("POST", "/v1/cohorts", json=bodies["OpenCohort"])
+    assert opened.status_code == 201
+    cohort = bodies["OpenCohort"]["name"]
+    quoted = server.ask("POST", f"/v1/cohorts/{cohort}/quote", json=bodies["QuoteRounds"])
+    assert quoted.status_code == 200
+    assert quoted.json()["rounds_admitted"] == 1
+    registered = server.ask("POST", "/v1/rounds", json=bodies["RegisterRound"])
+    assert registered.status_code == 201
+    settled = server.ask("POST", registered.headers["Location"] + "/settle", json=bodies["SettleRound"])
+    assert settled.status_code == 200
+    second = server.ask("POST", "/v1/rounds", json={**bodies["RegisterRound"], "round_id": "second"})
+    voided = server.ask("POST", second.headers["Location"] + "/void", json=bodies["VoidRound"])
+    assert voided.status_code == 200
+
+
+def test_every_role_is_known_to_the_database(server: Server) -> None:
+    for role in Role:
+        assert server.issue(f"another {role}", role)
