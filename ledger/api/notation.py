@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ _DOMAIN: Mapping[str, Any] = {
 }
 _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "generic": {},
+    "laplace": {},
     "krr": {"k": {"type": "integer", "minimum": 2, "maximum": _CATEGORIES_MAX}},
     "blh": {"domain": _DOMAIN},
     "rappor": {"domain": _DOMAIN},
@@ -32,23 +34,56 @@ _H = "domain=(?:" + "|".join(str(2**power) for power in _HADAMARD_POWERS) + ")"
 
 def _call(name: str, parameter: str | None = None, *, needed: bool = True) -> str:
     if parameter is None:
-        return rf"{name}\({_E}\)"
+        return rf"(?:{name})\({_E}\)"
     alone = "" if needed else f"|{_E}"
     return rf"(?:{name})\((?:{_E}, ?{parameter}|{parameter}, ?{_E}{alone})\)"
 
 
 _SIMPLE = "|".join(
     (
-        _call("generic"),
+        _call("generic|laplace"),
         _call("krr", _K),
         _call("blh|rappor|oue", _D, needed=False),
         _call("hadamard", _H, needed=False),
     )
 )
+# What a schema cannot describe exactly: randomizers made of others, tables of probabilities. Their shape is
+# checked with the request, what is inside by their constructors.
+_LISTED: Mapping[str, str] = {"joint": "parts", "parallel": "parts", "table": "rows"}
+_LISTED_MAX = 10_000
+_TEXT_LENGTH_MAX = 100_000
+EXACT_KINDS = frozenset(_PARAMETERS)
 RANDOMIZER_TEXT = f"^(?:{_SIMPLE})$"
+COMPOSITE_TEXT = rf"^(?:{'|'.join(sorted(set(RANDOMIZERS) - EXACT_KINDS))})\([ -~]+\)$"
+
+
+def is_described_in_full(written: object) -> bool:
+    """Return whether the schema says everything about a randomizer: what fits it is then one.
+
+    Raises:
+        ValueError: it is of the right kind and not of the shape that the schema describes.
+    """
+    if isinstance(written, str):
+        return len(written) > _TEXT_LENGTH_MAX or re.fullmatch(COMPOSITE_TEXT, written) is None
+    if not isinstance(written, Mapping) or written.get("kind") not in set(RANDOMIZERS) - EXACT_KINDS:
+        return True
+    name = _LISTED.get(str(written["kind"]))
+    items = written.get(name) if name else None
+    if name and (set(written) != {"kind", name} or not isinstance(items, list) or not items):
+        raise ValueError(f"{{kind, {name}}} with a list that is not empty")
+    return False
 
 
 def _schema_of_kind(kind: str) -> dict[str, Any]:
+    if kind in _LISTED:
+        items = {"type": "array", "minItems": 1, "maxItems": _LISTED_MAX}
+        return {
+            "type": "object",
+            "title": kind,
+            "properties": {"kind": {"const": kind}, _LISTED[kind]: items},
+            "required": ["kind", _LISTED[kind]],
+            "additionalProperties": False,
+        }
     if kind not in _PARAMETERS:  # described by its name alone; its constructor checks the rest
         return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
     parameters = _PARAMETERS[kind]
@@ -66,6 +101,7 @@ RANDOMIZER_SCHEMA: dict[str, Any] = {
     "description": "What every device runs: a call such as krr(k=10, epsilon0=1.15), or its JSON form.",
     "oneOf": [
         {"type": "string", "pattern": RANDOMIZER_TEXT, "maxLength": 100},
+        {"type": "string", "pattern": COMPOSITE_TEXT, "maxLength": _TEXT_LENGTH_MAX},
         *(_schema_of_kind(kind) for kind in RANDOMIZERS),
     ],
     "examples": ["krr(k=10, epsilon0=1.15)", {"kind": "krr", "k": 10, "epsilon0": 1.15}],

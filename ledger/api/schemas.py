@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
 from pydantic_core import CoreSchema
 
-from accounting import LocalRandomizer, ShuffledRound, parse_randomizer
-from ledger.api.notation import RANDOMIZER_SCHEMA
+from accounting import InvalidParameter, ShuffledRound, parse_randomizer
+from ledger.api.notation import RANDOMIZER_SCHEMA, is_described_in_full
 from ledger.budgets import (
     NAME_LENGTH_MAX,
     POLICIES,
@@ -65,8 +65,14 @@ def _whole(value: object) -> object:
     return [_whole(item) for item in value] if isinstance(value, list) else value
 
 
-def _randomizer(value: object) -> LocalRandomizer:
-    return parse_randomizer(_whole(value))
+def _randomizer(value: object) -> object:
+    written = _whole(value)
+    try:
+        return parse_randomizer(written)
+    except InvalidParameter:
+        if is_described_in_full(written):
+            raise
+        return written  # `RoundParameters.round` refuses it again, as values that contradict each other
 
 
 Name = Annotated[

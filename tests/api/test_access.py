@@ -1,0 +1,243 @@
+"""Who gets in: nobody without a token, nobody with a wrong one, and nobody sees what is not his."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from ledger import engines
+from ledger.access import PERMISSIONS, Permission, Role, authenticate, issue, revoke, tokens
+from ledger.errors import InvalidValue
+from ledger.store import Store
+from ledger.tables import access_tokens
+from tests.api.conftest import ROUND, Server
+
+PATHS = (
+    ("GET", "/v1/cohorts"),
+    ("GET", "/v1/cohorts/phones"),
+    ("GET", "/v1/cohorts/nothing"),
+    ("POST", "/v1/rounds"),
+    ("GET", "/v1/openapi.json"),
+    ("GET", "/v1/metrics"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/no/such/address"),
+    ("DELETE", "/v1/cohorts/phones"),
+    ("OPTIONS", "/v1/cohorts"),
+)
+
+
+def _answer(response: httpx.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
+    headers = [(name, value) for name, value in response.headers.items() if name != "date"]
+    return response.status_code, response.content, headers
+
+
+def _credentials(server: Server) -> dict[str, str | None]:
+    """Everything a stranger may come with."""
+    right = server.tokens["admin"]
+    expired = server.issue("expired", "admin", lifetime_days=1e-9)
+    revoked = server.issue("revoked", "admin")
+    revoke(server.store, revoked.split("_")[1])
+    _, token_id, secret = right.split("_")
+    wrong = "0" * 64 if not secret.startswith("0") else "1" * 64
+    return {
+        "nothing": None,
+        "another scheme": f"Basic {right}",
+        "no token": "Bearer",
+        "nonsense": "Bearer é".encode().decode("latin-1"),
+        "unknown": f"Bearer sl_{'0' * 16}_{wrong}",
+        "wrong secret": f"Bearer sl_{token_id}_{wrong}",
+        "right secret, wrong case": f"Bearer SL_{token_id}_{secret}",
+        "expired": f"Bearer {expired}",
+        "revoked": f"Bearer {revoked}",
+    }
+
+
+def test_strangers_all_get_the_same_answer_everywhere(server: Server) -> None:
+    answers = set()
+    for credentials in _credentials(server).values():
+        headers = {} if credentials is None else {"Authorization": credentials.encode("latin-1")}
+        for method, path in PATHS:
+            body: dict[str, Any] = {"content": b"{not json"} if method == "POST" else {}
+            response = server.http.request(method, path, headers=headers, **body)
+            answers.add(str(_answer(response)))
+    assert len(answers) == 1
+    assert "401" in answers.pop()
+
+
+def test_a_token_of_another_cohort_cannot_tell_what_exists(server: Server) -> None:
+    server.register("theirs", cohort="secret")
+    for role in Role:
+        server.issue(f"scoped {role}", role, cohorts=["phones"])
+    for role in Role:
+        bearer = f"scoped {role}"
+        asked: list[tuple[str, str, dict[str, Any]]] = [
+            ("GET", "/v1/cohorts/{}", {}),
+            ("GET", "/v1/cohorts/{}/budget", {}),
+            ("GET", "/v1/cohorts/{}/entries", {}),
+            ("POST", "/v1/cohorts/{}/verification", {}),
+            ("POST", "/v1/cohorts/{}/quote", {"json": {"rounds": [ROUND]}}),
+        ]
+        for method, path, more in asked:
+            theirs = server.ask(method, path.format("secret"), bearer=bearer, **more)
+            absent = server.ask(method, path.format("absent"), bearer=bearer, **more)
+            assert theirs.status_code in (403, 404)
+            assert _answer(theirs) == _answer(
+                httpx.Response(
+                    absent.status_code,
+                    headers=absent.headers,
+                    content=absent.content.replace(b"absent", b"secret"),
+                )
+            )
+        for method, path, more in (
+            ("GET", "/v1/rounds/{}", {}),
+            ("POST", "/v1/rounds/{}/settle", {"json": {"reports": 5}}),
+            ("POST", "/v1/rounds/{}/void", {"json": {"reason": "none"}}),
+        ):
+            theirs = server.ask(method, path.format("theirs"), bearer=bearer, **more)
+            absent = server.ask(method, path.format("absent"), bearer=bearer, **more)
+            assert theirs.status_code == absent.status_code
+            assert theirs.status_code in (403, 404)
+            assert theirs.text == absent.text.replace("absent", "theirs")
+        listed = server.ask("GET", "/v1/cohorts", bearer=bearer).json()
+        assert [cohort["name"] for cohort in listed] == ["phones"]
+    body = {"round_id": "new", "cohort": "secret", **ROUND}
+    refused = server.ask("POST", "/v1/rounds", bearer="scoped registrar", json=body)
+    absent = server.ask("POST", "/v1/rounds", bearer="scoped registrar", json={**body, "cohort": "absent"})
+    assert refused.text == absent.text.replace("absent", "secret")
+    assert refused.status_code == 404
+    heads = server.ask("GET", "/v1/heads", bearer="scoped auditor").json()
+    assert [head["cohort"] for head in heads["heads"]] == ["phones"]
+    assert server.ask("GET", "/v1/metrics", bearer="scoped auditor").status_code == 403
+    opening = {"name": "new", "population": 10, "epsilon": 1, "delta": 0.1}
+    assert server.ask("POST", "/v1/cohorts", bearer="scoped admin", json=opening).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "permission", "body"),
+    [
+        ("GET", "/v1/cohorts", Permission.READ, None),
+        ("GET", "/v1/cohorts/phones/budget", Permission.READ, None),
+        ("POST", "/v1/cohorts/phones/quote", Permission.READ, {"rounds": [ROUND]}),
+        ("GET", "/v1/cohorts/phones/entries", Permission.ENTRIES, None),
+        ("GET", "/v1/heads", Permission.ENTRIES, None),
+        ("POST", "/v1/cohorts/phones/verification", Permission.ENTRIES, None),
+        ("GET", "/v1/metrics", Permission.METRICS, None),
+        (
+            "POST",
+            "/v1/cohorts",
+            Permission.MANAGE,
+            {"name": "n", "population": 9, "epsilon": 1, "delta": 0.1},
+        ),
+        ("POST", "/v1/rounds", Permission.REGISTER, {"round_id": "r", "cohort": "phones", **ROUND}),
+        ("POST", "/v1/rounds/r/void", Permission.REGISTER, {"reason": "nothing was sent"}),
+    ],
+)
+def test_a_role_may_do_what_its_permissions_say_and_nothing_else(
+    server: Server, method: str, path: str, permission: Permission, body: dict[str, Any] | None
+) -> None:
+    if path.startswith("/v1/rounds/"):
+        server.register("r")
+    before = server.store.count_entries("phones")
+    forbidden = [role for role in Role if permission not in PERMISSIONS[role]]
+    for role in forbidden:
+        answer = server.ask(method, path, bearer=role, json=body)
+        assert answer.status_code == 403, role
+        assert answer.json()["type"] == "urn:shuffle-ledger:problem:forbidden"
+    assert server.store.count_entries("phones") == before
+    for role in Role:
+        if role not in forbidden:
+            assert server.ask(method, path, bearer=role, json=body).status_code in (200, 201), role
+
+
+def test_entries_name_the_bearer(server: Server) -> None:
+    server.issue("collection pipeline", "registrar")
+    body = {"round_id": "a", "cohort": "phones", **ROUND}
+    server.ask("POST", "/v1/rounds", bearer="collection pipeline", json=body)
+    server.ask("POST", "/v1/rounds/a/void", bearer="registrar", json={"reason": "cancelled"})
+    page = server.ask("GET", "/v1/cohorts/phones/entries", bearer="auditor").json()
+    assert [entry["body"]["actor"] for entry in page["entries"]] == [
+        "tester",
+        "collection pipeline",
+        "registrar",
+    ]
+
+
+def test_a_token_ends_when_it_is_revoked(server: Server) -> None:
+    assert server.ask("GET", "/v1/cohorts", bearer="reader").status_code == 200
+    token_id = server.tokens["reader"].split("_")[1]
+    first = revoke(server.store, token_id)
+    assert server.ask("GET", "/v1/cohorts", bearer="reader").status_code == 401
+    assert revoke(server.store, token_id) == first  # for ever, and since then
+
+
+def test_too_many_wrong_tokens_have_to_wait_and_then_may_try_again(
+    serve: Callable[..., Server],
+) -> None:
+    now = [1000.0]
+    server = serve(authentication_failures=5, clock=lambda: now[0])
+    wrong = {"Authorization": "Bearer sl_wrong"}
+    for _ in range(5):
+        assert server.http.get("/v1/cohorts", headers=wrong).status_code == 401
+    limited = server.http.get("/v1/cohorts", headers=wrong)
+    assert limited.status_code == 429
+    assert int(limited.headers["Retry-After"]) >= 1
+    assert server.ask("GET", "/v1/cohorts").status_code == 429  # nothing is looked at any more
+    assert server.http.get("/v1/healthz").status_code == 200
+    now[0] += float(limited.headers["Retry-After"])
+    assert server.ask("GET", "/v1/cohorts").status_code == 200
+    assert server.ask("GET", "/v1/cohorts").status_code == 200  # right ones cost nothing
+
+
+def test_secrets_are_neither_stored_nor_logged(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = server.issue("somebody", "admin")
+    secret = token.split("_")[2]
+    server.ask("GET", "/v1/cohorts", bearer="somebody")
+    with engines.reading(server.store.engine) as connection:
+        rows = connection.execute(select(access_tokens)).all()
+    assert hashlib.sha256(secret.encode()).digest() in [row.secret_digest for row in rows]
+    for row in rows:
+        assert secret not in str(row._mapping)
+    assert secret not in caplog.text
+    assert secret not in repr(tokens(server.store))
+
+
+def test_the_database_keeps_tokens_as_they_were_issued(store: Store) -> None:
+    token = issue(store, name="x", role="reader", actor="tester", cohorts=["phones"])
+    token_id = token.issued.token_id
+    for changed in ({"role": "admin"}, {"cohorts": None}, {"name": "y"}, {"secret_digest": bytes(32)}):
+        with pytest.raises(DBAPIError, match="keeps"), engines.writing(store.engine) as connection:
+            connection.execute(update(access_tokens).values(**changed))
+    revoke(store, token_id)
+    with pytest.raises(DBAPIError, match="stays revoked"), engines.writing(store.engine) as connection:
+        connection.execute(update(access_tokens).values(revoked_at=None))
+    with pytest.raises(DBAPIError, match="never removed"), engines.writing(store.engine) as connection:
+        connection.execute(text("DELETE FROM access_tokens"))
+    assert authenticate(store, token.token) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"role": "root"},
+        {"name": ""},
+        {"name": "a\nb"},
+        {"lifetime_days": 0},
+        {"lifetime_days": float("nan")},
+        {"lifetime_days": 1e9},
+        {"cohorts": []},
+        {"cohorts": ["\x00"]},
+    ],
+)
+def test_tokens_that_make_no_sense_are_not_issued(store: Store, changed: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"name": "x", "role": "reader", "actor": "tester", **changed}
+    with pytest.raises(InvalidValue):
+        issue(store, **wanted)
+    assert tokens(store) == []
