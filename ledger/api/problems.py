@@ -146,7 +146,7 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     field, value, expected = ".".join(place) or str(first["loc"][0]), first.get("input"), str(first["msg"])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InvalidParameter):
-        inner = "" if cause.field in field.split(".") else f".{cause.field}"
+        inner = "" if cause.field.split(" ")[0] in field.split(".") else f".{cause.field}"
         field, value, expected = field + inner, cause.value, cause.expected
     else:
         expected = _EXPECTED.sub("", expected)

@@ -1,0 +1,95 @@
+"""What outsiders can check with what the API gives them: the chain, its heads, the numbers, the metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ledger.documents import document_of
+from ledger.statements import heads
+from tests.api.conftest import ROUND, Server
+from tests.api.test_rounds import TOO_MUCH
+
+
+def _digest(entry: dict[str, object]) -> str:
+    """The digest as docs/http.md tells an outsider to compute it, in nothing but the standard library."""
+    digest = hashlib.sha256()
+    parts = (
+        b"shuffle-ledger/entry/1",
+        str(entry["cohort"]).encode(),
+        int(str(entry["sequence"])).to_bytes(8, "big"),
+        bytes.fromhex(str(entry["previous_digest"])),
+        str(entry["canonical"]).encode(),
+    )
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def test_an_outsider_can_check_the_chain(server: Server) -> None:
+    for number in range(5):
+        server.register(f"round {number}", use_case="é")
+    server.register("large", **TOO_MUCH)
+    found, after = [], 0
+    while after is not None:
+        page = server.ask("GET", f"/v1/cohorts/phones/entries?after={after}&limit=2", bearer="auditor").json()
+        assert 1 <= len(page["entries"]) <= 2
+        found += page["entries"]
+        after = page["after"]
+    assert [entry["sequence"] for entry in found] == list(range(1, 8))
+    previous = "00" * 32
+    for entry in found:
+        assert entry["previous_digest"] == previous
+        previous = _digest(entry)
+        assert entry["digest"] == previous
+        assert json.loads(entry["canonical"])["kind"] == entry["kind"] == entry["body"]["kind"]
+    published = server.ask("GET", "/v1/heads", bearer="auditor").json()
+    assert published == document_of(heads(server.store))
+    assert {head["cohort"]: head["digest"] for head in published["heads"]}["phones"] == previous
+
+
+def test_verification_replays_one_chain(server: Server) -> None:
+    server.register("a")
+    report = server.ask("POST", "/v1/cohorts/phones/verification", bearer="auditor").json()
+    assert report["ok"] is True
+    assert [each["cohort"] for each in report["cohorts"]] == ["phones"]
+    assert report["cohorts"][0]["numbers_checked"] >= 1
+
+
+def test_metrics_say_what_the_ledger_says(server: Server) -> None:
+    server.register("a")
+    server.register("large", **TOO_MUCH)
+    server.ask("GET", "/v1/cohorts/phones/budget")
+    server.ask("GET", "/v1/no/such")
+    for _ in range(2):  # counters do not count twice what was counted
+        answer = server.ask("GET", "/v1/metrics", bearer="reader")
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert samples["shuffle_ledger_rounds_admitted_total", (("cohort", "phones"),)] == 1
+    refused = (("cohort", "phones"), ("reason", "budget_exceeded"))
+    assert samples["shuffle_ledger_rounds_refused_total", refused] == 1
+    used = samples["shuffle_ledger_budget_used_ratio", (("cohort", "phones"),)]
+    assert used == server.ask("GET", "/v1/cohorts/phones/budget").json()["epsilon_spent_upper"]
+    assert samples["shuffle_ledger_rounds_pending", ()] == 0
+    assert samples["shuffle_ledger_task_lag_seconds", ()] == 0
+    routes = {dict(labels).get("route") for name, labels in samples if name.endswith("_seconds_count")}
+    assert routes == {"/v1/rounds", "/v1/cohorts/{cohort}/budget", "/v1/metrics", "-"}
+
+
+def test_opening_again_is_the_same_answer_and_other_content_a_conflict(server: Server) -> None:
+    body = {"name": "日本-phone", "population": 10**6, "epsilon": 2, "delta": 1e-9}
+    first = server.ask("POST", "/v1/cohorts", json=body)
+    assert first.status_code == 201
+    assert server.ask("POST", "/v1/cohorts", json=body).content == first.content
+    assert server.ask("POST", "/v1/cohorts", json={**body, "epsilon": 3}).status_code == 409
+    listed = server.ask("GET", "/v1/cohorts?limit=2").json()
+    assert [each["name"] for each in listed] == ["phones", "secret"]
+    rest = server.ask("GET", "/v1/cohorts?after=secret").json()
+    assert [each["name"] for each in rest] == ["日本-phone"]
+    registered = server.register("x", cohort="日本-phone", **ROUND)
+    assert registered.status_code == 201

@@ -1,0 +1,301 @@
+"""Registration over HTTP: one id, one answer; what a refusal says; what waits, and what does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, ShuffledRound
+from ledger.admission import admit, quote
+from ledger.api.service import Dispatch
+from ledger.budgets import Outcome, Pending, RoundRequest
+from ledger.documents import decision_document, document_of
+from ledger.outcomes import round_record
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+from tests.api.conftest import ROUND, Server
+
+TOO_MUCH = {"randomizer": "generic(epsilon0=8)", "reports": 100}
+WAIT_SECONDS_MAX = 60.0
+
+
+def test_an_admitted_round_answers_with_the_ledgers_own_words(server: Server) -> None:
+    answer = server.register("a/b é?#%", use_case="tests", collected_on="2025-01-06")
+    assert answer.status_code == 201
+    record = round_record(server.store, "a/b é?#%")
+    assert record.outcome is not None
+    assert answer.json() == decision_document(record.outcome)
+    shown = server.ask("GET", answer.headers["Location"], bearer="reader")
+    assert shown.json() == document_of(record)
+    assert record.registered_by == "registrar"
+    assert str(record.request.collected_on) == "2025-01-06"
+
+
+def test_floats_survive_the_trip(server: Server) -> None:
+    server.register("first", randomizer={"kind": "krr", "k": 2, "epsilon0": 0.1 + 0.2})
+    found = budget(server.store, Accountant(), "phones")
+    shown = server.ask("GET", "/v1/cohorts/phones/budget", bearer="reader").json()
+    assert shown == document_of(found)
+    assert shown["epsilon_spent_upper"].hex() == found.epsilon_spent_upper.hex()
+    record = server.ask("GET", "/v1/rounds/first", bearer="reader").json()
+    assert record["request"]["round"]["randomizer"]["epsilon0"].hex() == (0.1 + 0.2).hex()
+
+
+def test_a_retry_gives_the_same_answer_and_other_content_a_conflict(server: Server) -> None:
+    for round_id, changes, status in (("fits", {}, 201), ("large", TOO_MUCH, 409)):
+        first = server.register(round_id, **changes)
+        again = server.register(round_id, **changes)
+        assert first.status_code == again.status_code == status
+        assert first.content == again.content
+        other = server.register(round_id, reports=999)
+        assert other.status_code == 409
+        assert other.json()["type"] == "urn:shuffle-ledger:problem:conflict"
+    assert server.store.count_entries("phones") == {"opened": 1, "admitted": 1, "refused": 1}
+
+
+def test_a_refusal_says_what_was_spent_asked_allowed_and_would_fit(server: Server) -> None:
+    server.register("first")
+    refused = server.register("large", **TOO_MUCH)
+    said = refused.json()
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert said["type"] == "urn:shuffle-ledger:problem:refused"
+    assert (said["outcome"], said["reason"], said["cohort"]) == ("refused", "budget_exceeded", "phones")
+    spent = budget(server.store, Accountant(), "phones").epsilon_spent_upper
+    assert said["epsilon_spent_upper"] == spent
+    assert said["epsilon_requested_upper"] > said["epsilon_budget"] == 1.0
+    assert said["fits"]["rounds"] == 0
+    fitting = said["fits"]["epsilon0"]
+    assert 0 < fitting < 8
+    for epsilon0, verdict in ((fitting, "admitted"), (fitting * 1.1, "refused")):
+        changed = ShuffledRound.from_mapping(
+            {"randomizer": {"kind": "generic", "epsilon0": epsilon0}, "reports": 100}
+        )
+        request = RoundRequest(round_id="x", cohort="phones", round=changed)
+        assert quote(server.store, Accountant(), request).would_be == verdict
+
+
+def test_a_quote_prices_a_batch_in_order_and_leaves_no_trace(server: Server) -> None:
+    server.register("first")
+    before = server.ask("GET", "/v1/cohorts/phones/budget").json()
+    planned = [ROUND, TOO_MUCH, ROUND]
+    answer = server.ask("POST", "/v1/cohorts/phones/quote", bearer="reader", json={"rounds": planned})
+    quotes = answer.json()["quotes"]
+    assert [each["would_be"] for each in quotes] == ["admitted", "refused", "admitted"]
+    assert server.ask("GET", "/v1/cohorts/phones/budget").json() == before
+    for number, each in enumerate((planned[0], planned[2])):
+        server.register(f"now {number}", **each)
+    after = server.ask("GET", "/v1/cohorts/phones/budget").json()
+    assert quotes[2]["epsilon_requested_upper"] == after["epsilon_spent_upper"]
+    assert answer.json()["epsilon_remaining"] == after["epsilon_remaining"]
+
+
+def test_so_many_rounds_as_a_quote_says_fit_and_not_one_more(server: Server) -> None:
+    large = {"randomizer": "generic(epsilon0=2)", "reports": 3000}
+    asked = {"rounds": [large], "fits": True}
+    fits = server.ask("POST", "/v1/cohorts/phones/quote", json=asked).json()["fits"]
+    assert fits["rounds"] >= 2
+    planned = {"rounds": [large] * (fits["rounds"] + 1)}
+    found = server.ask("POST", "/v1/cohorts/phones/quote", json=planned).json()
+    assert [each["would_be"] for each in found["quotes"]] == ["admitted"] * fits["rounds"] + ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "field"),
+    [
+        ({"reports": 0}, 422, "reports"),
+        ({"reports": 1.5}, 422, "reports"),
+        ({"reports": "5"}, 422, "reports"),
+        ({"reports": True}, 422, "reports"),
+        ({"randomizer": "krr(k=1, epsilon0=1)"}, 422, "randomizer.k"),
+        ({"randomizer": {"kind": "krr", "epsilon0": 1}}, 422, "randomizer"),
+        ({"randomizer": "rot13(epsilon0=1)"}, 422, "randomizer"),
+        ({"randomizer": "krr(k=2, epsilon0=1e999)"}, 422, "randomizer.epsilon0"),
+        ({"honest_fraction": 0}, 422, "honest_fraction"),
+        ({"surprise": 1}, 422, "surprise"),
+        ({"round_id": ""}, 422, "round_id"),
+        ({"round_id": "a\u0000b"}, 422, "round_id"),
+        ({"collected_on": "2025-02-30"}, 422, "collected_on"),
+        ({"collected_on": 5}, 422, "collected_on"),
+        ({"reports": 100_001}, 409, "reports"),
+        ({"sampled_from": 500}, 409, "sampled_from"),
+        ({"analysis": "clone"}, 409, "analysis"),
+        ({"delta0": 0.1}, 409, "delta0"),
+    ],
+)
+def test_a_bad_value_names_its_field_and_registers_nothing(
+    server: Server, changes: dict[str, Any], status: int, field: str
+) -> None:
+    answer = server.register(changes.pop("round_id", "bad"), **changes)
+    said = answer.json()
+    assert answer.status_code == status, said
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert said["field"] == field
+    assert said["expected"]
+    assert field in said["detail"]
+    assert list(server.store.rounds_of("phones")) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"reports": NaN}',
+        b'{"round_id": "\\ud800"}',
+        b"\xff",
+        b'{"a":' * 5000,
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_request_is_told_so(server: Server, body: bytes) -> None:
+    answer = server.ask("POST", "/v1/rounds", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "urn:shuffle-ledger:problem:bad_value"
+
+
+def test_a_body_that_is_too_large_is_not_read(server: Server) -> None:
+    def endless() -> Any:
+        for _ in range(2000):
+            yield b" " * 1024
+
+    for content in (b" " * (2 << 20), endless()):
+        answer = server.ask("POST", "/v1/rounds", content=content)
+        assert answer.status_code == 413
+        assert answer.json()["type"] == "urn:shuffle-ledger:problem:too_large"
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=-1", f"after={2**70}"])
+def test_pages_have_a_limit(server: Server, query: str) -> None:
+    assert server.ask("GET", f"/v1/cohorts/phones/entries?{query}").status_code == 422
+
+
+@pytest.mark.parametrize("name", ["%00", "%20", "absent", "a%2Fb", "%ff", "%F0%9F%8E%89" * 100, ".."])
+def test_names_of_nothing_are_not_found(server: Server, name: str) -> None:
+    path = name.replace(".", "%2E")
+    for address in (f"/v1/cohorts/{path}", f"/v1/cohorts/{path}/budget", f"/v1/rounds/{path}"):
+        answer = server.ask("GET", address)
+        assert answer.status_code == 404, address
+        assert answer.json()["type"] == "urn:shuffle-ledger:problem:not_found"
+
+
+def test_settling_and_voiding_answer_again_what_they_answered(server: Server) -> None:
+    for round_id in ("a", "b"):
+        server.register(round_id)
+    for path, body, other in (
+        ("/v1/rounds/a/settle", {"reports": 900}, {"reports": 800}),
+        ("/v1/rounds/b/void", {"reason": "never sent"}, {"reason": "something else"}),
+    ):
+        first = server.ask("POST", path, bearer="registrar", json=body)
+        again = server.ask("POST", path, bearer="registrar", json=body)
+        assert first.status_code == again.status_code == 200
+        assert first.content == again.content
+        conflict = server.ask("POST", path, bearer="registrar", json=other)
+        assert conflict.status_code == 409
+        assert conflict.json()["type"] == "urn:shuffle-ledger:problem:conflict"
+    assert verify(server.store, Accountant(), numbers="all").ok
+
+
+def test_with_a_broker_the_answer_is_202_until_a_worker_decided(
+    serve: Callable[..., Server], store: Store
+) -> None:
+    queued: list[str] = []
+
+    def publish(round_id: str) -> bool:
+        queued.append(round_id)
+        return True
+
+    def never(_accountant: Accountant, _round_id: str) -> Outcome | Pending:
+        raise AssertionError("workers decide")
+
+    server = serve(Dispatch(decide=never, publish=publish))
+    first = server.register("a")
+    assert first.status_code == 202
+    assert first.json() == {"outcome": "pending", "round_id": "a", "cohort": "phones"}
+    assert server.ask("GET", first.headers["Location"]).json()["state"] == "pending"
+    assert server.register("a").content == first.content
+    assert queued == ["a", "a"]
+    worker = threading.Timer(0.3, lambda: admit(store, Accountant(), "a"))
+    worker.start()
+    waited = server.register("a", headers={"Prefer": "respond-async, wait=60"})
+    worker.join()
+    assert waited.status_code == 201
+    assert waited.headers["Preference-Applied"] == "wait=60"
+    assert server.register("a").content == waited.content  # decided: nothing is queued, nobody waits
+    assert queued == ["a", "a", "a"]
+
+
+def test_a_broker_that_is_down_loses_nothing(serve: Callable[..., Server], store: Store) -> None:
+    def decide(accountant: Accountant, round_id: str) -> Outcome:
+        return admit(store, accountant, round_id)
+
+    down = serve(Dispatch(decide=decide, publish=lambda _: False, broker_answers=lambda: False))
+    assert down.register("a").status_code == 202
+    assert down.http.get("/v1/readyz").status_code == 503
+    assert down.http.get("/v1/healthz").status_code == 200
+    assert admit(store, Accountant(), "a").round_id == "a"
+    assert down.register("a").status_code == 201
+
+
+def test_a_long_computation_blocks_neither_health_nor_readers(
+    serve: Callable[..., Server], store: Store
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(accountant: Accountant, round_id: str) -> Outcome:
+        begun.set()
+        assert may_end.wait(WAIT_SECONDS_MAX)
+        return admit(store, accountant, round_id)
+
+    server = serve(Dispatch(decide=slow))
+    with ThreadPoolExecutor(40) as pool:
+        waiting = [pool.submit(server.register, f"round {number}") for number in range(30)]
+        assert begun.wait(WAIT_SECONDS_MAX)
+        for path in ("/v1/healthz", "/v1/readyz", "/v1/cohorts", "/v1/cohorts/phones/budget"):
+            assert server.ask("GET", path).status_code == 200
+        pending = server.register("impatient", headers={"Prefer": "wait=0"})
+        assert pending.status_code == 202
+        may_end.set()
+        assert {each.result().status_code for each in waiting} == {201}
+    gives_up = time.monotonic() + WAIT_SECONDS_MAX
+    while server.ask("GET", pending.headers["Location"]).json()["state"] == "pending":
+        assert time.monotonic() < gives_up
+    assert server.register("impatient").status_code == 201
+
+
+def test_what_a_dead_server_left_undecided_is_decided_by_the_next(
+    serve: Callable[..., Server], store: Store
+) -> None:
+    dying = serve(Dispatch(decide=lambda _accountant, round_id: Pending(round_id=round_id, cohort="phones")))
+    assert dying.register("a").status_code == 202
+    server = serve()
+    gives_up = time.monotonic() + WAIT_SECONDS_MAX
+    while server.ask("GET", "/v1/rounds/a").json()["state"] == "pending":
+        assert time.monotonic() < gives_up
+
+
+def test_many_clients_with_few_ids_get_one_outcome_each(server: Server) -> None:
+    large = {"randomizer": "generic(epsilon0=2)", "reports": 300}
+
+    def one(number: int) -> tuple[str, int, bytes]:
+        round_id = f"round {number % 12}"
+        answer = server.register(round_id, **large)
+        document = answer.json()
+        document.pop("fits", None)
+        return round_id, answer.status_code, str(document).encode()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(one, range(48)))
+    assert len(answers) == 12
+    found = budget(server.store, Accountant(), "phones")
+    assert found.rounds_admitted + found.rounds_refused == 12
+    assert found.rounds_refused > 0
+    assert found.epsilon_spent_upper <= found.epsilon_budget
+    assert verify(server.store, Accountant()).ok
