@@ -105,7 +105,7 @@ class PrivacyLossDistribution:
     def hockey_stick_divergence(self, epsilon: float) -> float:
         """`H_{e^epsilon}(P || Q)`, up to round-off, for any real epsilon."""
         if epsilon < 0:
-            return -math.expm1(-epsilon) + math.exp(-epsilon) * self.hockey_stick_divergence(-epsilon)
+            return -math.expm1(epsilon) + math.exp(epsilon) * self.hockey_stick_divergence(-epsilon)
         beyond = self.losses > epsilon
         gains = self.p[beyond] * -np.expm1(epsilon - self.losses[beyond])
         return float(gains.sum()) + self.infinity

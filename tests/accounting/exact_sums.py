@@ -1,7 +1,7 @@
-"""Rounds and their compositions by plain sums, which share nothing with the accountant: for published settings.
+"""Rounds and compositions by plain sums, which share nothing with the accountant: for published settings.
 
-A pair is listed outcome by outcome, its losses are rounded up and down to a grid, and both are convolved: what
-comes out encloses the exact value, up to the rounding of the transform, for which delta is moved a little.
+A pair is listed outcome by outcome, its losses are rounded up and down to a grid, and both are convolved: this
+encloses the exact value, up to the rounding of the transform, for which delta is moved a little.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, stats
+from scipy import fft, special, stats
 
 FloatArray = npt.NDArray[np.float64]
 
 _FAR = 8.5  # deviations beyond which counts are left out: a mass below 1e-16
-_ROUNDING = 2e-13  # of delta, by the transforms
+_UNSEEN = 1e-24  # masses left out of compositions
+_ROUNDING = 1e-12  # of delta, by the transforms and by factorials
 
 
 class Pair(NamedTuple):
@@ -75,26 +76,34 @@ def randomized_response(reports: int, k: int, gamma: float, *, coin_seen: bool) 
     the differing user, who holds 1 or 2.
     """
     sides = near(reports - 1, gamma / k)
-    shape = (int(sides[-1]) + 3, int(sides[-1]) + 3)
-    ones, twos = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
-    parts: list[tuple[FloatArray, FloatArray]] = []
-    for number in near(reports - 1, gamma):
-        weight = stats.binom.pmf(number, reports - 1, gamma)
-        others = (
-            weight * stats.binom.pmf(ones, number, 1 / k) * stats.binom.pmf(twos, number - ones, 1 / (k - 1))
+    ones, twos = np.arange(sides[-1] + 3)[:, None], np.arange(sides[-1] + 3)[None, :]
+
+    def others(number: int, c: float) -> FloatArray:
+        """Law of the numbers of reports 1 and 2 among `number`, each of mass c."""
+        rest = number - ones - twos
+        inside = (rest >= 0) & (ones <= sides[-1]) & (twos <= sides[-1])
+        left = np.where(inside, rest, 0)
+        log_mass = special.gammaln(number + 1) - special.gammaln(ones + 1) - special.gammaln(twos + 1)
+        log_mass = (
+            log_mass - special.gammaln(left + 1) + (ones + twos) * math.log(c) + special.xlog1py(left, -2 * c)
         )
-        others[~((ones + twos <= number) & (ones <= sides[-1]) & (twos <= sides[-1]))] = 0.0
-        as_one, as_two = np.roll(others, 1, axis=0), np.roll(others, 1, axis=1)
-        truth, lie, rest = 1 - gamma + gamma / k, gamma / k, gamma * (k - 2) / k
-        if coin_seen:
-            parts.append(((1 - gamma) * as_one, (1 - gamma) * as_two))
-            parts.append((gamma * others, gamma * others))  # the coin says random: both inputs look the same
-        else:
-            mixed = rest * others
-            parts.append((truth * as_one + lie * as_two + mixed, lie * as_one + truth * as_two + mixed))
-    p, q = (np.concatenate([part[side].ravel() for part in parts]) for side in (0, 1))
-    kept = p + q > 1e-30
-    return Pair(p[kept], q[kept])
+        return np.exp(np.where(inside, log_mass, -np.inf))
+
+    if coin_seen:
+        # Of the random reports only 1 and 2 matter; and when the coin says random, both inputs look the same.
+        law = (1 - gamma) * others(reports - 1, gamma / k)
+        same = [gamma]
+        p = np.concatenate([np.roll(law, 1, axis=0).ravel(), same])
+        return Pair(p, np.concatenate([np.roll(law, 1, axis=1).ravel(), same]))
+    truth, lie, neither = 1 - gamma + gamma / k, gamma / k, gamma * (k - 2) / k
+    parts: list[tuple[FloatArray, FloatArray]] = []
+    for number in near(reports - 1, gamma).tolist():
+        law = stats.binom.pmf(number, reports - 1, gamma) * others(number, 1 / k)
+        as_one, as_two = np.roll(law, 1, axis=0), np.roll(law, 1, axis=1)
+        kept = as_one + as_two + law > 1e-19
+        p, q = truth * as_one + lie * as_two, lie * as_one + truth * as_two
+        parts.append(((p + neither * law)[kept], (q + neither * law)[kept]))
+    return Pair(*(np.concatenate([part[side] for part in parts]) for side in (0, 1)))
 
 
 def sampled(pair: Pair, rate: float) -> Pair:
@@ -135,9 +144,10 @@ def _profile(losses: FloatArray, masses: FloatArray, infinity: float) -> Callabl
 def _convolved(
     parts: Sequence[tuple[Pair, int]], step: float, rounded: Callable[[FloatArray], FloatArray]
 ) -> tuple[FloatArray, FloatArray, float]:
-    positions, starts, stops = [], 0, 0
+    positions, starts, stops, certain = [], 0, 0, 1.0
     for pair, count in parts:
-        seen = (pair.p > 0) & (pair.q > 0)
+        certain *= (1.0 - float(pair.p[pair.q == 0].sum())) ** count
+        seen = (pair.p > _UNSEEN) & (pair.q > 0)
         index = rounded(np.log(pair.p[seen] / pair.q[seen]) / step).astype(np.int64)
         positions.append((index, pair.p[seen], count))
         starts, stops = starts + count * int(index.min()), stops + count * int(index.max())
@@ -148,4 +158,6 @@ def _convolved(
         spectrum *= fft.rfft(dense) ** count
         kept *= (float(masses.sum())) ** count
     total = fft.irfft(spectrum, size)[: stops - starts + 1]
-    return (np.arange(len(total)) + starts) * step, np.maximum(total, 0.0), max(1.0 - kept, 0.0)
+    # Masses that are left out, or lost to rounding, count as infinite losses above, and as nothing below.
+    infinity = 1.0 - (min(kept, certain) if rounded is np.ceil else certain)
+    return (np.arange(len(total)) + starts) * step, np.maximum(total, 0.0), max(infinity, 0.0)
