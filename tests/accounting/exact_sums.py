@@ -1,6 +1,6 @@
 """Rounds and compositions by plain sums, which share nothing with the accountant: for published settings.
 
-A pair is listed outcome by outcome, its losses are rounded up and down to a grid, and both are convolved: this
+A pair is listed outcome by outcome, its losses are rounded up and down to a grid, and both are convolved. It
 encloses the exact value, up to the rounding of the transform, for which delta is moved a little.
 """
 
