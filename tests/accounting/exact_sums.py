@@ -144,20 +144,67 @@ def _profile(losses: FloatArray, masses: FloatArray, infinity: float) -> Callabl
 def _convolved(
     parts: Sequence[tuple[Pair, int]], step: float, rounded: Callable[[FloatArray], FloatArray]
 ) -> tuple[FloatArray, FloatArray, float]:
-    positions, starts, stops, certain = [], 0, 0, 1.0
+    positions, certain, kept = [], 1.0, 1.0
+    start = stop = 0
+    mean = variance = 0.0
     for pair, count in parts:
         certain *= (1.0 - float(pair.p[pair.q == 0].sum())) ** count
         seen = (pair.p > _UNSEEN) & (pair.q > 0)
         index = rounded(np.log(pair.p[seen] / pair.q[seen]) / step).astype(np.int64)
-        positions.append((index, pair.p[seen], count))
-        starts, stops = starts + count * int(index.min()), stops + count * int(index.max())
-    size = fft.next_fast_len(stops - starts + 1, real=True)
-    spectrum, kept = np.ones(size // 2 + 1, dtype=np.complex128), 1.0
+        masses = pair.p[seen]
+        positions.append((index, masses, count))
+        kept *= float(masses.sum()) ** count
+        centre = float((masses * index).sum())
+        mean, variance = (
+            mean + count * centre,
+            variance + count * float((masses * (index - centre) ** 2).sum()),
+        )
+        start, stop = start + count * int(index.min()), stop + count * int(index.max())
+    # Sums are known modulo the size, and lie about their mean but for a mass far below the rounding.
+    reach = int(16 * math.sqrt(variance)) + 4 * max(int(abs(index).max()) for index, _, _ in positions)
+    start, stop = max(start, int(mean) - reach), min(stop, int(mean) + reach)
+    size = fft.next_fast_len(stop - start + 1, real=True)
+    spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     for index, masses, count in positions:
-        dense = np.bincount(index - index.min(), weights=masses, minlength=size)
-        spectrum *= fft.rfft(dense) ** count
-        kept *= (float(masses.sum())) ** count
-    total = fft.irfft(spectrum, size)[: stops - starts + 1]
+        spectrum *= fft.rfft(np.bincount(index % size, weights=masses, minlength=size)) ** count
+    places = np.arange(start, stop + 1)
+    total = fft.irfft(spectrum, size)[places % size]
     # Masses that are left out, or lost to rounding, count as infinite losses above, and as nothing below.
     infinity = 1.0 - (min(kept, certain) if rounded is np.ceil else certain)
-    return (np.arange(len(total)) + starts) * step, np.maximum(total, 0.0), max(infinity, 0.0)
+    return places * step, np.maximum(total, 0.0), max(infinity, 0.0)
+
+
+class Gains(NamedTuple):
+    """The law of `G = (a - E b)/c` of one user's report: atoms, known to lie between two values each."""
+
+    lowest: FloatArray
+    highest: FloatArray
+    masses: FloatArray
+
+    @classmethod
+    def of(cls, a: FloatArray, b: FloatArray, c: FloatArray, order: float) -> Gains:
+        """The law at an order E from masses of components that all users share."""
+        values = (a - order * b) / c
+        return cls(
+            np.append(values, 0.0), np.append(values, 0.0), np.append(c, max(1.0 - float(c.sum()), 0.0))
+        )
+
+    def delta(self, reports: int, step: float) -> tuple[float, float]:
+        """Bounds on `E[(G_1 + ... + G_n)_+]/n`: atoms rounded down and up to multiples of `step`."""
+        low = self._rounded(reports, step, np.floor(self.lowest / step))
+        return max(low - _ROUNDING, 0.0), self._rounded(
+            reports, step, np.ceil(self.highest / step)
+        ) + _ROUNDING
+
+    def _rounded(self, reports: int, step: float, index: FloatArray) -> float:
+        mean = float((self.masses * index).sum())
+        variance = float((self.masses * (index - mean) ** 2).sum())
+        half = int(10 * math.sqrt(reports * variance) + 2 * (index.max() - index.min())) + 1
+        size = fft.next_fast_len(2 * half, real=True)
+        # Sums are known modulo the size, and lie about their mean but for a mass below 1e-15 or so.
+        dense = np.zeros(size)
+        np.add.at(dense, index.astype(np.int64) % size, self.masses)
+        total = fft.irfft(fft.rfft(dense) ** reports, size)
+        start = round(reports * mean) - size // 2
+        sums = np.arange(start, start + size)
+        return float((total[sums % size] * np.maximum(sums, 0)).sum()) * step / reports
