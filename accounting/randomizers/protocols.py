@@ -32,6 +32,8 @@ from accounting.randomizers.base import LocalRandomizer
 _MAXIMUM_BITS = 10**6
 _MAXIMUM_NOISE = 1e6
 _MAXIMUM_SECURITY = 1000.0
+_TINY_LOSS = 1e-9
+_BEYOND = 1e-12
 _RELATIONS = ("substitution", "add-remove")
 # Poisson totals that differ by less than this share are one: it moves losses by half as much.
 _TOTALS = 2e-4
@@ -101,19 +103,19 @@ class _DeclaredProfile(MechanismProfile):
     """`H_(1 + r) = delta + (1 - delta) (exp(epsilon) - 1 - r)_+ / (exp(epsilon) + 1)`."""
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self.largest_loss = epsilon if delta == 0 else math.inf
-        self.last_loss = epsilon
+        self.largest_loss = max(epsilon, _TINY_LOSS) if delta == 0 else math.inf
+        # Just beyond, so that rounding cannot make what lies there count.
+        self.last_loss = max(epsilon * (1 + 4 * _BEYOND), _TINY_LOSS)
         self._reach = math.expm1(epsilon)
         self._delta = delta
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
         gain = np.maximum(self._reach - excess, 0.0) / (self._reach + 2)
-        doubt = 8 * UNIT_ROUND_OFF * np.where(excess <= self._reach * (1 + 1e-12), 1.0, 0.0)
         value = self._delta + (1 - self._delta) * gain
-        room = 8 * UNIT_ROUND_OFF
-        upper = np.where(excess >= self._reach * (1 + 1e-12), self._delta, value * (1 + room) + doubt)
-        return ProfileBounds(upper, np.maximum(value * (1 - room) - doubt, self._delta))
+        doubt = 16 * UNIT_ROUND_OFF
+        upper = np.where(excess > self._reach * (1 + _BEYOND), self._delta, np.minimum(value + doubt, 1.0))
+        return ProfileBounds(upper, np.maximum(value - doubt, self._delta))
 
     def infinity(self, honest: int) -> float:
         """See `MechanismProfile.infinity`."""

@@ -276,6 +276,23 @@ def test_adding_or_removing_is_half_of_substituting() -> None:
     assert parse_randomizer("declared(epsilon=1)").to_mapping()["relation"] == "substitution"
 
 
+@pytest.mark.parametrize(
+    ("written", "rounds", "delta", "epsilon"),
+    [
+        ("declared(epsilon=1, delta=1e-20)", 1, 1e-18, 1.0),
+        ("declared(epsilon=1, delta=1e-20)", 90, 1e-18, 90.0),
+        ("declared(epsilon=2)", 3, 1e-30, 6.0),
+        ("declared(epsilon=0)", 5, 1e-30, 0.0),
+        ("declared(epsilon=0, delta=1e-9)", 5, 1e-8, 0.0),
+    ],
+)
+def test_declared_deltas_are_not_rounded_up(written: str, rounds: int, delta: float, epsilon: float) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1)
+    certificate = Accountant().certify({shuffled: rounds}, delta=delta)
+    assert certificate.epsilon_lower <= certificate.epsilon_upper <= epsilon * (1 + 1e-9) + 1e-7
+    assert certificate.epsilon_upper >= epsilon * 0.9
+
+
 def test_declared_rounds_compose_as_published() -> None:
     """The optimal composition of k pure mechanisms, by binomial coefficients."""
     epsilon, rounds, delta = 0.1, 40, 1e-6
