@@ -34,7 +34,7 @@ class Table(DecomposedRandomizer):
 
     Guarantee: the bound is the largest over all pairs of inputs, each with what every other user certainly
     hides, `c(y) = min over x of rows[x][y]`: the largest decomposition there is.
-    Source: Su, Cheng, Wang, Theorems 4 and 13.
+    Source: Su, Cheng, Wang, Theorems 4 to 6.
     """
 
     kind = "table"
