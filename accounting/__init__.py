@@ -3,9 +3,11 @@ out."""
 
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
+from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filters import Charge, FilterReading, FilterSet
+from accounting.frequency import FrequencyError, frequency_error
 from accounting.notation import parse_randomizer
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import (
@@ -38,6 +40,7 @@ __all__ = [
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
+    "Calibration",
     "Certificate",
     "Charge",
     "DamagedPrivacyLoss",
@@ -46,6 +49,7 @@ __all__ = [
     "ErrorBudget",
     "FilterReading",
     "FilterSet",
+    "FrequencyError",
     "Generic",
     "HadamardResponse",
     "InvalidParameter",
@@ -64,6 +68,8 @@ __all__ = [
     "UniformityTester",
     "attack_delta",
     "attack_epsilon",
+    "calibrate",
+    "frequency_error",
     "parse_randomizer",
     "slot_for",
 ]

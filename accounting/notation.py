@@ -33,6 +33,39 @@ def parse_randomizer(written: object) -> LocalRandomizer:
     return _parsed(written, _MAXIMUM_DEPTH)
 
 
+def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
+    """The randomizer that a call or a mapping describes, with `epsilon0` wherever one is left out.
+
+    Raises:
+        InvalidParameter: none is left out, or as for `parse_randomizer`.
+    """
+    mapping = _read(written) if isinstance(written, str) else written
+    completed = _completed(mapping, epsilon0, _MAXIMUM_DEPTH)
+    if completed == mapping:
+        raise InvalidParameter(_FIELD, written, "a randomizer whose epsilon0 is left out, such as krr(k=10)")
+    return _parsed(completed, _MAXIMUM_DEPTH)
+
+
+def _completed(written: object, epsilon0: float, depth: int) -> object:
+    """A mapping, or a list of them, with `epsilon0` in every randomizer that takes one and has none."""
+    if depth < 0 or isinstance(written, LocalRandomizer):
+        return written
+    if isinstance(written, list | tuple):
+        return [_completed(one, epsilon0, depth) for one in written]
+    if not isinstance(written, Mapping):
+        return written
+    kind = RANDOMIZERS.get(str(written.get("kind")))
+    if kind is None:
+        return {name: _completed(value, epsilon0, depth) for name, value in written.items()}
+    completed = dict(written)
+    if "parts" in written:
+        completed["parts"] = _completed(written["parts"], epsilon0, depth - 1)
+    takes = any(field.name == "epsilon0" and field.init for field in dataclasses.fields(kind))
+    if takes and "epsilon0" not in written:
+        completed["epsilon0"] = epsilon0
+    return completed
+
+
 def _parsed(written: object, depth: int) -> LocalRandomizer:
     if isinstance(written, LocalRandomizer):
         return written

@@ -18,6 +18,7 @@ from cli.present import present_failure
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "amplify": ("cli.amplify", "amplify"),
     "compose": ("cli.compose", "compose"),
+    "calibrate": ("cli.calibrate", "calibrate_"),
     "init": ("cli.init", "init"),
     "cohort": ("cli.cohort", "cohort"),
     "round": ("cli.round", "round_"),

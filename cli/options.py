@@ -48,11 +48,20 @@ _ROUND_HELP = {
 
 def round_options(command: Command) -> Command:
     """Adds the options that describe a round; the command gets them as one `described: ShuffledRound`."""
+    return _round_options(command, round_from_fields)
 
+
+def open_round_options(command: Command) -> Command:
+    """Adds the options that describe a round but for its epsilon0; the command gets them as `described`, the
+    round's JSON form."""
+    return _round_options(command, dict)
+
+
+def _round_options(command: Command, read: Callable[[dict[str, Any]], object]) -> Command:
     @functools.wraps(command)
     def with_round(**options: Any) -> Any:
         given = {name: value for name in ROUND_FIELDS if (value := options.pop(name)) is not None}
-        return command(described=round_from_fields(given), **options)
+        return command(described=read(given), **options)
 
     wrapped: Any = with_round
     for name, kind in reversed(list(ROUND_FIELDS.items())):

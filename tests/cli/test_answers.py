@@ -338,3 +338,21 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
     assert answer.code == 1
     assert ("Traceback" in answer.stderr) is debug
     assert answer.stderr.endswith("shuffle-ledger: a fuse blew\n")
+
+
+def test_calibrate_finds_what_just_fits(run: Run) -> None:
+    target = ("--epsilon", "0.1", "--delta", "1e-6")
+    answer = run("calibrate", "--randomizer", "krr(k=10)", "--reports", "1000", *target, "--json").json
+    assert 1.14 < answer["epsilon0"] < answer["epsilon0_beyond"] < 1.16
+    assert answer["epsilon_upper"] <= 0.1
+    assert answer["round"]["randomizer"]["epsilon0"] == answer["epsilon0"]
+    assert answer["expected_l2_error"] ** 2 == pytest.approx(answer["frequency_error"]["squared_l2"])
+    generic = run(
+        "calibrate", "--randomizer", "generic()", "--reports", "1000", *target, "--rounds", "3", "--json"
+    ).json
+    assert generic["rounds"] == 3
+    assert generic["expected_l2_error"] is None
+    assert (
+        "not certain from" in run("calibrate", "--randomizer", "krr(k=4)", "--reports", "100", *target).stdout
+    )
+    assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2
