@@ -1,0 +1,319 @@
+"""Cohorts of policy `adaptive`: filters decide, entries say what was charged, nobody changes it unseen."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
+from ledger import policies
+from ledger.admission import admit, open_cohort, quote, register, settle, void
+from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
+from ledger.entries import EntryBody, EntryKind, LedgerEntry
+from ledger.errors import Damaged
+from ledger.policies import AdaptivePolicy, policy_from
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+
+MakeRequest = Callable[..., RoundRequest]
+EPSILON, DELTA = 1.0, 1e-9
+
+
+@pytest.fixture
+def watches(store: Store) -> Store:
+    """Return a ledger with the adaptive cohort "watches"."""
+    open_cohort(
+        store,
+        name="watches",
+        population=10**6,
+        epsilon=EPSILON,
+        delta=DELTA,
+        policy="adaptive",
+        actor="tester",
+    )
+    return store
+
+
+def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome:
+    register(store, request, actor="tester")
+    return admit(store, accountant, request.round_id)
+
+
+def filters(store: Store) -> FilterSet:
+    policy = policy_from("adaptive", store.entry("watches", 1).body)
+    assert isinstance(policy, AdaptivePolicy)
+    return policy.filters
+
+
+def total(store: Store) -> Charge:
+    view = store.view("watches")
+    return policies.total_charged(view.details, policies.rules_digest(filters(store).to_mapping()))
+
+
+def spent(store: Store, charge: Charge) -> float:
+    return min(reading.epsilon_upper for reading in filters(store).readings(charge))
+
+
+def test_the_price_of_adaptivity_is_visible_and_small(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    request = make_request("first", cohort="watches", epsilon0=2.0, reports=30_000)
+    accounted = slot_for(request.round)
+    exact = 0
+    while accountant.certify({accounted: exact + 1}, delta=DELTA).epsilon_lower <= EPSILON:
+        exact += 1
+    outcomes = [decide(watches, accountant, request)]
+    while isinstance(outcomes[-1], Admitted):
+        assert outcomes[-1].epsilon_spent_upper <= EPSILON
+        outcomes.append(
+            decide(watches, accountant, dataclasses.replace(request, round_id=f"{len(outcomes)}"))
+        )
+    admitted = len(outcomes) - 1
+    assert 0.97 * exact - 1 <= admitted <= exact
+    refused = outcomes[-1]
+    assert isinstance(refused, Refused)
+    assert refused.reason == "budget_exceeded"
+    assert refused.epsilon_requested_upper is not None
+    assert refused.epsilon_requested_upper > EPSILON
+    statement = budget(watches, accountant, "watches")
+    composed = accountant.certify({accounted: admitted}, delta=DELTA)
+    assert statement.epsilon_spent_upper >= composed.epsilon_lower, "less than the truth"
+    assert (statement.rounds_admitted, statement.rounds_refused) == (admitted, 1)
+    report = verify(watches, Accountant(), numbers="all")
+    assert report.ok, report
+
+
+def test_entries_carry_exact_sums_of_what_each_round_was_charged(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    rules = filters(watches)
+    expected = rules.nothing()
+    kinds: list[dict[str, Any]] = [
+        {"epsilon0": 1.0, "reports": 20_000},
+        {"epsilon0": 2.0, "reports": 5_000, "sampled_from": 500_000},
+        {"epsilon0": 1.0, "reports": 40_000, "honest_fraction": 0.9},
+        {"epsilon0": 1.0, "reports": 20_000},
+    ]
+    charges = []
+    for number, changes in enumerate(kinds):
+        request = make_request(f"r{number}", cohort="watches", **changes)
+        quoted = quote(watches, accountant, request)
+        outcome = decide(watches, accountant, request)
+        assert isinstance(outcome, Admitted)
+        charges.append(accountant.charge(outcome.accounted, rules))
+        expected += charges[-1]
+        assert total(watches) == expected
+        assert outcome.epsilon_spent_upper == spent(watches, expected) == quoted.epsilon_requested_upper
+    void(watches, accountant, "r1", reason="never released", actor="tester")
+    assert total(watches) == expected - charges[1]
+    voided = verify(watches, accountant)
+    assert voided.ok, voided
+    for number in (0, 2, 3):
+        void(watches, accountant, f"r{number}", reason="never released", actor="tester")
+    assert total(watches) == rules.nothing()
+    assert budget(watches, accountant, "watches").epsilon_spent_upper == 0.0
+
+
+def test_settling_charges_the_truth_and_gives_nothing_back(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for name in ("more", "fewer", "far fewer"):
+        assert isinstance(
+            decide(watches, accountant, make_request(name, cohort="watches", epsilon0=1.0, reports=20_000)),
+            Admitted,
+        )
+    before = total(watches)
+    assert not settle(watches, accountant, "more", reports=30_000, actor="tester").overspent
+    assert total(watches) == before
+    settled = settle(watches, accountant, "fewer", reports=15_000, actor="tester")
+    assert not settled.overspent
+    one = accountant.charge(
+        slot_for(dataclasses.replace(settled.accounted, reports=20_000)), filters(watches)
+    )
+    assert total(watches) == before - one + accountant.charge(settled.accounted, filters(watches))
+    assert all(a > b for a, b in zip(total(watches).gaussian, before.gaussian, strict=True))
+    assert settle(watches, accountant, "far fewer", reports=3, actor="tester").overspent
+    refused = decide(watches, accountant, make_request("late", cohort="watches", reports=100_000))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "cohort_overspent"
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_a_decision_reads_no_history(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Entries in the middle may be unreadable: only the first and the last are read."""
+    for number in range(4):
+        decide(watches, accountant, make_request(f"r{number}", cohort="watches", epsilon0=0.5))
+    with disarmed(watches) as connection:
+        connection.execute(text("UPDATE entries SET body = digest WHERE sequence IN (2, 3, 4)"))
+    assert isinstance(
+        decide(watches, accountant, make_request("next", cohort="watches", epsilon0=0.5)), Admitted
+    )
+
+
+def less(mapping: Any) -> Any:
+    """A charge with one percent off."""
+    charge = Charge.from_mapping(mapping)
+    part = Fraction(99, 100)
+    return Charge(
+        gaussian=tuple(value * part for value in charge.gaussian),
+        renyi=tuple(value * part for value in charge.renyi),
+    )
+
+
+@pytest.mark.parametrize("what", ["charge", "standing", "both", "rules", "spent"])
+def test_forged_charges_are_found(
+    watches: Store, accountant: Accountant, make_request: MakeRequest, what: str
+) -> None:
+    for number in range(3):
+        decide(watches, accountant, make_request(f"r{number}", cohort="watches", epsilon0=0.5))
+    assert verify(watches, accountant).ok
+
+    def forge(body: EntryBody) -> EntryBody:
+        details = dict(body.details)
+        charged = Charge.from_mapping(details["standing"]["charged"])
+        if what in ("charge", "both"):
+            smaller = less(details["charge"])
+            charged += smaller - Charge.from_mapping(details["charge"])
+            details["charge"] = smaller.to_mapping()
+        if what == "standing":
+            charged = less(charged.to_mapping())
+        if what in ("standing", "both"):
+            details["standing"] = {**details["standing"], "charged": charged.to_mapping()}
+        if what == "rules":
+            details["standing"] = {**details["standing"], "rules": "0" * 64}
+        spent = body.spent
+        if what == "spent":
+            half = spent.epsilon_upper / 2
+            spent = dataclasses.replace(spent, epsilon_upper=half, epsilon_lower=half)
+        return dataclasses.replace(body, details=details, spent=spent)
+
+    rewrite(watches, 4, forge)
+    report = verify(watches, accountant)
+    assert not report.ok
+    assert report.cohorts[0].problems[0].sequence == 4, report
+
+
+def test_rules_are_those_of_the_first_entry(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    decide(watches, accountant, make_request("one", cohort="watches", epsilon0=0.5))
+
+    def forge(body: EntryBody) -> EntryBody:
+        generous = FilterSet.for_budget(epsilon=5.0, delta=0.1).to_mapping()
+        return dataclasses.replace(body, details={**body.details, "rules": generous})
+
+    rewrite(watches, 1, forge, rest=False)
+    with pytest.raises(Damaged, match="other rules"):
+        decide(watches, accountant, make_request("two", cohort="watches", epsilon0=0.5))
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_nothing_is_decided_when_the_policy_was_edited(
+    watches: Store, accountant: Accountant, make_request: MakeRequest, policy: str
+) -> None:
+    open_cohort(
+        watches, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+    )
+    name = {"fixed": "watches", "adaptive": "phones"}[policy]
+    with disarmed(watches) as connection:
+        connection.execute(
+            text("UPDATE cohorts SET policy = :policy WHERE name = :name"), {"policy": policy, "name": name}
+        )
+    request = make_request("one", cohort=name)
+    register(watches, request, actor="tester")
+    with pytest.raises(Damaged):
+        admit(watches, accountant, "one")
+
+
+def test_readings_are_the_same_in_every_process(watches: Store) -> None:
+    """What verification computes again is what was decided, to the last digit."""
+    program = (
+        "from accounting import *\n"
+        "filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)\n"
+        "shuffled = ShuffledRound(randomizer='generic(epsilon0=1)', reports=5000, sampled_from=50000)\n"
+        "print(Accountant().charge(shuffled, filters).to_mapping())"
+    )
+    command = [sys.executable, "-c", program]
+    answers = {
+        subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(answers) == 1
+    shuffled = ShuffledRound(randomizer="generic(epsilon0=1)", reports=5000, sampled_from=50000)  # type: ignore[arg-type]
+    assert answers == {f"{Accountant().charge(shuffled, filters(watches)).to_mapping()}\n"}
+
+
+class disarmed:  # noqa: N801 - reads like the function it stands for
+    """A connection on which neither triggers nor foreign keys stand in the way."""
+
+    def __init__(self, store: Store) -> None:
+        self._engine = create_engine(store.engine.url)
+
+    def __enter__(self) -> Any:
+        self._transaction = self._engine.begin()
+        connection = self._transaction.__enter__()
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET session_replication_role = replica"))
+        else:
+            names = connection.execute(
+                text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            ).scalars()
+            for name in list(names):
+                connection.execute(text(f"DROP TRIGGER {name}"))
+        return connection
+
+    def __exit__(self, *problem: Any) -> None:
+        self._transaction.__exit__(*problem)
+        self._engine.dispose()
+
+
+def rewrite(
+    store: Store, sequence: int, forge: Callable[[EntryBody], EntryBody], *, rest: bool = True
+) -> None:
+    """Change one entry, and make the rest of its chain and the head fit again."""
+    previous = bytes(32)
+    with disarmed(store) as connection:
+        for entry in list(store.entries_of("watches")):
+            if entry.sequence < sequence or (entry.sequence > sequence and not rest):
+                previous = entry.digest
+                continue
+            body = entry.content()
+            forged = LedgerEntry.following(previous, forge(body) if entry.sequence == sequence else body)
+            previous = forged.digest
+            connection.execute(
+                text(
+                    "UPDATE entries SET body = :body, previous_digest = :previous_digest, digest = :digest"
+                    " WHERE cohort = 'watches' AND sequence = :sequence"
+                ),
+                {name: getattr(forged, name) for name in ("body", "previous_digest", "digest", "sequence")},
+            )
+        if rest:
+            connection.execute(
+                text("UPDATE heads SET digest = :digest WHERE cohort = 'watches'"), {"digest": previous}
+            )
+
+
+def test_an_adaptive_opening_says_its_rules(watches: Store) -> None:
+    body = watches.entry("watches", 1).content()
+    assert body.kind is EntryKind.OPENED
+    assert FilterSet.from_mapping(body.details["rules"]) == FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    assert total(watches) == filters(watches).nothing()
