@@ -1,57 +1,193 @@
-"""The ledger: admissions to a cohort with a short and with a long history, on SQLite."""
+"""The ledger: rounds of known kinds registered and decided, beside bare rows that the same driver inserts.
+
+Every client is a process of its own. An admission here is two commits, for a round is registered before it is
+decided; a bare row is one. Rates are of both, in turn, on the same machine; p99 is of one admission as its
+client sees it. On PostgreSQL where SHUFFLE_LEDGER_TEST_POSTGRES_URL says there is one.
+"""
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+import psycopg
+from sqlalchemy.engine import make_url
+
 from ledger import admission, schema
-from ledger.budgets import RoundRequest
 from ledger.store import Store
 from tests.benchmarks.case import Case, Work
+from tests.benchmarks.ledger_client import admitting, inserting
 
-_ADMISSIONS = 50
+POLICY = "fixed"
+OPERATIONS = 640  # of all clients together
+WARM = 3
+MANY = 1000  # cohorts
+HISTORIES = (10, 10_000)
+AFTER_HISTORY = 100
+RUN_SECONDS_MAX = 300
+_POSTGRES = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
+
+_numbers = itertools.count()
 
 
-def admissions(history: int) -> Work:
-    """Rounds of one known kind admitted to a cohort that already has `history` of them."""
-    folder = Path(tempfile.mkdtemp())
-    url = f"sqlite:///{folder / 'bench.db'}"
+def _new_database(kind: str) -> str:
+    if kind == "sqlite":
+        url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'bench.db'}"
+    else:
+        server = os.environ.get(_POSTGRES)
+        if server is None:
+            raise SystemExit(f"{_POSTGRES} does not say where PostgreSQL is")
+        name = f"shuffle_ledger_bench_{uuid.uuid4().hex}"
+        address = make_url(server).set(drivername="postgresql")
+        with psycopg.connect(address.render_as_string(hide_password=False), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        url = make_url(server).set(database=name).render_as_string(hide_password=False)
     schema.initialise(url)
-    store = Store.connect(url)
-    accountant = Accountant(precision=4e-3)
-    admission.open_cohort(
-        store, name="bench", population=10**9, epsilon=50.0, delta=1e-9, policy="fixed", actor="bench"
-    )
-    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=8, epsilon0=1)"), reports=10**8)
-    done = iter(range(10**9))
+    with Store.connect(url) as store, store.engine.begin() as connection:
+        number = "INTEGER" if kind == "sqlite" else "BIGSERIAL"
+        payload = "BLOB" if kind == "sqlite" else "BYTEA"
+        connection.exec_driver_sql(f"CREATE TABLE bare (id {number} PRIMARY KEY, payload {payload})")
+    return url
 
-    def admit_one() -> None:
-        name = f"round-{next(done)}"
-        request = RoundRequest(
-            round_id=name, cohort="bench", round=shuffled, collected_on=None, use_case=None
+
+def _drop(url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    parsed = make_url(url)
+    address = parsed.set(drivername="postgresql", database="postgres")
+    with psycopg.connect(address.render_as_string(hide_password=False), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {parsed.database} WITH (FORCE)".encode())
+
+
+def _opened(store: Store, count: int) -> list[str]:
+    names = [f"cohort-{number}" for number in range(count)]
+    for name in names:
+        admission.open_cohort(
+            store, name=name, population=10**9, epsilon=50.0, delta=1e-9, policy=POLICY, actor="bench"
         )
-        admission.register(store, request, actor="bench")
-        admission.admit(store, accountant, name)
+    return names
 
-    for _ in range(history):
-        admit_one()
+
+def _clients(url: str, cohorts: list[str], clients: int, *, bare: bool) -> tuple[float, list[float]]:
+    """Operations per second of all clients together, and the seconds each operation took."""
+    processes = []
+    for client in range(clients):
+        # Each begins elsewhere: they meet where there is one cohort, and hardly where there are many.
+        begin = client * len(cohorts) // clients
+        order = {
+            "url": url,
+            "bare": bare,
+            "cohorts": cohorts[begin:] + cohorts[:begin],
+            "prefix": f"round-{next(_numbers)}",
+            "warm": WARM,
+            "count": OPERATIONS // clients,
+        }
+        command = [sys.executable, "-m", "tests.benchmarks.ledger_client", json.dumps(order)]
+        processes.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True))
+    try:
+        for process in processes:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise RuntimeError("a client did not get ready")
+        began = time.perf_counter()
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+        answers = [process.communicate(timeout=RUN_SECONDS_MAX)[0] for process in processes]
+        elapsed = time.perf_counter() - began
+    finally:
+        for process in processes:
+            process.kill()
+    seconds = [each for answer in answers for each in json.loads(answer)]
+    return len(seconds) / elapsed, seconds
+
+
+def throughput(kind: str, cohorts: int, clients: int) -> Work:
+    """Admissions and bare rows per second, in turn; medians of all turns so far."""
+    url = _new_database(kind)
+    with Store.connect(url) as store:
+        names = _opened(store, cohorts)
+    rates: list[tuple[float, float]] = []
+    latencies: list[float] = []
 
     def run() -> str:
-        began = time.perf_counter()
-        for _ in range(_ADMISSIONS):
-            admit_one()
-        return f"{_ADMISSIONS / (time.perf_counter() - began):.0f} admissions/s"
+        bare, _ = _clients(url, names, clients, bare=True)
+        rate, seconds = _clients(url, names, clients, bare=False)
+        rates.append((rate, bare))
+        latencies.extend(seconds)
+        rate, bare = (statistics.median(each) for each in zip(*rates, strict=True))
+        p99 = statistics.quantiles(latencies, n=100)[98]
+        ratio = statistics.median(one / other for one, other in rates)
+        return f"{rate:.0f}/s, p99 {p99 * 1e3:.0f} ms; bare rows {bare:.0f}/s; ratio {ratio:.2f}"
 
+    return _dropping(url, run)
+
+
+def after_history(kind: str, history: int) -> Work:
+    """One client's admissions to a cohort that has a history, beside bare rows."""
+    url = _new_database(kind)
+    with Store.connect(url) as store:
+        names = _opened(store, 1)
+    with admitting(url, names, "history") as admit:
+        for _ in range(history):
+            admit()
+
+    def run() -> str:
+        medians = []
+        for operation in (inserting(url), admitting(url, names, f"round-{next(_numbers)}")):
+            with operation as once:
+                seconds = []
+                for _ in range(AFTER_HISTORY):
+                    began = time.perf_counter()
+                    once()
+                    seconds.append(time.perf_counter() - began)
+                medians.append(statistics.median(seconds) * 1e3)
+        return f"{medians[1]:.2f} ms each; a bare row {medians[0]:.2f} ms"
+
+    return _dropping(url, run)
+
+
+def opening(kind: str) -> Work:
+    """Cohorts opened one after another."""
+    url = _new_database(kind)
+    began = time.perf_counter()
+    with Store.connect(url) as store:
+        _opened(store, MANY)
+    elapsed = time.perf_counter() - began
+    return _dropping(url, lambda: f"{MANY / elapsed:.0f} cohorts/s")
+
+
+def _dropping(url: str, run: Callable[[], str]) -> Work:
+    # The process ends with its case, and takes the database along.
+    atexit.register(_drop, url)
     return run
 
 
 def cases() -> Iterator[Case]:
-    """Fifty admissions after a history."""
-    for history in (10, 2000):
-        name = f"{_ADMISSIONS} admissions of a known kind, history of {history}"
-        yield Case(name=name, prepare=partial(admissions, history))
+    """Throughput by clients and cohorts, length of the history, opening cohorts."""
+    for kind, counts in (("postgresql", (1, 4, 16)), ("sqlite", (1, 4))):
+        for cohorts in (1, MANY):
+            for clients in counts:
+                yield Case(
+                    name=f"{kind}, {cohorts} cohorts, {clients} clients",
+                    prepare=partial(throughput, kind, cohorts, clients),
+                    repeats=3,
+                )
+        for history in HISTORIES:
+            yield Case(
+                name=f"{kind}, {AFTER_HISTORY} admissions, history of {history}",
+                prepare=partial(after_history, kind, history),
+                repeats=3,
+            )
+        yield Case(name=f"{kind}, {MANY} cohorts opened", prepare=partial(opening, kind), repeats=1)

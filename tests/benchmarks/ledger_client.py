@@ -1,0 +1,102 @@
+"""One client of a ledger, as its own process: registers and admits rounds, or inserts bare rows, one by one.
+
+Says "ready", waits for a line, works, and prints the seconds that each operation took.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from ledger import admission
+from ledger.budgets import RoundRequest
+from ledger.store import Store
+
+BARE_BYTES = 1200  # about what an entry has
+LOCK_TIMEOUT_SECONDS = 10
+KINDS = tuple(
+    ShuffledRound(randomizer=parse_randomizer(f"krr(k={k}, epsilon0=1)"), reports=10**8) for k in (4, 8, 16)
+)
+
+Operation = Callable[[], None]
+
+
+@contextmanager
+def admitting(url: str, cohorts: list[str], prefix: str) -> Iterator[Operation]:
+    """Yield the registration and the decision of one more round of a known kind."""
+    names = (f"{prefix}-{number}" for number in itertools.count())
+    turns = itertools.cycle(itertools.product(KINDS, cohorts))
+    accountant = Accountant(precision=4e-3)
+    with Store.connect(url) as store:
+        for kind in KINDS:
+            accountant.certify({kind: 1}, delta=1e-9)
+
+        def admit() -> None:
+            kind, cohort = next(turns)
+            request = RoundRequest(round_id=next(names), cohort=cohort, round=kind)
+            admission.register(store, request, actor="bench")
+            admission.admit(store, accountant, request.round_id)
+
+        yield admit
+
+
+@contextmanager
+def inserting(url: str) -> Iterator[Operation]:
+    """Yield the insertion of one row in a transaction of its own, by the driver alone."""
+    payload = os.urandom(BARE_BYTES)
+    if url.startswith("sqlite"):
+        file = sqlite3.connect(
+            url.removeprefix("sqlite:///"), isolation_level=None, timeout=LOCK_TIMEOUT_SECONDS
+        )
+        file.execute("PRAGMA synchronous = FULL")
+
+        def insert_into_file() -> None:
+            file.execute("BEGIN IMMEDIATE")
+            file.execute("INSERT INTO bare (payload) VALUES (?)", (payload,))
+            file.execute("COMMIT")
+
+        yield insert_into_file
+        file.close()
+        return
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+
+        def insert() -> None:
+            connection.execute("INSERT INTO bare (payload) VALUES (%s)", (payload,))
+            connection.commit()
+
+        yield insert
+
+
+def main() -> None:
+    """Does what the one argument, a JSON object, says."""
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    doing = (
+        inserting(order["url"])
+        if order["bare"]
+        else admitting(order["url"], order["cohorts"], order["prefix"])
+    )
+    with doing as operation:
+        for _ in range(order["warm"]):
+            operation()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        seconds = []
+        for _ in range(order["count"]):
+            began = time.perf_counter()
+            operation()
+            seconds.append(time.perf_counter() - began)
+    print(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main()
