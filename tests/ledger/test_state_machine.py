@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
+import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,14 +81,11 @@ class Operations(RuleBasedStateMachine):
     """Everything anybody can do with rounds."""
 
     names = Bundle("names")
-    template: Path
+    new_database: Callable[[], str]  # a function, kept on the class without becoming a method
 
     @initialize()
     def open(self) -> None:
-        self.directory = tempfile.TemporaryDirectory()
-        path = Path(self.directory.name) / "ledger.db"
-        shutil.copy(self.template, path)
-        self.store = Store.connect(f"sqlite:///{path}")
+        self.store = Store.connect(self.new_database())
         self.accountant = cast("Accountant", AddingAccountant())
         self.cohorts = {"phones": ModelCohort(), "tablets": ModelCohort()}
         for name in self.cohorts:
@@ -223,14 +220,27 @@ class Operations(RuleBasedStateMachine):
         report = verify(self.store, self.accountant, numbers="all")
         assert report.ok, report
         self.store.close()
-        self.directory.cleanup()
 
 
-def test_any_sequence_of_operations(sqlite_template: Path) -> None:
-    Operations.template = sqlite_template
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_any_sequence_of_operations(
+    database: str, request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path
+) -> None:
+    def new_sqlite() -> str:
+        path = tmp_path / f"{uuid.uuid4().hex}.db"
+        shutil.copy(sqlite_template, path)
+        return f"sqlite:///{path}"
+
+    new_database, examples = new_sqlite, 25
+    if database == "postgresql":
+        new_database, examples = request.getfixturevalue("new_postgresql_ledger"), 5
+    Operations.new_database = staticmethod(new_database)
     run_state_machine_as_test(
         Operations,
         settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

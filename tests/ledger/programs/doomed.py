@@ -1,14 +1,15 @@
 """Kills itself with SIGKILL at its first, second, third ... step of a story in the database, to the last.
 
-A step is a statement or the commit of a transaction that writes: dying between two reads is dying after the
-last commit. After every death a healthy process tells the same story to the end. Each
-time it prints what the dead one was about to do, and how many entries it left.
+A step is a statement of a transaction that writes, its commit, or the end of a statement that commits itself:
+dying between two reads is dying after the last commit. After every death a healthy process tells the story to
+the end. Each time it prints what the dead one was about to do, and how many entries it left.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import sys
 
@@ -21,6 +22,7 @@ from ledger.store import Store
 from ledger.verification import verify
 
 STEPS_MAX = 500
+WRITING = re.compile(r"\b(INSERT|UPDATE|DELETE|DONE)\b")
 PRECISION = 0.05  # coarse is fast, and as sound
 STORY = ["opened", "admitted", "admitted", "settled", "voided"]
 
@@ -43,12 +45,12 @@ def tell(store: Store, accountant: Accountant, number: int) -> None:
 
 
 def die_at(step: int) -> None:
-    """Arrange for SIGKILL before the given statement or commit of this process."""
+    """Arrange for SIGKILL at the given step of this process."""
     steps = itertools.count(1)
 
     def count(connection: Connection, what: str) -> None:
         writes = connection.get_execution_options().get("shuffle_ledger_write", False)
-        if writes and next(steps) == step:
+        if (writes or WRITING.search(what)) and next(steps) == step:
             sys.stdout.write(" ".join(what.split()[:3]) + "\n")
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,7 +58,13 @@ def die_at(step: int) -> None:
     def before_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
         count(connection, statement)
 
+    def after_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        alone = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        if alone and WRITING.search(statement):
+            count(connection, "DONE")
+
     event.listen(Engine, "before_cursor_execute", before_statement)
+    event.listen(Engine, "after_cursor_execute", after_statement)
     event.listen(Engine, "commit", lambda connection: count(connection, "COMMIT"))
 
 
