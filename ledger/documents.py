@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from accounting import AccountingError, ShuffledRound
-from ledger.budgets import Admitted, Pending, Refused, RoundRecord, Settled, Voided
+from ledger.budgets import Admitted, Pending, Refused, RoundRecord, RoundRequest, Settled, Voided
 from ledger.errors import LedgerError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -85,6 +85,28 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "attempts": record.attempts,
         "last_error": record.last_error,
     }
+
+
+def record_of_document(document: object) -> RoundRecord:
+    """Return the history of a round that `record_document` states; raises NotADocument."""
+    try:
+        content = dict(_expect(isinstance(document, Mapping), document, RoundRecord))
+        closing = None if content["closing"] is None else decision_of(content["closing"])
+        outcome = None if content["decision"] is None else decision_of(content["decision"])
+        named = {name: content[name] for name in ("round_id", "cohort", "use_case")}
+        request = RoundRequest(
+            round=value_of(ShuffledRound, content["round"]),
+            collected_on=_read(date | None, content["collected_on"]),
+            **named,
+        )
+        accounted = getattr(closing or outcome, "accounted", None)
+        fields = {name: content[name] for name in field_types(RoundRecord) if name in content}
+    except (KeyError, AccountingError, LedgerError) as error:
+        raise NotADocument(f"not the history of a round: {error}") from error
+    fields |= {"registered_at": _read(datetime, content["registered_at"])}
+    return RoundRecord(
+        **{**fields, "request": request, "outcome": outcome, "closing": closing, "accounted": accounted}
+    )
 
 
 def decision_of(document: object) -> Decision:

@@ -26,6 +26,14 @@ class InvalidValue(LedgerError, ValueError):
         self.expected = expected
 
 
+class Unauthorized(LedgerError):
+    """The server does not know the token: it is none, expired or revoked."""
+
+
+class NotAllowed(LedgerError):
+    """The token's role does not include this, or its scope does not."""
+
+
 class TryAgain(LedgerError):
     """Others were faster every time, or the database stayed locked; nothing was left behind."""
 

@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse
 
 from ledger.admission import open_cohort
 from ledger.api.description import ANSWERS, answers
-from ledger.api.problems import NotAllowed
 from ledger.api.schemas import OpenCohort, QuoteRounds
 from ledger.api.service import (
     Asked,
@@ -23,6 +22,7 @@ from ledger.api.service import (
 )
 from ledger.budgets import RoundRequest, checked_text
 from ledger.documents import document_of
+from ledger.errors import NotAllowed
 from ledger.listing import PAGE_MAX, entries_after
 from ledger.published import page_of
 from ledger.quoting import quote_batch

@@ -38,6 +38,7 @@ _ROUND: Schema = {
     },
     "required": ["randomizer", "reports"],
 }
+_RECORDED = ("state", "registered_at", "attempts", "last_error")
 _SIMPLE: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -161,6 +162,22 @@ _HEADS: Schema = {
     },
     "required": ["format", "heads"],
 }
+_RECORD_FIELDS: Schema = {
+    **{name: {"type": "string"} for name in ("round_id", "cohort", "registered_by")},
+    **{name: schema_of(hint) for name, hint in field_types(RoundRecord).items() if name in _RECORDED},
+    "round": _ref("ShuffledRound"),
+    "collected_on": schema_of(date | None),
+    "use_case": schema_of(str | None),
+    "decision": {"anyOf": [_ref("Admitted"), _decision(Refused), {"type": "null"}]},
+    "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},
+}
+_RECORD: Schema = {
+    "type": "object",
+    "title": "RoundRecord",
+    "description": "A registered round and all that has happened to it.",
+    "properties": _RECORD_FIELDS,
+    "required": list(_RECORD_FIELDS),
+}
 COMPONENTS: Mapping[str, Schema] = {
     "Cohort": schema_of(Cohort),
     "BudgetStatement": schema_of(BudgetStatement),
@@ -170,7 +187,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "EntryPage": schema_of(PublishedPage),
     "VerificationReport": schema_of(VerificationReport),
     "Heads": _HEADS,
-    "RoundRecord": schema_of(RoundRecord),
+    "RoundRecord": _RECORD,
     "ShuffledRound": _ROUND,
     "Admitted": _decision(Admitted),
     "Pending": _decision(Pending),

@@ -65,9 +65,12 @@ def is_described_in_full(written: object) -> bool:
     """
     if isinstance(written, str):
         return len(written) > _TEXT_LENGTH_MAX or re.fullmatch(COMPOSITE_TEXT, written) is None
-    if not isinstance(written, Mapping) or written.get("kind") not in set(RANDOMIZERS) - EXACT_KINDS:
+    kind = written.get("kind") if isinstance(written, Mapping) else None
+    if not isinstance(written, Mapping) or not isinstance(kind, str) or kind not in RANDOMIZERS:
         return True
-    name = _LISTED.get(str(written["kind"]))
+    if kind in EXACT_KINDS:
+        return True
+    name = _LISTED.get(kind)
     items = written.get(name) if name else None
     if name and (set(written) != {"kind", name} or not isinstance(items, list) or not items):
         raise ValueError(f"{{kind, {name}}} with a list that is not empty")

@@ -7,9 +7,8 @@ from fastapi.responses import JSONResponse, Response
 
 from ledger.api.description import ANSWERS, answers
 from ledger.api.metrics import CONTENT_TYPE, Metrics
-from ledger.api.problems import NotAllowed
 from ledger.api.service import Asked, Watcher, in_thread
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, NotAllowed
 
 router = APIRouter(tags=["operations"])
 

@@ -17,7 +17,7 @@ from starlette.routing import Match, Route
 
 from accounting import InvalidParameter
 from ledger.documents import Json
-from ledger.errors import Conflict, InvalidValue, LedgerError, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound, RoundStuck, TryAgain, Unavailable
 
 TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -26,10 +26,6 @@ _SHOWN_MAX = 200
 _EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
 
 _log = logging.getLogger(__name__)
-
-
-class NotAllowed(LedgerError):
-    """The token's role does not include this, or its scope does not."""
 
 
 @dataclass(frozen=True, kw_only=True)

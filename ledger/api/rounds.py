@@ -24,7 +24,7 @@ from ledger.api.service import (
     wait_of,
 )
 from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
-from ledger.documents import decision_document, document_of
+from ledger.documents import decision_document, document_of, record_document
 from ledger.outcomes import round_record
 
 router = APIRouter(prefix="/v1", tags=["rounds"])
@@ -54,7 +54,7 @@ async def register_(
 async def show(round_id: RoundId, token: Reader, service: Asked) -> JSONResponse:
     """Show a round and all that has happened to it."""
     name = await in_thread(seen_round, service.store, token, round_id)
-    return JSONResponse(document_of(await in_thread(round_record, service.store, name)))
+    return JSONResponse(record_document(await in_thread(round_record, service.store, name)))
 
 
 @router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))

@@ -85,7 +85,7 @@ Reason = Annotated[
 Epsilon = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=POPULATION_MAX)]
+Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(_whole)]
 Day = Annotated[
     date,
     BeforeValidator(_calendar_date),

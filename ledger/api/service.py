@@ -19,11 +19,10 @@ from accounting import Accountant
 from ledger.access import AccessToken, Permission
 from ledger.admission import pending_rounds
 from ledger.api.desk import Desk
-from ledger.api.problems import NotAllowed
 from ledger.api.sessions import Sessions
 from ledger.budgets import Outcome, Pending, RoundRequest, checked_text
 from ledger.config import Settings
-from ledger.errors import InvalidValue, LedgerError, NotFound
+from ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
 from ledger.outcomes import outcome_of
 from ledger.quoting import Fits, what_fits
 from ledger.store import Store

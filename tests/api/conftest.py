@@ -28,7 +28,7 @@ from ledger.schema import initialise
 from ledger.store import Store
 from workers.dispatch import decide
 
-ROUND = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
+ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0
 
 

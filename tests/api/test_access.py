@@ -62,7 +62,7 @@ def _credentials(server: Server) -> dict[str, str | None]:
 def test_strangers_all_get_the_same_answer_everywhere(server: Server) -> None:
     answers = set()
     for credentials in _credentials(server).values():
-        headers = {} if credentials is None else {"Authorization": credentials.encode("latin-1")}
+        headers = {} if credentials is None else {b"Authorization": credentials.encode("latin-1")}
         for method, path in PATHS:
             body: dict[str, Any] = {"content": b"{not json"} if method == "POST" else {}
             response = server.http.request(method, path, headers=headers, **body)

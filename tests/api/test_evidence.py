@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -32,7 +33,8 @@ def test_an_outsider_can_check_the_chain(server: Server) -> None:
     for number in range(5):
         server.register(f"round {number}", use_case="é")
     server.register("large", **TOO_MUCH)
-    found, after = [], 0
+    found: list[dict[str, Any]] = []
+    after: int | None = 0
     while after is not None:
         page = server.ask("GET", f"/v1/cohorts/phones/entries?after={after}&limit=2", bearer="auditor").json()
         assert 1 <= len(page["entries"]) <= 2
@@ -63,8 +65,8 @@ def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     server.register("large", **TOO_MUCH)
     server.ask("GET", "/v1/cohorts/phones/budget")
     server.ask("GET", "/v1/no/such")
-    for _ in range(2):  # counters do not count twice what was counted
-        answer = server.ask("GET", "/v1/metrics", bearer="reader")
+    server.ask("GET", "/v1/metrics", bearer="reader")
+    answer = server.ask("GET", "/v1/metrics", bearer="reader")  # what was counted is not counted twice
     samples = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(answer.text)
