@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
 
 import click
 
+from cli.audit_bundle import bundle_in, verify_file
 from cli.audit_statement import statement
 from cli.audit_views import checkpoint_facts, heads_table, report_view
 from cli.failures import BadValue, ExitCode
-from cli.options import FILE, ledger_options, output_options
+from cli.options import FILE, REAL, ledger_options, output_options
 from cli.present import document_of, present
 from cli.session import open_session, settings_from
 from cli.written_files import write_whole
+from ledger.auditing.findings import Numbers
 from ledger.checkpoints import make_checkpoint
 from ledger.saved_heads import read_saved_heads
 from ledger.signing import SigningKey, read_public_key
@@ -30,7 +31,8 @@ def audit() -> None:
 
 
 @audit.command("verify")
-@click.argument("cohort", required=False)
+@click.argument("target", metavar="[COHORT|BUNDLE]", required=False)
+@click.option("--cohort", metavar="NAME", help="A cohort, whatever files there are.")
 @click.option(
     "--against", type=FILE, help="Also compare with a checkpoint, or with heads saved by `audit heads`."
 )
@@ -41,27 +43,43 @@ def audit() -> None:
 )
 @click.option(
     "--numbers",
-    type=click.Choice(["sampled", "all"]),
+    type=click.Choice(["sampled", "all", "none"]),
     default="sampled",
     show_default=True,
-    help="Which certificates to compute again; the chain is always checked whole.",
+    help="Which certificates to compute again; the chain is always checked whole. none: of a bundle only.",
 )
+@click.option("--precision", type=REAL, metavar="P", help="How finely to compute a bundle's numbers again.")
 @ledger_options
 @output_options
 def verify_(
+    target: str | None,
     cohort: str | None,
     against: Path | None,
     public_key: str | None,
-    numbers: Literal["sampled", "all"],
+    numbers: Numbers,
+    precision: float | None,
     database_url: str | None,
     actor: str | None,
     as_json: bool,
 ) -> int:
-    """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong."""
-    if public_key and not against:
+    """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong.
+
+    A BUNDLE made by `audit statement --bundle` is verified without the ledger, on any computer.
+    """
+    if target is not None and cohort is not None:
+        raise click.UsageError("name a cohort once")
+    path = bundle_in(target)
+    if path is None and public_key and not against:
         raise click.UsageError("--public-key is the key of the checkpoint in --against, which is not given")
     trusted = read_public_key(public_key) if public_key else None
     saved = read_saved_heads(against, trusted) if against else None
+    if path is not None:
+        return verify_file(
+            path, trusted=trusted, against=saved, numbers=numbers, precision=precision, as_json=as_json
+        )
+    if numbers == "none" or precision is not None:
+        raise click.UsageError("--numbers none and --precision are for bundles")
+    cohort = cohort or target
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
         report = verify(session.store, session.accountant, cohort, against=saved, numbers=numbers)
     present(document_of(report), lambda: report_view(report), as_json=as_json)

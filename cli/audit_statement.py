@@ -11,15 +11,22 @@ from typing import Literal
 
 import click
 
+from cli.failures import ExitCode
 from cli.fields import calendar_date, whole_number
-from cli.options import ledger_options
+from cli.options import FILE, WHOLE, ledger_options
 from cli.present import document_of
 from cli.progress import progress_on
 from cli.session import open_session, settings_from
 from cli.statements.spreadsheet import spreadsheet
+from cli.written_files import write_bytes_whole
+from ledger.auditing.bundle import make_bundle
+from ledger.auditing.earlier import read_earlier_heads
 from ledger.auditing.making import AsOf, make_statement
 from ledger.auditing.statement import Statement
+from ledger.checkpoints import make_checkpoint
+from ledger.signing import SigningKey
 
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 Form = Literal["html", "pdf", "json", "csv"]
 
 
@@ -45,11 +52,21 @@ class AsOfType(click.ParamType[AsOf]):
 @click.option(
     "--as-of", type=AsOfType(), metavar="WHEN", help="What stood then: SEQUENCE, day or moment (UTC)."
 )
+@click.option("--since", type=WHOLE, metavar="SEQUENCE", help="Also say what changed after this entry.")
+@click.option(
+    "--extends",
+    type=FILE,
+    help="Prove that it extends this: an earlier checkpoint, heads, or JSON statement.",
+)
 @click.option(
     "--format", "form", type=click.Choice(["html", "pdf", "json", "csv"]), default="html", show_default=True
 )
+@click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
+@click.option("--bundle", type=NEW_FILE, metavar="FILE.zip", help="Write the evidence, for `audit verify`.")
 @click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="File; else standard output."
+    "--signing-key",
+    type=FILE,
+    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
 )
 @ledger_options
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
@@ -57,32 +74,61 @@ def statement(
     cohort: str | None,
     every: bool,
     as_of: AsOf,
+    since: int | None,
+    extends: Path | None,
     form: Form,
     output: Path | None,
+    bundle: Path | None,
+    signing_key: Path | None,
     database_url: str | None,
     actor: str | None,
-) -> None:
-    """State what was promised to COHORT's users, and whether it was kept."""
-    if (cohort is None) == (not every):
-        raise click.UsageError("name one COHORT, or say --all")
-    if every and isinstance(as_of, int):
-        raise click.UsageError(
-            "--as-of with --all takes a day or a moment: each cohort counts its own entries"
-        )
-    with (
-        open_session(settings_from(database_url=database_url, actor=actor)) as session,
-        progress_on(sys.stderr) as tell,
-    ):
-        names = [cohort] if cohort is not None else [each.name for each in session.store.cohorts()]
+) -> int:
+    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say."""
+    _check_usage(cohort, as_of, since, every=every)
+    settings = settings_from(database_url=database_url, actor=actor)
+    path = signing_key or settings.signing_key
+    key = SigningKey.load(path) if path is not None else None
+    earlier = read_earlier_heads(extends) if extends else []
+    with open_session(settings) as session, progress_on(sys.stderr) as tell:
+        store = session.store
+        names = [cohort] if cohort is not None else [each.name for each in store.cohorts()]
+        checkpoint = make_checkpoint(store, key) if key is not None else None
+        changes = {name: head.sequence for name, head in earlier}
         made = make_statement(
-            session.store, session.accountant, names, made_at=datetime.now(UTC), as_of=as_of, progress=tell
+            store,
+            session.accountant,
+            names,
+            made_at=datetime.now(UTC),
+            as_of=as_of,
+            since=changes if since is None else dict.fromkeys(names, since),
+            kept_heads=earlier,
+            checkpoint=checkpoint.to_json() if checkpoint is not None else None,
+            progress=tell,
         )
-        content = _SETTERS[form](made)
-    if output is None:
+        if bundle is not None:
+            write_bytes_whole(bundle, make_bundle(store, names, checkpoint=checkpoint, progress=tell).data)
+    content = _SETTERS[form](made)
+    if output is not None:
+        write_bytes_whole(output, content)
+    else:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
-    else:
-        output.write_bytes(content)
+    return _exit_code(made)
+
+
+def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: bool) -> None:
+    if (cohort is None) == (not every):
+        raise click.UsageError("name one COHORT, or say --all")
+    if every and (isinstance(as_of, int) or since is not None):
+        message = "--as-of takes a day or a moment with --all, and --since nothing: entries count by cohort"
+        raise click.UsageError(message)
+
+
+def _exit_code(made: Statement) -> ExitCode:
+    damaged = [each for each in made.cohorts if each.verdict == "unknown"]
+    for each in damaged:
+        sys.stderr.write(f"shuffle-ledger: {each.cohort}: {each.chain_problems[0]}\n")
+    return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
 
 
 def _html(made: Statement) -> bytes:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cli.present import facts, shown
 from ledger.checkpoints import Checkpoint
+from ledger.saved_heads import Signature
 from ledger.verification import Comparison, VerificationReport
 
 _SIGNED = {
@@ -35,6 +36,11 @@ def report_view(report: VerificationReport) -> RenderableType:
         )
         table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
     return Group(*said, table)
+
+
+def signature_text(signature: Signature) -> str:
+    """Returns how far a signature can be believed, for people."""
+    return _SIGNED[signature]
 
 
 def heads_table(found: list[dict[str, object]]) -> Table:

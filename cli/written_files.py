@@ -15,11 +15,20 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    write_bytes_whole(path, text.encode("utf-8"))
+
+
+def write_bytes_whole(path: Path, content: bytes) -> None:
+    """Writes a file: afterwards it holds all of `content`, or what it held before.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         Path(temporary).chmod(_MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)

@@ -181,7 +181,7 @@ def test_an_overspend_is_in_plain_sight(overspent: Run) -> None:
 def test_a_damaged_chain_is_never_called_kept(lived: Run, directory: Path) -> None:
     changed(directory, "previous_digest = zeroblob(32) WHERE sequence = 3")
     answer = lived("audit", "statement", "phones")
-    assert answer.code == 0
+    assert answer.code == 6
     assert 'class="verdict unknown"' in answer.stdout
     assert "entry 3: it does not continue from the digest" in text_of(answer.stdout)
     changed(directory, "body = x'78' WHERE sequence = 4")
@@ -336,6 +336,86 @@ def test_a_browser_shows_the_verdict_first_and_has_nothing_to_complain_of(
     # The first printed page holds what people need: its last heading, and no table of rounds.
     width = "return document.querySelector('.details').getBoundingClientRect().top"
     assert browser.execute_script(width) > 0
+
+
+def test_a_statement_extends_an_earlier_one_or_says_that_it_does_not(lived: Run, directory: Path) -> None:
+    earlier = directory / "earlier.json"
+    assert (
+        lived("audit", "statement", "phones", "--as-of", "4", "--format", "json", "-o", str(earlier)).code
+        == 0
+    )
+    cohort = stated(lived, "phones", "--extends", str(earlier))["cohorts"][0]
+    since = cohort["since"]
+    assert since["proven"]
+    assert (since["earlier"]["sequence"], since["entries"], since["rounds_settled"]) == (4, 3, 1)
+    assert since["spent_then"] == cohort["moments"][3]["spent"]
+    assert since["spent_now"] == cohort["spent"]
+    by_eye = stated(lived, "phones", "--since", "4")["cohorts"][0]["since"]
+    assert by_eye == since | {"proven": False}
+    page = text_of(lived("audit", "statement", "phones", "--extends", str(earlier)).stdout)
+    assert "so this statement extends the earlier one" in page
+    told = json.loads(earlier.read_text("utf-8"))
+    told["cohorts"][0]["head"]["digest"] = "0" * 64
+    earlier.write_text(json.dumps(told), "utf-8")
+    answer = lived("audit", "statement", "phones", "--extends", str(earlier))
+    assert answer.code == 6
+    assert "the chain was rewritten" in text_of(answer.stdout)
+    assert "the chain was rewritten" in answer.stderr
+    earlier.write_text("[]", "utf-8")
+    assert lived("audit", "statement", "phones", "--extends", str(earlier)).code == 2
+    assert lived("audit", "statement", "phones", "--since", "9").code == 2
+
+
+def test_a_bundle_is_verified_where_no_ledger_is(
+    lived: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = lived("audit", "keygen", "key.pem", "--json").json["public_key"]
+    made = (
+        "audit",
+        "statement",
+        "phones",
+        "--format",
+        "json",
+        "--signing-key",
+        "key.pem",
+        "--bundle",
+        "b.zip",
+    )
+    statement = lived(*made).json
+    assert statement["checkpoint"]["public_key"] == public
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir()
+    shutil.move(directory / "b.zip", elsewhere / "b.zip")
+    monkeypatch.chdir(elsewhere)
+    report = lived("audit", "verify", "b.zip", "--public-key", public, "--numbers", "all", "--json").json
+    assert report["ok"]
+    assert report["signature"] == "trusted"
+    (found,) = report["cohorts"]
+    cohort = statement["cohorts"][0]
+    assert (found["head_sequence"], found["head_digest"]) == tuple(cohort["head"].values())
+    assert found["epsilon_spent_upper"] == cohort["spent"]["epsilon_upper"]
+    numbers = [each for each in found["numbers"] if each["subject"] == "spent"]
+    for each, moment in zip(numbers, cohort["moments"], strict=True):
+        assert each["stated_upper"] == moment["spent"]["epsilon_upper"]
+        assert each["computed_lower"] <= moment["spent"]["epsilon_upper"]
+        assert moment["spent"]["epsilon_lower"] <= each["computed_upper"]
+    assert list(elsewhere.iterdir()) == [elsewhere / "b.zip"], "no ledger was made by looking"
+    data = (elsewhere / "b.zip").read_bytes()
+    (elsewhere / "b.zip").write_bytes(data.replace(b"tester", b"testes").replace(b"emoji", b"emojo"))
+    answer = lived("audit", "verify", "b.zip", "--numbers", "none")
+    assert answer.code == 6
+    assert "Something is wrong." in answer.stdout
+    assert "chains/000001.txt" in answer.stdout
+
+
+def test_what_verify_is_asked_for_is_never_guessed(lived: Run, directory: Path) -> None:
+    (directory / "phones").write_bytes(b"not a bundle")
+    assert "is a file here" in lived("audit", "verify", "phones").stderr
+    assert lived("audit", "verify", "--cohort", "phones").code == 0
+    assert lived("audit", "verify", "./phones").code == 6
+    assert "a file that exists" in lived("audit", "verify", "missing.zip").stderr
+    for wrong in (("phones", "--cohort", "phones"), ("--numbers", "none"), ("--precision", "0.001")):
+        assert lived("audit", "verify", *wrong).code == 2
 
 
 def test_the_json_form_is_one_strict_value(lived: Run) -> None:

@@ -1,0 +1,151 @@
+"""Computing a chain's numbers again, from nothing but the parameters in its entries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from accounting import Accountant, AccountingError, ShuffledRound
+from ledger.auditing.findings import NumberCheck, Numbers
+from ledger.entries import EntryBody, EntryKind, Spending
+from ledger.errors import LedgerError
+from ledger.replay import Step
+
+SAMPLES = 16  # per chain, beside every largest spending
+_CLOSES = (EntryKind.SETTLED, EntryKind.VOIDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """A number to be computed: what was composed, and what the entry says of it."""
+
+    body: EntryBody
+    subject: Literal["spent", "requested"]
+    rounds: frozenset[tuple[ShuffledRound, int]]
+    stated: Spending
+
+
+class Recomputation:
+    """Collects a chain's numbers while it is replayed, and computes them again at the end."""
+
+    def __init__(self, accountant: Accountant, numbers: Numbers, length: int) -> None:
+        self._accountant = accountant
+        self._numbers = numbers
+        self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
+        self._questions: list[_Question] = []
+        self._last: tuple[Step, bool] | None = None
+        self._known: dict[tuple[frozenset[tuple[ShuffledRound, int]], float], Spending] = {}
+        self.kinds: Counter[EntryKind] = Counter()
+        self.problems: list[tuple[int, str]] = []
+        self.stated = 0  # numbers in the chain
+        self.last: EntryBody | None = None  # the last one whose numbers are bounds
+        self.within = True  # by the chain's own numbers, no entry leaves more spent than the budget
+
+    def see(self, step: Step) -> None:
+        """Take notice of the next step."""
+        body, kind = step.body, step.body.kind
+        self.kinds[kind] += 1
+        self.stated += 1 + (step.candidate is not None)
+        budget = (body.epsilon_budget, body.delta_budget)
+        if not _is_bounds(body.spent) or not all(type(each) is float for each in budget):
+            self.problems.append((body.sequence, "its numbers are none that could be a budget or bounds"))
+            return
+        self.last = body
+        self.within = self.within and body.spent.epsilon_upper <= body.epsilon_budget
+        if self._numbers == "none":
+            return
+        if kind in _CLOSES:
+            self._ask_last()  # what follows may hold less: this was the most
+        due = kind in _CLOSES or step.sequence % self._stride == 0
+        if due:
+            self._ask(step)
+        self._last = (step, due)
+
+    def finish(self, tell: Callable[[int, int], None]) -> list[NumberCheck]:
+        """Return every number that was asked for, beside what its parameters give."""
+        self._ask_last()
+        checks = []
+        for done, question in enumerate(self._questions, start=1):
+            check = self._answer(question)
+            if check is not None:
+                checks.append(check)
+            tell(done, len(self._questions))
+        return checks
+
+    def _ask_last(self) -> None:
+        if self._last is not None and not self._last[1]:
+            self._ask(self._last[0])
+            self._last = (self._last[0], True)
+
+    def _ask(self, step: Step) -> None:
+        body = step.body
+        held = frozenset(step.held.items())
+        self._questions.append(_Question(body=body, subject="spent", rounds=held, stated=body.spent))
+        if step.candidate is None:
+            return
+        requested = _spending(body.details["requested"])
+        if requested is None:
+            self.problems.append((body.sequence, "what it says was requested bounds nothing"))
+            return
+        asked = frozenset(step.candidate.items())
+        self._questions.append(_Question(body=body, subject="requested", rounds=asked, stated=requested))
+
+    def _answer(self, question: _Question) -> NumberCheck | None:
+        body, stated = question.body, question.stated
+        try:
+            again = self._certified(question.rounds, body.delta_budget)
+        except (AccountingError, LedgerError) as error:
+            self.problems.append((body.sequence, f"its numbers cannot be computed again: {error}"))
+            return None
+        # Both intervals contain the same exact number, whatever rules and precision they came from.
+        agrees = stated.epsilon_lower <= again.epsilon_upper and again.epsilon_lower <= stated.epsilon_upper
+        if not agrees:
+            self.problems.append(
+                (
+                    body.sequence,
+                    (
+                        f"it says epsilon {question.subject} is from {stated.epsilon_lower:.6g} to"
+                        f" {stated.epsilon_upper:.6g}; its parameters give from {again.epsilon_lower:.6g} to"
+                        f" {again.epsilon_upper:.6g}"
+                    ),
+                )
+            )
+        if body.kind is EntryKind.ADMITTED and again.epsilon_lower > body.epsilon_budget:
+            what = f"it admits a round beyond the budget: at least {again.epsilon_lower:.6g} is spent with it"
+            self.problems.append((body.sequence, what))
+        return NumberCheck(
+            sequence=body.sequence,
+            round_id=body.round_id,
+            subject=question.subject,
+            stated_upper=stated.epsilon_upper,
+            stated_lower=stated.epsilon_lower,
+            computed_upper=again.epsilon_upper,
+            computed_lower=again.epsilon_lower,
+            agrees=agrees,
+            second=None,
+        )
+
+    def _certified(self, rounds: frozenset[tuple[ShuffledRound, int]], delta: float) -> Spending:
+        key = (rounds, delta)
+        if key not in self._known:
+            held: Mapping[ShuffledRound, int] = dict(rounds)
+            self._known[key] = Spending.from_certificate(
+                self._accountant.certify(held, delta=delta), delta=delta
+            )
+        return self._known[key]
+
+
+def _spending(fields: object) -> Spending | None:
+    try:
+        spending = Spending(**fields)  # type: ignore[arg-type]  # whatever an entry may hold is tried
+    except TypeError:
+        return None
+    return spending if _is_bounds(spending) else None
+
+
+def _is_bounds(spending: Spending) -> bool:
+    """Whether an entry's numbers, which anybody may have written, are bounds on anything."""
+    numbers = (spending.epsilon_lower, spending.epsilon_upper)
+    return all(type(each) is float for each in numbers) and 0.0 <= numbers[0] <= numbers[1]

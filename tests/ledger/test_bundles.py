@@ -1,0 +1,470 @@
+"""A bundle is all an auditor has: whatever was done to it is found and named, from the bundle alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant
+from ledger import canonical, entries
+from ledger.admission import admit, open_cohort, register, settle, void
+from ledger.auditing import bundle, container
+from ledger.auditing.bundle import BundleMade, make_bundle
+from ledger.auditing.bundle_verification import verify_bundle
+from ledger.auditing.findings import BundleReport
+from ledger.budgets import RoundRequest
+from ledger.checkpoints import Checkpoint, CheckpointHead, make_checkpoint
+from ledger.errors import Damaged, InvalidValue, NotFound
+from ledger.saved_heads import SavedHeads, saved_heads
+from ledger.signing import SigningKey
+from ledger.statements import heads
+from ledger.store import Store
+
+MakeRequest = Callable[..., RoundRequest]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
+AUDITOR = Accountant()  # another one than the ledger's
+PHONES = "chains/000001.txt"
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey.generate()
+
+
+@pytest.fixture
+def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger with entries of every kind in one cohort, and one round in another."""
+    for name, changes in (("a", {}), ("b", {"reports": 2_000}), ("c", {"epsilon0": 8.0, "reports": 5})):
+        register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
+        admit(phones, accountant, name)
+    settle(phones, accountant, "a", reports=900, actor="tester")
+    void(phones, accountant, "b", reason="a bug", actor="tester")
+    open_cohort(
+        phones, name="tablets", population=10**6, epsilon=2.0, delta=1e-9, policy="fixed", actor="tester"
+    )
+    register(phones, make_request("t", cohort="tablets"), actor="tester")
+    admit(phones, accountant, "t")
+    return phones
+
+
+@pytest.fixture
+def made(lived: Store, key: SigningKey) -> BundleMade:
+    return make_bundle(lived, ["tablets", "phones"], signing_key=key)
+
+
+def verified(data: bytes, **options: Any) -> BundleReport:
+    return verify_bundle(data, AUDITOR, **{"numbers": "none", **options})
+
+
+def named(report: BundleReport) -> set[tuple[str | None, int | None]]:
+    assert report.ok == (not report.findings)
+    return {(each.member, each.sequence) for each in report.findings}
+
+
+def members_of(data: bytes) -> dict[str, bytes]:
+    return dict(container.unpack(data).members)
+
+
+def repacked(members: Mapping[str, bytes], cohorts: tuple[str, ...] = ("phones", "tablets")) -> bytes:
+    """Return a bundle of members with a manifest that fits: what a forger would hand over."""
+    others = {name: members[name] for name in sorted(members) if name != bundle.MANIFEST}
+    return container.pack({bundle.MANIFEST: bundle.manifest_bytes(others, cohorts), **others})
+
+
+def test_an_untouched_bundle_holds_with_every_number(made: BundleMade, key: SigningKey, lived: Store) -> None:
+    report = verified(made.data, numbers="all", trusted_public_key=key.public_key_bytes)
+    assert report.ok, report.findings
+    assert report.signature == "trusted"
+    assert report.sha256 == made.sha256 == hashlib.sha256(made.data).hexdigest()
+    phones, tablets = report.cohorts
+    assert (phones.cohort, phones.entries, phones.rounds_admitted, phones.rounds_refused) == (
+        "phones",
+        6,
+        2,
+        1,
+    )
+    assert phones.promise_kept
+    assert phones.numbers_stated == len(phones.numbers) == 7
+    assert all(each.agrees for each in (*phones.numbers, *tablets.numbers))
+    standing = lived.view("phones")
+    assert (phones.head_sequence, phones.head_digest) == (standing.head_sequence, standing.head_digest.hex())
+    assert phones.epsilon_spent_upper == standing.spent.epsilon_upper
+
+
+def test_the_same_ledger_gives_the_same_bytes(lived: Store, key: SigningKey) -> None:
+    checkpoint = make_checkpoint(lived, key)
+    once = make_bundle(lived, ["phones", "tablets"], checkpoint=checkpoint)
+    assert make_bundle(lived, ["tablets", "phones"], checkpoint=checkpoint).data == once.data
+
+
+def test_any_program_opens_a_bundle(made: BundleMade) -> None:
+    with zipfile.ZipFile(io.BytesIO(made.data)) as archive:
+        assert archive.testzip() is None
+        assert {name: archive.read(name) for name in archive.namelist()} == members_of(made.data)
+        manifest = json.loads(archive.read("manifest.json"))
+    for item in manifest["members"]:
+        assert hashlib.sha256(members_of(made.data)[item["name"]]).hexdigest() == item["sha256"]
+
+
+def test_the_containers_bytes_are_the_same_for_ever() -> None:
+    packed = container.pack({"a.txt": b"one\n", "b/c.txt": b""})
+    assert hashlib.sha256(packed).hexdigest() == (
+        "ac9ed0df4090811beb7187f1e6b9de5af92003fb639a55e16335147165aa77f3"
+    )
+
+
+def region(data: bytes, place: int) -> tuple[str | None, int | None]:
+    """Return the member a byte of a bundle is in, and the line if it is in a chain."""
+    start = 0
+    for name, content in members_of(data).items():
+        header = 30 + len(name)
+        if start + header <= place < start + header + len(content):
+            line = content[: place - start - header].count(b"\n") + 1
+            return name, line if name.startswith("chains/") else None
+        if start <= place < start + header:
+            return name, None
+        start += header + len(content)
+    return None, None
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.data())
+def test_every_changed_byte_is_found_and_named(made: BundleMade, chosen: st.DataObject) -> None:
+    place = chosen.draw(st.integers(0, len(made.data) - 1))
+    changed = bytearray(made.data)
+    changed[place] ^= chosen.draw(st.integers(1, 255))
+    report = verified(bytes(changed))
+    assert not report.ok
+    member, line = region(made.data, place)
+    found = named(report)
+    if line is not None:
+        assert (member, line) in found, (place, found)
+    elif member is not None:
+        # A header that announces another name or length makes the archive itself unreadable there.
+        assert member in {name for name, _ in found} or any(name not in made_names(made) for name, _ in found)
+
+
+def made_names(made: BundleMade) -> set[str]:
+    return set(members_of(made.data))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.data())
+def test_bytes_removed_or_added_are_found(made: BundleMade, chosen: st.DataObject) -> None:
+    place = chosen.draw(st.integers(0, len(made.data)))
+    length = chosen.draw(st.integers(1, 50))
+    if chosen.draw(st.booleans()):
+        changed = made.data[:place] + made.data[place + length :]
+        if changed == made.data:
+            return
+    else:
+        changed = (
+            made.data[:place] + chosen.draw(st.binary(min_size=length, max_size=length)) + made.data[place:]
+        )
+    assert not verified(changed).ok
+
+
+def lines_of(members: Mapping[str, bytes], name: str) -> list[bytes]:
+    return members[name].splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("attack", "sequence"),
+    [
+        (lambda lines: [*lines[:2], *lines[3:]], 4),  # an entry removed
+        (lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]], 4),  # two swapped
+        (lambda lines: [*lines[:3], *lines[2:]], 3),  # one there twice
+        (lambda lines: lines[:-1], 5),  # the last one cut off
+        (lambda lines: lines[:-2], 4),
+        (lambda lines: lines[1:], 2),  # the first one cut off
+        (lambda lines: [*lines, lines[-1]], 6),
+        (lambda lines: [*lines[:3], b"\n", *lines[3:]], 4),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], 6),  # the end of the last line
+        (lambda lines: [], 0),
+    ],
+)
+def test_entries_removed_moved_or_repeated_are_named_though_the_manifest_fits(
+    made: BundleMade, attack: Callable[[list[bytes]], list[bytes]], sequence: int
+) -> None:
+    members = members_of(made.data)
+    members[PHONES] = b"".join(attack(lines_of(members, PHONES)))
+    report = verified(repacked(members))
+    assert not report.ok
+    assert (PHONES, sequence) in named(report), report.findings
+    assert {each.cohort for each in report.findings} <= {"phones", None}, "the other cohort is blameless"
+    assert report.cohorts[1].ok
+
+
+@pytest.mark.parametrize(
+    "name", [PHONES, bundle.HEADS, bundle.PUBLIC_KEY, bundle.FORMAT_NOTE, bundle.MANIFEST]
+)
+def test_members_removed_added_or_renamed_are_named(made: BundleMade, name: str) -> None:
+    members = members_of(made.data)
+    without = {each: data for each, data in members.items() if each != name}
+    assert name in {member for member, _ in named(verified(container.pack(without)))}
+    renamed = {("x.txt" if each == name else each): data for each, data in members.items()}
+    assert {"x.txt", name} & {member for member, _ in named(verified(container.pack(renamed)))}
+    added = {**members, "z.txt": b"more"}
+    assert "z.txt" in {member for member, _ in named(verified(container.pack(added)))}
+
+
+def forged(
+    data: bytes,
+    change: Callable[[int, dict[str, Any]], None],
+    *,
+    signer: SigningKey | None = None,
+    member: str = PHONES,
+) -> bytes:
+    """Return a bundle whose bodies were changed and whose digests were all made anew, signed by `signer`."""
+    members = members_of(data)
+    previous, lines, cohort, sequence = bytes(32), [], "", 0
+    for line in lines_of(members, member):
+        entry = bundle.read_line(line[:-1], "")
+        assert entry is not None
+        body = canonical.decode(entry.body)
+        cohort, sequence = body["cohort"], entry.sequence
+        change(sequence, body)
+        content = canonical.encode(body)
+        digest = entries.entry_digest(
+            cohort=cohort, sequence=sequence, previous_digest=previous, body=content
+        )
+        lines.append(f"{sequence} {previous.hex()} {digest.hex()} ".encode() + content + b"\n")
+        previous = digest
+    members[member] = b"".join(lines)
+    if signer is not None:
+        old = saved_heads(json.loads(members[bundle.HEADS])).checkpoint
+        assert old is not None
+        moved = [CheckpointHead(cohort=cohort, sequence=sequence, digest_hex=previous.hex())]
+        others = [head for head in old.heads if head.cohort != cohort]
+        signed = resigned(old, signer, heads=tuple(sorted([*moved, *others], key=lambda head: head.cohort)))
+        members[bundle.HEADS] = bundle.json_bytes(signed.to_json())
+        members[bundle.PUBLIC_KEY] = signer.public_key_bytes.hex().encode() + b"\n"
+    return repacked(members)
+
+
+def resigned(old: Checkpoint, signer: SigningKey, **changes: Any) -> Checkpoint:
+    unsigned = dataclasses.replace(old, public_key=signer.public_key_bytes, **changes)
+    return dataclasses.replace(unsigned, signature=signer.sign(unsigned.signed_bytes()))
+
+
+def by_another(sequence: int, body: dict[str, Any]) -> None:
+    if sequence == 2:
+        body["actor"] = body["actor"] + "s"
+
+
+def test_a_rewritten_chain_does_not_end_with_the_signed_head(made: BundleMade) -> None:
+    report = verified(forged(made.data, by_another))
+    assert named(report) == {(PHONES, 6)}
+
+
+def test_a_rewritten_chain_with_another_key_is_found_by_whoever_knows_the_key(
+    made: BundleMade, key: SigningKey, lived: Store
+) -> None:
+    rewritten = forged(made.data, by_another, signer=SigningKey.generate())
+    assert verified(rewritten).ok, "nothing in it tells, and the report says that nobody vouched for the key"
+    assert verified(rewritten).signature == "valid"
+    report = verified(rewritten, trusted_public_key=key.public_key_bytes)
+    assert named(report) == {(bundle.HEADS, None)}
+    # Even its owner cannot rewrite what somebody kept the head of.
+    rewritten = forged(made.data, by_another, signer=key)
+    assert verified(rewritten, trusted_public_key=key.public_key_bytes).ok
+    kept = saved_heads(heads(lived))
+    assert named(verified(rewritten, against=kept)) == {(PHONES, 6)}
+
+
+def test_a_signature_over_other_heads_is_refused(made: BundleMade, key: SigningKey) -> None:
+    members = members_of(made.data)
+    content = json.loads(members[bundle.HEADS])
+    content["heads"][0]["sequence"] = 5
+    members[bundle.HEADS] = bundle.json_bytes(content)
+    assert (bundle.HEADS, None) in named(verified(repacked(members)))
+
+
+@pytest.mark.parametrize(
+    ("change", "sequence"),
+    [
+        (lambda n, body: body["spent"].update(epsilon_upper=0.01, epsilon_lower=0.01) if n == 3 else None, 3),
+        (lambda n, body: body["spent"].update(epsilon_upper=9.0, epsilon_lower=9.0) if n == 6 else None, 6),
+        (
+            lambda n, body: (
+                body["details"]["requested"].update(epsilon_lower=99.0, epsilon_upper=99.0)
+                if n == 4
+                else None
+            ),
+            4,
+        ),
+        (lambda n, body: body["spent"].update(epsilon_upper="0x1p-9") if n == 3 else None, 3),
+        (lambda n, body: body["spent"].update(epsilon_lower=-1.0) if n == 3 else None, 3),
+        (lambda n, body: body["spent"].update(epsilon_lower=0.9, epsilon_upper=0.1) if n == 3 else None, 3),
+        (lambda n, body: body["details"].update(requested=[1]) if n == 4 else None, 4),
+        (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
+        (lambda n, body: body["details"]["request"]["round"].update(reports=10**6) if n == 2 else None, 2),
+        (lambda n, body: body.update(epsilon_budget=50.0) if n == 3 else None, 3),
+        (lambda n, body: body.update(epsilon_budget="much"), 2),
+        (lambda n, body: body["details"].update(overspent=True) if n == 5 else None, 5),
+        (lambda n, body: body.update(kind="opened") if n == 4 else None, 4),
+        (lambda n, body: body.update(cohort="tablets") if n == 2 else None, 2),
+    ],
+)
+def test_a_lie_of_the_owner_himself_is_found_by_computing(
+    made: BundleMade, key: SigningKey, change: Callable[[int, dict[str, Any]], None], sequence: int
+) -> None:
+    """Digests, heads and signature all fit: only the numbers and the rules of the chain are left to tell."""
+    lie = forged(made.data, change, signer=key)
+    report = verified(lie, numbers="all", trusted_public_key=key.public_key_bytes)
+    assert report.signature == "trusted"
+    assert (PHONES, sequence) in named(report), report.findings
+
+
+def values(number: Any) -> st.SearchStrategy[Any]:
+    plain = (
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**70), 2**70)
+        | st.floats(allow_nan=False)
+        | st.text(max_size=5)
+    )
+    return (
+        plain
+        | st.lists(plain, max_size=2)
+        | st.dictionaries(st.sampled_from(["kind", "k", "x"]), plain, max_size=2)
+    )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.data())
+def test_no_content_however_signed_breaks_the_verifier(
+    made: BundleMade, key: SigningKey, chosen: st.DataObject
+) -> None:
+    target = chosen.draw(st.integers(1, 6))
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        place: Any = body
+        if sequence != target:
+            return
+        for _ in range(chosen.draw(st.integers(0, 3))):
+            inner = [each for each in place.values() if isinstance(each, dict) and each]
+            place = chosen.draw(st.sampled_from(inner)) if inner else place
+        name = chosen.draw(st.sampled_from(sorted(place)))
+        if chosen.draw(st.booleans()):
+            del place[name]
+        else:
+            place[name] = chosen.draw(values(place[name]))
+
+    def usable(sequence: int, body: dict[str, Any]) -> None:
+        change(sequence, body)
+        body["cohort"] = "phones"
+
+    report = verified(forged(made.data, usable, signer=key), numbers="all")
+    assert report.cohorts[1].ok or not report.ok
+
+
+def test_a_bundle_extends_what_was_kept(
+    lived: Store, accountant: Accountant, key: SigningKey, make_request: MakeRequest
+) -> None:
+    earlier = make_checkpoint(lived, key)
+    first = make_bundle(lived, ["phones"], checkpoint=earlier)
+    register(lived, make_request("d"), actor="tester")
+    admit(lived, accountant, "d")
+    kept = SavedHeads(heads=earlier.heads, signature="valid", checkpoint=earlier)
+    second = make_bundle(lived, ["phones"], signing_key=key)
+    report = verified(second.data, against=kept)
+    assert report.ok
+    assert report.compared_with == 1
+    assert report.not_in_bundle == ("tablets",)
+    # The old bundle does not reach the new head.
+    later = make_checkpoint(lived, key)
+    newer = SavedHeads(heads=later.heads, signature="valid", checkpoint=later)
+    assert named(verified(first.data, against=newer)) == {(PHONES, 7)}
+    other = resigned(earlier, key, ledger_id="0" * 32)
+    strange = SavedHeads(heads=other.heads, signature="valid", checkpoint=other)
+    assert named(verified(second.data, against=strange)) == {(None, None)}
+
+
+def test_an_unsigned_bundle_says_so(lived: Store, key: SigningKey) -> None:
+    made = make_bundle(lived, ["phones"])
+    assert (made.public_key, bundle.PUBLIC_KEY in members_of(made.data)) == (None, False)
+    report = verified(made.data)
+    assert report.ok
+    assert (report.signature, report.public_key) == ("none", None)
+    # Somebody who knows the key expects a signature.
+    assert named(verified(made.data, trusted_public_key=key.public_key_bytes)) == {(bundle.HEADS, None)}
+
+
+def test_no_bundle_is_made_of_a_chain_that_does_not_reach_its_head(lived: Store, key: SigningKey) -> None:
+    checkpoint = make_checkpoint(lived, key)
+    later = dataclasses.replace(checkpoint.heads[0], sequence=9)
+    with pytest.raises(Damaged, match="entry 9"):
+        make_bundle(lived, ["phones"], checkpoint=dataclasses.replace(checkpoint, heads=(later,)))
+    with pytest.raises(NotFound, match="nobody"):
+        make_bundle(lived, ["nobody"])
+
+
+def test_a_container_has_its_limits() -> None:
+    with pytest.raises(InvalidValue, match="bundle"):
+        container.pack({f"{number}": b"" for number in range(container.MEMBERS_MAX + 1)})
+    for data in (b"", b"PK", b"PK\x03\x04", b"PK\x03\x04" + bytes(26), b"x" * 1000):
+        assert not verified(data).ok
+
+
+def independently(path: Path) -> subprocess.CompletedProcess[str]:
+    # -S and -E: no package of ours or anybody's can be imported.
+    command = [sys.executable, "-S", "-E", str(EXAMPLE), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_independent_verifier_agrees_and_needs_nothing(made: BundleMade, tmp_path: Path) -> None:
+    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 100
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(made.data)
+    done = independently(path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "were not checked" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("attack", "word"),
+    [
+        (lambda lines: [*lines[:2], *lines[3:]], "entry 3"),
+        (lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]], "entry 3"),
+        (lambda lines: lines[:-1], "heads.json says otherwise"),
+        (lambda lines: [lines[0], lines[1].replace(b"tester", b"testes"), *lines[2:]], "entry 2"),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], "its last line is not ended"),
+    ],
+)
+def test_the_independent_verifier_names_what_was_tampered_with(
+    made: BundleMade, tmp_path: Path, attack: Callable[[list[bytes]], list[bytes]], word: str
+) -> None:
+    members = members_of(made.data)
+    members[PHONES] = b"".join(attack(lines_of(members, PHONES)))
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(repacked(members))
+    done = independently(path)
+    assert done.returncode == 1
+    assert word in done.stdout
+    assert "Traceback" not in done.stderr
+    # The same without a manifest that fits, and with an archive that is none.
+    path.write_bytes(container.pack({**members_of(made.data), PHONES: members[PHONES]}))
+    assert "SHA-256 is not the one in the manifest" in independently(path).stdout
+    path.write_bytes(made.data[: len(made.data) // 2])
+    assert independently(path).returncode == 1
