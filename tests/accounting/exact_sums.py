@@ -190,9 +190,9 @@ class Gains(NamedTuple):
         )
 
     def delta(self, reports: int) -> tuple[float, float]:
-        """Bounds on `E[(G_1 + ... + G_n)_+]/n`: atoms rounded down and up to a two-thousandth deviation."""
+        """Bounds on `E[(G_1 + ... + G_n)_+]/n`: atoms rounded down and up to a thousandth deviation."""
         mean = float((self.masses * self.lowest).sum())
-        step = math.sqrt(float((self.masses * (self.lowest - mean) ** 2).sum())) / 2000
+        step = math.sqrt(float((self.masses * (self.lowest - mean) ** 2).sum())) / 1000
         low = self._rounded(reports, step, np.floor(self.lowest / step))
         return max(low - _ROUNDING, 0.0), self._rounded(
             reports, step, np.ceil(self.highest / step)

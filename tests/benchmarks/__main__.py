@@ -75,8 +75,8 @@ def _measure_subject(subject: str, *, writing: bool) -> None:
         first = next((found for other, found in measured if case.group and other.group == case.group), None)
         measured.append((case, taken))
         print(line(case, taken, first), flush=True)
-    if writing:
-        write(subject, _module(subject).__doc__ or subject, measured)
+        if writing:
+            write(subject, _module(subject).__doc__ or subject, measured)
 
 
 def _in_its_own_process(subject: str, number: int) -> Measured:

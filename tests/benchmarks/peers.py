@@ -3,7 +3,7 @@
 The kinds are the published pair of 1,000 users at local epsilons 0.2, 0.4, ..., 2, each repeated equally
 often. dp-accounting and prv-accountant get every outcome of the pairs that weighs more than 1e-30, with its
 masses; we get the parameters. Discretized pairs are made beforehand, but where it says *from*. *Right down
-to* is the smallest delta of 1e-1, 1e-2, ..., 1e-40 down to which all answers were finite and not below the
+to* is the smallest delta of 1e-2, 1e-4, ..., 1e-40 down to which all answers were finite and not below the
 truth.
 """
 
@@ -27,7 +27,7 @@ Answers = Callable[[float], Interval]  # epsilon at a delta
 _KINDS = 10
 _REPORTS = 1000
 _LOG_CUT = math.log(1e-30)
-_DEPTHS = range(1, 41)
+_DEPTHS = range(2, 41, 2)
 _ROUNDING = 1e-9  # of a peer's own arithmetic, forgiven
 _DELTA = 1e-6
 
@@ -166,11 +166,11 @@ def depth(make: Callable[[], Answers], rounds: int) -> Work:
             try:
                 upper = answers(delta).upper
             except (ArithmeticError, RuntimeError, ValueError) as error:
-                return f"right down to 1e-{exponent - 1}, then {type(error).__name__}"
+                return f"right down to 1e-{exponent - 2}, then {type(error).__name__}"
             if not math.isfinite(upper):
-                return f"right down to 1e-{exponent - 1}, then {upper}"
+                return f"right down to 1e-{exponent - 2}, then {upper}"
             if upper < (exact.lower or 0.0) * (1 - _ROUNDING):
-                return f"right down to 1e-{exponent - 1}, then {upper:.6g} below {exact.lower:.6g}"
+                return f"right down to 1e-{exponent - 2}, then {upper:.6g} below {exact.lower:.6g}"
         return f"right down to 1e-{_DEPTHS[-1]}, and asked no further"
 
     return run
@@ -187,7 +187,7 @@ def cases() -> Iterator[Case]:
         group = f"1,000 rounds, delta {delta:g}"
         for name, make, needs in _methods(1000):
             yield Case(name=f"{group}: {name}", prepare=partial(at, make, delta), group=group, needs=needs)
-    for name, make, needs in _methods(1000):
+    for name, make, needs in list(_methods(1000))[::2]:
         prepare = partial(depth, make, 1000)
         yield Case(name=f"depth, 1,000 rounds: {name}", prepare=prepare, needs=needs, repeats=1)
 
