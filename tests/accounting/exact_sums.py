@@ -171,7 +171,8 @@ def _convolved(
     total = fft.irfft(spectrum, size)[places % size]
     # Masses that are left out, or lost to rounding, count as infinite losses above, and as nothing below.
     infinity = 1.0 - (min(kept, certain) if rounded is np.ceil else certain)
-    return places * step, np.maximum(total, 0.0), max(infinity, 0.0)
+    losses = np.asarray(places * step, dtype=np.float64)
+    return losses, np.maximum(total, 0.0), max(infinity, 0.0)
 
 
 class Gains(NamedTuple):
