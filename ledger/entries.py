@@ -31,6 +31,7 @@ class EntryKind(StrEnum):
     REFUSED = "refused"
     SETTLED = "settled"
     VOIDED = "voided"
+    FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ def certify(
     if keep:
         for accounted in held:
             if not accountant.knows(accounted):
-                digest_of(store, accountant, accounted)
+                _publish(store, accountant, accounted)
     return Spending.from_certificate(accountant.certify(held, delta=delta), delta=delta)
 
 
@@ -46,30 +46,47 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
     for accounted in held:
         if accountant.knows(accounted):
             continue
-        stored = store.loss(_key(accounted))
-        if stored is None:
-            continue
-        try:
-            loss = checked(stored)
-            if not accountant.encloses(accounted, loss):
-                raise Damaged(
-                    f"privacy loss {stored.key.hex()}: it is not that of {accounted.randomizer.describe()}"
-                )
-        except Damaged as error:
-            _log.error("stored privacy loss ignored, computing it anew: %s", error)
-        else:
+        loss = _sound(store.loss(_key(accounted)), accountant, accounted)
+        if loss is not None:
             accountant.adopt(accounted, loss)
 
 
 def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
     """Return the digest of a round's privacy loss, storing the loss if it is not stored."""
+    digest = store.loss_digest(_key(accounted))
+    return _publish(store, accountant, accounted) if digest is None else digest
+
+
+def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
+    """Store a round's loss and return the digest of the stored one.
+
+    Somebody else may have been first, with other precision: then his is the one that everybody uses.
+    """
     key = _key(accounted)
-    digest = store.loss_digest(key)
-    if digest is None:
-        blob = accountant.privacy_loss(accounted).to_bytes()
-        digest = entries.loss_digest(blob)
-        store.insert_loss(StoredLoss(key=key, digest=digest, blob=blob))
-    return digest
+    blob = accountant.privacy_loss(accounted).to_bytes()
+    digest = entries.loss_digest(blob)
+    store.insert_loss(StoredLoss(key=key, digest=digest, blob=blob))
+    recalled = _sound(store.loss(key), accountant, accounted)
+    if recalled is None:
+        return digest
+    accountant.adopt(accounted, recalled)
+    return entries.loss_digest(recalled.to_bytes())
+
+
+def _sound(stored: StoredLoss | None, accountant: Accountant, accounted: ShuffledRound) -> RoundLoss | None:
+    """Return the stored loss of a round, None if there is none, it is damaged, or it is another's."""
+    if stored is None:
+        return None
+    try:
+        loss = checked(stored)
+        if not accountant.encloses(accounted, loss):
+            raise Damaged(
+                f"privacy loss {stored.key.hex()}: it is not that of {accounted.randomizer.describe()}"
+            )
+    except Damaged as error:
+        _log.error("stored privacy loss ignored, computing it anew: %s", error)
+        return None
+    return loss
 
 
 def checked(stored: StoredLoss) -> RoundLoss:

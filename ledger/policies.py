@@ -16,7 +16,7 @@ from typing import Any
 from accounting import Accountant, Charge, FilterReading, FilterSet, InvalidParameter, ShuffledRound, slot_for
 from ledger import canonical, losses
 from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, Cohort
-from ledger.entries import FIRST_SEQUENCE, Spending
+from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
 from ledger.rows import CohortView
 from ledger.store import Store
@@ -194,7 +194,7 @@ def policy_of(store: Store, view: CohortView) -> Policy:
         if "standing" in view.details:
             raise Damaged(f"cohort {view.cohort.name!r}: its row has another policy than its last entry")
         return FixedPolicy()
-    return policy_from(view.cohort.policy, store.entry(view.cohort.name, FIRST_SEQUENCE).body)
+    return policy_from(view.cohort.policy, store.first_body(view.cohort.name))
 
 
 @functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, slot_for
 from ledger import canonical, entries
@@ -59,11 +59,14 @@ class Replay:
     head_body: EntryBody | None = None
     held: Counter[ShuffledRound] = field(default_factory=Counter)
     local: Counter[ShuffledRound] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)  # how many entries there are of each
     overspent: bool = False
+    frozen: bool = False
     readable: bool = True  # every body so far could be read and applied, so `held` means something
     opened: EntryBody | None = None
     outcomes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
+    registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
@@ -77,6 +80,10 @@ class Replay:
     def steps(self) -> Iterator[Step]:
         """Yield the state after every entry that could be read and applied."""
         for entry in self.store.entries_of(self.cohort):
+            if not _is_typed(entry):
+                self.blame(None, f"the row of entry {entry.sequence!r} holds values of other types")
+                self.readable, self.head_body = False, None
+                continue
             self._check_link(entry)
             previous = self.head_body
             try:
@@ -85,6 +92,7 @@ class Replay:
                 self.blame(entry.sequence, f"the body cannot be read: {error}")
                 body = None
             self.entries += 1
+            self.kinds[entry.kind] += 1
             self.head_sequence, self.head_digest = entry.sequence, entry.digest
             self.head_body = body
             if body is None:
@@ -145,6 +153,8 @@ class Replay:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
+            case EntryKind.FROZEN:
+                self._apply_freeze(body)
         for what in self.trail.follow(body):
             self.blame(body.sequence, what)
         refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
@@ -156,6 +166,11 @@ class Replay:
             filtered=self.trail.filtered,
         )
 
+    def _apply_freeze(self, body: EntryBody) -> None:
+        self.frozen = True
+        if body.spent.epsilon_upper_or_none is not None:
+            self.blame(body.sequence, "it freezes the cohort, and states what is spent, which nobody knows")
+
     def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound]:
         round_id = str(body.round_id)
         if round_id in self.outcomes:
@@ -165,6 +180,8 @@ class Replay:
         self.outcomes[round_id] = body.sequence
         content = canonical.encode(body.details["request"])
         self.requests[round_id] = _request_and_actor(content, body.actor)
+        details = body.details
+        self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
         request = RoundRequest.from_bytes(content)
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
@@ -174,8 +191,8 @@ class Replay:
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
         if body.kind is EntryKind.ADMITTED:
-            if self.overspent:
-                self.blame(body.sequence, "it admits a round although the cohort is overspent")
+            if self.overspent or self.frozen:
+                self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
             if not body.spent.epsilon_upper <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.held, self.charged[round_id] = candidate, accounted
@@ -184,6 +201,8 @@ class Replay:
 
     def _apply_closing(self, body: EntryBody) -> None:
         round_id = str(body.round_id)
+        if self.frozen:
+            self.blame(body.sequence, "it closes a round although the cohort is frozen")
         if round_id not in self.charged:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         settles = body.kind is EntryKind.SETTLED
@@ -211,15 +230,33 @@ class Replay:
                 )
 
 
+def _is_typed(entry: LedgerEntry) -> bool:
+    """Whether a row's values have their columns' types: SQLite takes any value in any column."""
+    values: dict[str, Any] = dict(vars(entry))
+    expected = {"sequence": int, "cohort": str, "kind": str, "round_id": str | None}
+    return all(isinstance(value, expected.get(name, bytes)) for name, value in values.items())
+
+
 def compare_tables(replay: Replay, store: Store) -> None:
     """Compare what the chain implies with the tables kept beside it."""
     _compare_head(replay, store)
+    counts = store.count_entries(replay.cohort)
+    if replay.readable and counts != dict(replay.kinds):
+        replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
     if replay.readable:
         _compare_holdings(replay, store)
         seen = set()
         for stored in store.rounds_of(replay.cohort):
             seen.add(stored.round_id)
             _compare_round(replay, stored)
+        missing = store.missing_rounds(replay.cohort)
+        for round_id in missing.unlisted:
+            replay.blame(
+                None, f"round {round_id!r}: it is not in the list of registrations, or differs there"
+            )
+        for round_id in missing.rows:
+            if round_id not in replay.outcomes:
+                replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
         for round_id in sorted(set(replay.outcomes) - seen):
             replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
     _compare_losses(replay, store)
@@ -244,7 +281,8 @@ def _compare_head(replay: Replay, store: Store) -> None:
         stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
         if stated != (cohort.population, cohort.policy, cohort.opened_at):
             replay.blame(None, "the cohort's row differs from the entry that opened it")
-    if replay.readable and (cohort.status == "overspent") != replay.overspent:
+    status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
+    if replay.readable and cohort.status != status:
         replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
 
 
@@ -279,6 +317,10 @@ def _compare_round(replay: Replay, stored: StoredRound) -> None:
         return
     if replay.requests[stored.round_id] != _request_and_actor(stored.content, stored.registered_by):
         replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
+    number, moment = replay.registered[stored.round_id]
+    written = stored.registered_at.isoformat(timespec="microseconds")
+    if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
+        replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
 
 
 def _request_and_actor(content: bytes, actor: str) -> bytes:

@@ -16,7 +16,15 @@ from ledger import canonical, engines, entries
 from ledger.budgets import Cohort, CohortStatus
 from ledger.entries import EntryKind, LedgerEntry, Spending
 from ledger.errors import Damaged, NotFound
-from ledger.tables import accounted_rounds, cohorts, heads, holdings, ledger_identity, rounds
+from ledger.tables import (
+    accounted_rounds,
+    cohorts,
+    heads,
+    holdings,
+    ledger_identity,
+    registrations,
+    rounds,
+)
 from ledger.tables import entries as entries_table
 
 _DECODED_ROUNDS_MAX = 8192
@@ -103,6 +111,14 @@ class StoredRound:
     closing_sequence: int | None
     attempts: int
     last_error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingRounds:
+    """Identifiers on which the rounds and the list of registrations disagree."""
+
+    rows: tuple[str, ...]  # listed, and without the row
+    unlisted: tuple[str, ...]  # with a row, and not listed, or with another content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +244,10 @@ def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
 
 def mentioned_cohorts(connection: Connection) -> list[str]:
     """Return every cohort name in any table, in order."""
-    columns = (cohorts.c.name, heads.c.cohort, entries_table.c.cohort, holdings.c.cohort, rounds.c.cohort)
+    tables = (heads, entries_table, holdings, rounds, registrations)
+    columns = (cohorts.c.name, *(table.c.cohort for table in tables))
     found = {name for column in columns for (name,) in connection.execute(select(column).distinct())}
-    return sorted(found)
+    return sorted(name if isinstance(name, str) else repr(name) for name in found)
 
 
 def insert_entry(connection: Connection, entry: LedgerEntry) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, and_, func, insert, select, update
 
 from ledger import appends, engines, rows, schema, views
 from ledger.budgets import Cohort, RoundRequest, request_digest
@@ -16,6 +16,7 @@ from ledger.errors import Conflict, Damaged, NotFound
 from ledger.rows import (
     CohortView,
     EntryDraft,
+    MissingRounds,
     Standing,
     StoredHolding,
     StoredLoss,
@@ -23,7 +24,15 @@ from ledger.rows import (
     StoredVerification,
     Waiting,
 )
-from ledger.tables import COUNT_OF_KIND, cohorts, heads, privacy_losses, rounds, verifications
+from ledger.tables import (
+    COUNT_OF_KIND,
+    cohorts,
+    heads,
+    privacy_losses,
+    registrations,
+    rounds,
+    verifications,
+)
 from ledger.tables import entries as entries_table
 from ledger.turns import Turns
 from ledger.views import Kinds
@@ -32,7 +41,8 @@ ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by hi
 ERROR_LENGTH_MAX = 2000
 PAGE_ROWS = 500
 PENDING_LIMIT_MAX = 10_000
-REMEMBERED_MAX = 100_000
+REMEMBERED_MAX = 20_000
+MISSING_MAX = 100  # rounds that are named
 
 
 class Store:
@@ -45,6 +55,7 @@ class Store:
         # Only what never changes is remembered.
         self._kinds = Kinds()
         self._populations: dict[str, int] = {}
+        self._first_bodies: dict[str, bytes] = {}
         self._loss_digests: dict[bytes, bytes] = {}
 
     @classmethod
@@ -294,7 +305,32 @@ class Store:
                 return
             last = page[-1].registration
 
+    def missing_rounds(self, cohort: str) -> MissingRounds:
+        """Return which of a cohort's registered rounds have lost their row, or their place in the list."""
+        same = and_(
+            rounds.c.cohort == registrations.c.cohort,
+            rounds.c.round_id == registrations.c.round_id,
+            rounds.c.content_digest == registrations.c.content_digest,
+        )
+        lost = select(registrations.c.round_id).outerjoin_from(registrations, rounds, same)
+        lost = lost.where(registrations.c.cohort == cohort, rounds.c.registration.is_(None))
+        unlisted = select(rounds.c.round_id).outerjoin_from(rounds, registrations, same)
+        unlisted = unlisted.where(rounds.c.cohort == cohort, registrations.c.round_id.is_(None))
+        with engines.reading(self._engine) as connection:
+            found = [
+                tuple(connection.execute(query.limit(MISSING_MAX)).scalars()) for query in (lost, unlisted)
+            ]
+        return MissingRounds(rows=found[0], unlisted=found[1])
+
     # The chain
+
+    def first_body(self, cohort: str) -> bytes:
+        """Return the canonical bytes that a chain begins with, read once, for they never change."""
+        if cohort not in self._first_bodies:
+            if len(self._first_bodies) >= REMEMBERED_MAX:
+                self._first_bodies.clear()
+            self._first_bodies[cohort] = self.entry(cohort, FIRST_SEQUENCE).body
+        return self._first_bodies[cohort]
 
     def standing(self) -> Standing:
         """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""

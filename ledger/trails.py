@@ -20,6 +20,7 @@ class Trail:
     """The policy's state while a chain is read from its beginning."""
 
     policy: Policy = field(default_factory=FixedPolicy)
+    frozen: bool = False  # what is spent is unknown from here on
     total: Charge | None = None  # None: nothing is charged under this policy
     stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
@@ -27,6 +28,7 @@ class Trail:
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Apply the next entry, and yield what is wrong with it."""
         self.stated = []
+        self.frozen = self.frozen or body.kind is EntryKind.FROZEN
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
             yield from self._follow_opening(body)
@@ -60,6 +62,8 @@ class Trail:
 
     def _compare(self, subject: str, stated: Spending, total: Charge, rounds: int) -> Iterator[str]:
         if not isinstance(self.policy, AdaptivePolicy):
+            return
+        if self.frozen:
             return
         again = self.policy.spending(total, rounds=rounds, delta=stated.delta)
         if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:

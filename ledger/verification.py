@@ -123,8 +123,9 @@ def _judged(
 ) -> CohortVerification:
     try:
         return _verify_cohort(store, accountant, name, saved, numbers)
-    except LedgerError as error:
-        # Rows that cannot even be read: nothing is known of this cohort but that it was damaged.
+    except (LedgerError, AttributeError, TypeError, ValueError) as error:
+        # SQLite takes any value in any column, and whoever reads it may stumble anywhere. Nothing is known
+        # of this cohort but that it was damaged.
         return _unreadable(name, f"its rows cannot be read: {error}")
 
 

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from accounting import NUMERICAL_POLICY, Accountant, slot_for
 from ledger import canonical, entries
-from ledger.admission import admit, register, settle, void
-from ledger.budgets import Refused, RoundRequest
+from ledger.admission import admit, open_cohort, register, settle, void
+from ledger.budgets import Admitted, Refused, RoundRequest
 from ledger.entries import EntryBody, LedgerEntry, Spending
 from ledger.errors import Damaged, InvalidValue
 from ledger.replay import Replay
@@ -47,6 +47,7 @@ def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> S
             settle(phones, accountant, "a", reports=900, actor="tester")
         if name == "b":
             void(phones, accountant, "b", reason="a bug", actor="tester")
+    register(phones, make_request("e"), actor="tester")
     return phones
 
 
@@ -220,6 +221,15 @@ def stub(entries: list[LedgerEntry]) -> Store:
         ("UPDATE cohorts SET epsilon_budget = 100", None, "budget"),
         ("UPDATE cohorts SET population = 100", None, "opened"),
         ("UPDATE privacy_losses SET blob = digest", 2, "privacy loss"),
+        ("UPDATE rounds SET registration = 77 WHERE round_id = 'a'", 2, "otherwise when"),
+        (
+            "UPDATE rounds SET registered_at = opened_at FROM cohorts WHERE round_id = 'd'",
+            7,
+            "otherwise when",
+        ),
+        ("UPDATE heads SET admitted = admitted - 1, refused = refused + 1", None, "counts"),
+        ("DELETE FROM rounds WHERE round_id = 'e'", None, "'e': it was registered, pending"),
+        ("DELETE FROM registrations WHERE round_id = 'a'", None, "'a': it is not in the list"),
     ],
 )
 def test_changed_tables_are_named(
@@ -395,6 +405,59 @@ def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statem
     report = verify(lived, accountant, None)
     assert not report.ok
     assert [found.cohort for found in report.cohorts if not found.ok] == ["phones"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the other one knows its types
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ("UPDATE entries SET body = 'text' WHERE sequence = 4", "entry 4 holds"),
+        ("UPDATE entries SET digest = 5 WHERE sequence = 4", "entry 4 holds"),
+        ("UPDATE entries SET sequence = 'four' WHERE sequence = 4", "entry 'four' holds"),
+        ("UPDATE entries SET kind = x'00' WHERE sequence = 4", "entry 4 holds"),
+        ("UPDATE heads SET sequence = 'seven'", ""),
+        ("UPDATE heads SET digest = 'text'", ""),
+        ("UPDATE cohorts SET population = 'many'", ""),
+        ("UPDATE cohorts SET opened_at = 'yesterday'", ""),
+        ("UPDATE rounds SET content = 1.5 WHERE round_id = 'a'", ""),
+        ("UPDATE rounds SET registered_at = 'once' WHERE round_id = 'a'", ""),
+        ("UPDATE rounds SET cohort = x'ff' WHERE round_id = 'a'", ""),
+        ("UPDATE holdings SET count = 'two'", ""),
+        ("UPDATE privacy_losses SET blob = 'text'", ""),
+    ],
+)
+def test_values_of_other_types_are_named_and_stop_nothing(
+    lived: Store, accountant: Accountant, change: str, word: str
+) -> None:
+    open_cohort(lived, name="others", population=10, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester")
+    broken = change.replace("UPDATE heads SET", "UPDATE OR IGNORE heads SET")
+    with disarmed(lived) as connection:
+        connection.execute(text("PRAGMA ignore_check_constraints = ON"))
+        where = " AND cohort = 'phones'" if "WHERE" in broken else " WHERE cohort = 'phones'"
+        if "cohorts SET" in broken:
+            where = " WHERE name = 'phones'"
+        connection.execute(text(broken + ("" if "privacy" in broken else where)))
+    report = verify(lived, accountant)
+    found = {each.cohort: each for each in report.cohorts}
+    assert not found["phones"].ok
+    assert any(word in problem.what for problem in found["phones"].problems), found["phones"].problems
+    assert found["others"].ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE rounds SET attempts = 3, last_error = 'x' WHERE round_id = 'e'",
+        "UPDATE rounds SET queued_at = registered_at WHERE round_id = 'e'",
+        "DELETE FROM privacy_losses",
+    ],
+)
+def test_what_no_digest_covers_changes_no_answer(lived: Store, accountant: Accountant, change: str) -> None:
+    """How often a round was tried, and savings that are computed again: whoever edits them gains nothing."""
+    with lived.engine.begin() as connection:
+        connection.execute(text(change))
+    assert verify(lived, accountant).ok
+    assert isinstance(admit(lived, Accountant(), "e"), Refused | Admitted)
 
 
 @pytest.mark.parametrize(
