@@ -5,21 +5,23 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from cli.options import ledger_options, output_options
+from cli.ledgers import open_ledger
+from cli.options import ledger_options, output_options, server_option
 from cli.present import bar, document_of, facts, lower, present, shown, upper
-from cli.session import open_session, settings_from
 from ledger.statements import BudgetStatement
-from ledger.statements import budget as budget_statement
 
 
 @click.command()
 @click.argument("cohort")
 @ledger_options
+@server_option
 @output_options
-def budget(cohort: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def budget(
+    cohort: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+) -> None:
     """Show what COHORT may spend, has spent, and has left."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        statement = budget_statement(session.store, session.accountant, cohort)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        statement = ledger.budget(cohort)
     present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
 
 

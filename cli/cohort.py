@@ -7,10 +7,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cli.options import REAL, TEXT, WHOLE, ledger_options, output_options
+from cli.ledgers import open_ledger
+from cli.options import REAL, TEXT, WHOLE, ledger_options, output_options, server_option
 from cli.present import document_of, facts, present, shown
-from cli.session import open_session, settings_from
-from ledger.admission import open_cohort
 from ledger.budgets import POLICIES, POLICY_FIXED, Cohort
 
 
@@ -28,33 +27,42 @@ def cohort() -> None:
     "--policy", type=TEXT, default=POLICY_FIXED, show_default=True, help=f"One of: {', '.join(POLICIES)}."
 )
 @ledger_options
+@server_option
 @output_options
-def open_(name: str, database_url: str | None, actor: str | None, as_json: bool, **content: Any) -> None:
+def open_(
+    name: str,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+    **content: Any,
+) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
-    settings = settings_from(database_url=database_url, actor=actor)
-    with open_session(settings) as session:
-        opened = open_cohort(session.store, name=name, actor=settings.actor, **content)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        opened = ledger.open_cohort(name=name, **content)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
 @cohort.command("list")
 @ledger_options
+@server_option
 @output_options
-def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+def list_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
     """List every cohort."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        cohorts = session.store.cohorts()
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        cohorts = ledger.cohorts()
     present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
 
 
 @cohort.command()
 @click.argument("name")
 @ledger_options
+@server_option
 @output_options
-def show(name: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def show(name: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
     """Show the cohort NAME."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        found = session.store.cohort(name)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        found = ledger.cohort(name)
     present(document_of(found), lambda: cohort_facts(found), as_json=as_json)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
+from cli.ledgers import DatabaseLedger
 from cli.pictures import draw_cohort
 from cli.present import document_of
 from cli.round_files import read_cohorts, read_requests
@@ -78,8 +79,9 @@ def _import(session: Session, rounds: Path | None, cohorts: Path | None) -> Impo
     with as_file(examples / "rounds.csv") as year, as_file(examples / "cohorts.csv") as six:
         file, cohort_file = rounds or year, cohorts or six
         lines, opening = read_requests(file), read_cohorts(cohort_file)
-        plan = plan_import(session, lines, opening, file=file, cohort_file=cohort_file)
-    return run_import(session, plan)
+        ledger = DatabaseLedger(session=session)
+        plan = plan_import(ledger, lines, opening, file=file, cohort_file=cohort_file)
+    return run_import(ledger, plan)
 
 
 def _examples() -> Traversable:

@@ -105,6 +105,15 @@ def ledger_options(command: Command) -> Command:
     )(command)
 
 
+def server_option(command: Command) -> Command:
+    """Adds `--server`; the command gets `server`."""
+    return click.option(
+        "--server",
+        metavar="URL",
+        help="Ask this server, with SHUFFLE_LEDGER_TOKEN, and no database.  [env: SHUFFLE_LEDGER_SERVER]",
+    )(command)
+
+
 def broker_option(command: Command) -> Command:
     """Adds `--broker-url`; the command gets `broker_url`."""
     return click.option(

@@ -9,6 +9,7 @@ import click
 
 from accounting import ShuffledRound
 from cli.failures import ExitCode
+from cli.ledgers import open_ledger
 from cli.options import (
     DATE,
     FILE,
@@ -17,13 +18,13 @@ from cli.options import (
     ledger_options,
     output_options,
     round_options,
+    server_option,
 )
 from cli.present import document_of, present
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
 from cli.round_views import decision_facts, import_facts, quote_facts, record_facts
 from cli.session import open_session, settings_from
-from ledger.admission import quote, register, round_record, settle, void
 from ledger.budgets import Admitted, Pending, Refused, RoundRequest
 from ledger.documents import decision_document, record_document
 from ledger.upkeep import retry
@@ -39,16 +40,19 @@ def round_() -> None:
 @click.argument("cohort")
 @round_options
 @ledger_options
+@server_option
 @output_options
 def quote_(
-    cohort: str, described: ShuffledRound, database_url: str | None, actor: str | None, as_json: bool
+    cohort: str,
+    described: ShuffledRound,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
 ) -> None:
     """Say what COHORT's ledger would decide about a round. Leaves no trace; exits with 0 either way."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        request = RoundRequest(
-            round_id="quote", cohort=cohort, round=described, collected_on=None, use_case=None
-        )
-        answer = quote(session.store, session.accountant, request)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        answer = ledger.price(cohort, described)
     present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
 
 
@@ -62,6 +66,7 @@ def quote_(
 @click.option("--use-case", metavar="TEXT", help="What the round is for.")
 @ledger_options
 @broker_option
+@server_option
 @output_options
 def register_(
     cohort: str,
@@ -72,18 +77,15 @@ def register_(
     database_url: str | None,
     actor: str | None,
     broker_url: str | None,
+    server: str | None,
     as_json: bool,
 ) -> int:
     """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused."""
     request = RoundRequest(
         round_id=round_id, cohort=cohort, round=described, collected_on=collected_on, use_case=use_case
     )
-    with open_session(
-        settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
-    ) as session:
-        answer = register(session.store, request, actor=session.settings.actor)
-        if not isinstance(answer, Admitted | Refused):
-            answer = decide(session.store, session.accountant, session.settings, request.round_id)
+    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        answer, _ = ledger.register(request)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
@@ -94,13 +96,19 @@ def register_(
     "--reports", type=WHOLE, metavar="N", required=True, help="Honest reports that were really shuffled."
 )
 @ledger_options
+@server_option
 @output_options
-def settle_(round_id: str, reports: int, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def settle_(
+    round_id: str,
+    reports: int,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> None:
     """Record what the round ID really collected; fewer reports than planned cost more."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        answer = settle(
-            session.store, session.accountant, round_id, reports=reports, actor=session.settings.actor
-        )
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        answer = ledger.settle(round_id, reports=reports)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
 
 
@@ -110,24 +118,33 @@ def settle_(round_id: str, reports: int, database_url: str | None, actor: str | 
     "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
 )
 @ledger_options
+@server_option
 @output_options
-def void_(round_id: str, reason: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def void_(
+    round_id: str,
+    reason: str,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> None:
     """Give back what the round ID reserved, because nothing of it was or will be released."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        answer = void(
-            session.store, session.accountant, round_id, reason=reason, actor=session.settings.actor
-        )
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        answer = ledger.void(round_id, reason=reason)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
 
 
 @round_.command("show")
 @click.argument("round_id", metavar="ID")
 @ledger_options
+@server_option
 @output_options
-def show_(round_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def show_(
+    round_id: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+) -> None:
     """Show the round ID and all that has happened to it."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        record = round_record(session.store, round_id)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        record = ledger.record(round_id)
     present(record_document(record), lambda: record_facts(record), as_json=as_json)
 
 
@@ -159,6 +176,7 @@ def retry_(
 )
 @ledger_options
 @broker_option
+@server_option
 @output_options
 def import_(
     file: Path,
@@ -166,6 +184,7 @@ def import_(
     database_url: str | None,
     actor: str | None,
     broker_url: str | None,
+    server: str | None,
     as_json: bool,
 ) -> int:
     """Register and decide every round of FILE, in file order.
@@ -176,10 +195,9 @@ def import_(
     when every round is decided, also when the budget refused some: the answer counts them.
     """
     lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
-    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
-    with open_session(settings) as session:
-        plan = plan_import(session, lines, cohorts, file=file, cohort_file=cohort_file)
-        summary = run_import(session, plan)
+    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
+        summary = run_import(ledger, plan)
     present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED
 

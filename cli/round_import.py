@@ -17,14 +17,11 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.failures import BadLine
-from cli.losses_ahead import losses_ahead
+from cli.ledgers import Ledger
 from cli.present import console_on
 from cli.round_files import CohortLine, RequestLine
-from cli.session import Session
-from ledger.admission import open_cohort, register
 from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
 from ledger.errors import Conflict, InvalidValue, NotFound
-from workers.dispatch import decide
 
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
 
@@ -51,7 +48,7 @@ class ImportPlan:
 
 
 def plan_import(
-    session: Session,
+    ledger: Ledger,
     lines: Sequence[RequestLine],
     cohorts: Sequence[CohortLine],
     *,
@@ -67,36 +64,31 @@ def plan_import(
     opening = []
     for wanted in cohorts:
         with _line_named(cohort_file or file, wanted.line):
-            if _is_missing(session, wanted.cohort):
+            if _is_missing(ledger, wanted.cohort):
                 opening.append(wanted.cohort)
-    populations = {cohort.name: cohort.population for cohort in [*session.store.cohorts(), *opening]}
+    populations = {cohort.name: cohort.population for cohort in [*ledger.cohorts(), *opening]}
     for line in lines:
         with _line_named(file, line.line):
-            _check(session, line.request, populations)
+            _check(ledger, line.request, populations)
     return ImportPlan(opening=opening, requests=[line.request for line in lines])
 
 
-def run_import(session: Session, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
+def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
     """Opens the cohorts of `plan`, registers and decides its rounds in order, and shows how far it is.
 
     `processes` compute privacy losses ahead, one per core if None; where workers decide, they compute.
     """
-    if session.settings.broker_url is not None:
-        processes = 1
     for cohort in plan.opening:
-        _open(session, cohort)
+        _open(ledger, cohort)
     counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in plan.requests}
     known = 0
     rounds = [request.round for request in plan.requests]
-    ahead = losses_ahead(session, rounds, processes=processes or os.cpu_count() or 1)
+    ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
     with _progress(len(rounds)) as advance, ahead as await_loss:
         for request in plan.requests:
             await_loss(request.round)
-            answer = register(session.store, request, actor=session.settings.actor)
-            if isinstance(answer, Pending):
-                answer = decide(session.store, session.accountant, session.settings, request.round_id)
-            else:
-                known += 1
+            answer, was_decided = ledger.register(request)
+            known += was_decided
             counts[request.cohort][_WORDS[type(answer)]] += 1
             advance()
     return _summary(counts, known=known, opened=len(plan.opening))
@@ -115,9 +107,9 @@ def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> 
     )
 
 
-def _is_missing(session: Session, wanted: Cohort) -> bool:
+def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
     try:
-        found = session.store.cohort(wanted.name)
+        found = ledger.cohort(wanted.name)
     except NotFound:
         return True
     if replace(found, status=wanted.status, opened_at=wanted.opened_at) != wanted:
@@ -125,30 +117,25 @@ def _is_missing(session: Session, wanted: Cohort) -> bool:
     return False
 
 
-def _check(session: Session, request: RoundRequest, populations: Mapping[str, int]) -> None:
+def _check(ledger: Ledger, request: RoundRequest, populations: Mapping[str, int]) -> None:
     if request.cohort not in populations:
         raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
     population = populations[request.cohort]
     checked_reports(request.round.reports, field="reports", population=population)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
-    try:
-        found = session.store.round(request.round_id)
-    except NotFound:
-        return
-    if found.content != request.to_bytes():
+    found = ledger.registered(request.round_id)
+    if found is not None and found.to_bytes() != request.to_bytes():
         raise Conflict(f"round {request.round_id!r} was registered with other content")
 
 
-def _open(session: Session, cohort: Cohort) -> None:
-    open_cohort(
-        session.store,
+def _open(ledger: Ledger, cohort: Cohort) -> None:
+    ledger.open_cohort(
         name=cohort.name,
         population=cohort.population,
         epsilon=cohort.epsilon_budget,
         delta=cohort.delta_budget,
         policy=cohort.policy,
-        actor=session.settings.actor,
     )
 
 

@@ -25,10 +25,19 @@ class Session:
 
 
 def settings_from(
-    *, database_url: str | None = None, broker_url: str | None = None, actor: str | None = None
+    *,
+    database_url: str | None = None,
+    broker_url: str | None = None,
+    actor: str | None = None,
+    server: str | None = None,
 ) -> Settings:
     """Returns the environment's settings with the given options in their place."""
-    given: dict[str, Any] = {"database_url": database_url, "broker_url": broker_url, "actor": actor}
+    given: dict[str, Any] = {
+        "database_url": database_url,
+        "broker_url": broker_url,
+        "actor": actor,
+        "server": server,
+    }
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:

@@ -16,7 +16,17 @@ import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from accounting import ShuffledRound
-from ledger.budgets import Cohort, Outcome, Pending, RoundRecord, RoundRequest, Settled, Voided
+from ledger.budgets import (
+    REASON_LENGTH_MAX,
+    Cohort,
+    Outcome,
+    Pending,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+    checked_text,
+)
 from ledger.documents import NotADocument, Value, decision_of, document_of, record_of_document, value_of
 from ledger.errors import (
     Conflict,
@@ -119,6 +129,7 @@ class LedgerClient:
 
     def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters."""
+        Cohort(name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy)
         body = {"name": name, "population": population, "epsilon": epsilon, "delta": delta, "policy": policy}
         return value_of(Cohort, self._ask("POST", "cohorts", body))
 
@@ -138,7 +149,8 @@ class LedgerClient:
 
     def budget(self, cohort: str) -> BudgetStatement:
         """Return the budget of a cohort."""
-        return value_of(BudgetStatement, self._ask("GET", f"cohorts/{_segment(cohort)}/budget"))
+        name = checked_text("cohort", cohort)
+        return value_of(BudgetStatement, self._ask("GET", f"cohorts/{_segment(name)}/budget"))
 
     def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
@@ -172,12 +184,15 @@ class LedgerClient:
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """Record what a round really collected."""
-        answer = decision_of(self._ask("POST", f"rounds/{_segment(round_id)}/settle", {"reports": reports}))
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/settle"
+        answer = decision_of(self._ask("POST", path, {"reports": reports}))
         return _expected(Settled, answer)
 
     def void(self, round_id: str, *, reason: str) -> Voided:
         """Give back what a round reserved, because nothing of it was or will be released."""
-        answer = decision_of(self._ask("POST", f"rounds/{_segment(round_id)}/void", {"reason": reason}))
+        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/void"
+        answer = decision_of(self._ask("POST", path, {"reason": reason}))
         return _expected(Voided, answer)
 
     # The chain

@@ -333,7 +333,7 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a fuse blew\nand more")
 
-    monkeypatch.setattr(cli.cohort, "open_session", broken)
+    monkeypatch.setattr(cli.cohort, "open_ledger", broken)
     answer = phones("cohort", "list", *(["--debug"] if debug else []))
     assert answer.code == 1
     assert ("Traceback" in answer.stderr) is debug

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cli import round_import
+from cli.ledgers import DatabaseLedger
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
 from cli.session import open_session
@@ -73,8 +74,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, ledger_template: Pat
     url = f"sqlite:///{directory / 'shuffle-ledger.db'}"
     rounds, cohorts = directory / "rounds.csv", directory / "cohorts.csv"
     with open_session(Settings(database_url=url, actor=ACTOR, precision=PRECISION)) as session:
-        plan = plan_import(session, read_requests(rounds), read_cohorts(cohorts), file=rounds)
-        run_import(session, plan)
+        plan = plan_import(
+            DatabaseLedger(session=session), read_requests(rounds), read_cohorts(cohorts), file=rounds
+        )
+        run_import(DatabaseLedger(session=session), plan)
     return chains(directory)
 
 
@@ -244,8 +247,10 @@ def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Pat
     for processes in (1, 2):
         _empty_again(files, ledger_template)
         with open_session(Settings()) as session:
-            plan = plan_import(session, read_requests(rounds), read_cohorts(cohorts), file=rounds)
-            run_import(session, plan, processes=processes)
+            plan = plan_import(
+                DatabaseLedger(session=session), read_requests(rounds), read_cohorts(cohorts), file=rounds
+            )
+            run_import(DatabaseLedger(session=session), plan, processes=processes)
         found.append(chains(files))
     assert found[0] == found[1]
 

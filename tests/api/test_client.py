@@ -1,0 +1,274 @@
+"""The client, and the command line through a server: the same answers and exit codes as with a database."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from cli.main import main
+from ledger.admission import quote, round_record
+from ledger.api.service import Dispatch
+from ledger.budgets import Admitted, Pending, Refused, RoundRequest
+from ledger.client import LedgerClient
+from ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound, TryAgain, Unauthorized, Unavailable
+from ledger.statements import budget
+from ledger.verification import verify
+from tests.api.conftest import Server
+
+LARGE = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=8)"), reports=100)
+SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
+
+
+@pytest.fixture
+def client(server: Server) -> LedgerClient:
+    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+
+
+def _request(round_id: str, shuffled: ShuffledRound = SMALL, **more: Any) -> RoundRequest:
+    return RoundRequest(round_id=round_id, cohort="phones", round=shuffled, **more)
+
+
+def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
+    accountant = Accountant(precision=4e-3)  # the server's
+    assert client.cohorts() == server.store.cohorts()
+    assert client.cohort("phones") == server.store.cohort("phones")
+    for round_id, shuffled in (("a/é ?", SMALL), ("..", SMALL), (".", SMALL), ("large", LARGE)):
+        answer = client.register(_request(round_id, shuffled, use_case="tests"))
+        assert isinstance(answer, Refused if shuffled is LARGE else Admitted)
+        record = round_record(server.store, round_id)
+        assert answer == record.outcome
+        assert client.round(round_id) == record
+    assert client.settle("..", reports=900) == round_record(server.store, "..").closing
+    assert client.void(".", reason="never sent") == round_record(server.store, ".").closing
+    assert client.round(".") == round_record(server.store, ".")
+    assert client.budget("phones") == budget(server.store, accountant, "phones")
+    planned = client.quote("phones", [LARGE, SMALL], fits=True)
+    assert planned.quotes[0] == quote(server.store, accountant, _request("x", LARGE))
+    assert planned.fits is not None
+    chain = list(client.entries("phones"))
+    assert [each.digest for each in chain] == [
+        each.digest.hex() for each in server.store.entries_of("phones")
+    ]
+    assert client.verify("phones").ok
+    opened = client.open_cohort(name="new", population=9, epsilon=1.5, delta=1e-9, policy="fixed")
+    assert opened == server.store.cohort("new")
+
+
+def test_errors_are_the_ledgers_own(server: Server, client: LedgerClient) -> None:
+    client.register(_request("a"))
+    with pytest.raises(NotFound, match="no cohort 'nobody'"):
+        client.budget("nobody")
+    with pytest.raises(NotFound, match="no round 'nothing'"):
+        client.round("nothing")
+    with pytest.raises(Conflict):
+        client.register(_request("a", LARGE))
+    with pytest.raises(InvalidValue) as caught:
+        client.settle("a", reports=100_001)
+    assert (caught.value.field, caught.value.value) == ("reports", 100_001)
+    with pytest.raises(NotAllowed):
+        LedgerClient(server.url, server.tokens["reader"]).register(_request("b"))
+    with pytest.raises(Unauthorized):
+        LedgerClient(server.url, "sl_wrong").cohorts()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        LedgerClient("http://127.0.0.1:1", "sl_x", retry_seconds=0.1).cohorts()
+    for url, token in (("ledger.example", "x"), (server.url, ""), (server.url, "a\nb"), (server.url, "é")):
+        with pytest.raises(InvalidValue):
+            LedgerClient(url, token)
+
+
+class _Losing(httpx.BaseTransport):
+    """Loses answers, after the server gave them: every other one, and in every way there is."""
+
+    def __init__(self) -> None:
+        self._inner = httpx.HTTPTransport()
+        self.lost = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self._inner.handle_request(request)
+        answer.read()
+        self.lost += 1
+        match self.lost % 5:
+            case 1:
+                raise httpx.ReadError("the connection was lost")
+            case 2:
+                return httpx.Response(503, json={"type": "urn:shuffle-ledger:problem:busy", "detail": "busy"})
+            case 3:
+                return httpx.Response(502, text="<html>bad gateway</html>")
+            case 4:
+                raise httpx.ReadTimeout("no answer")
+        return answer
+
+
+def test_lost_answers_are_asked_for_again_and_nothing_happens_twice(server: Server) -> None:
+    losing = _Losing()
+    client = LedgerClient(server.url, server.tokens["admin"], transport=losing, retry_seconds=60)
+    answers = [client.register(_request(f"round {number}")) for number in range(3)]
+    assert losing.lost == 15
+    assert all(isinstance(answer, Admitted) for answer in answers)
+    settled = client.settle("round 0", reports=900)
+    client.void("round 1", reason="never sent")
+    assert settled == round_record(server.store, "round 0").closing
+    counted = server.store.count_entries("phones")
+    assert (counted["admitted"], counted["settled"], counted["voided"]) == (3, 1, 1)
+    assert verify(server.store, Accountant()).ok
+
+
+def test_a_server_that_stays_busy_is_given_up_in_bounded_time(server: Server) -> None:
+    busy = httpx.MockTransport(
+        lambda _: httpx.Response(503, json={"type": "urn:shuffle-ledger:problem:busy", "detail": "busy"})
+    )
+    with pytest.raises(TryAgain):
+        LedgerClient(server.url, "sl_x", transport=busy, retry_seconds=0.2).cohorts()
+
+
+def test_the_token_is_sent_to_no_other_server(server: Server) -> None:
+    asked: list[str] = []
+
+    def redirect(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(307, headers={"Location": "http://elsewhere.example/v1/cohorts"})
+
+    with pytest.raises(Unavailable):
+        LedgerClient(server.url, "sl_x", transport=httpx.MockTransport(redirect), retry_seconds=0.1).cohorts()
+    assert "elsewhere.example" not in asked
+
+
+def test_the_client_waits_for_a_worker_as_long_as_it_is_told(
+    serve: Callable[..., Server],
+) -> None:
+    published = threading.Event()
+
+    def publish(_round_id: str) -> bool:
+        published.set()
+        return True
+
+    def never(_accountant: Accountant, round_id: str) -> Pending:
+        raise AssertionError(round_id)
+
+    server = serve(Dispatch(decide=never, publish=publish))
+    client = LedgerClient(server.url, server.tokens["registrar"])
+    assert client.register(_request("a"), wait_seconds=0.2) == Pending(round_id="a", cohort="phones")
+    assert published.is_set()
+
+
+# The command line, through both.
+
+Run = Callable[..., tuple[int, Any]]
+ROUND = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
+ORDERS: tuple[tuple[str, ...], ...] = (
+    ("cohort", "open", "new", "--population", "500", "--epsilon", "1", "--delta", "1e-6"),
+    ("cohort", "open", "new", "--population", "501", "--epsilon", "1", "--delta", "1e-6"),
+    ("cohort", "open", "x", "--population", "0", "--epsilon", "1", "--delta", "1e-6"),
+    ("cohort", "list"),
+    ("cohort", "show", "phones"),
+    ("cohort", "show", "nobody"),
+    ("round", "quote", "phones", *ROUND),
+    ("round", "quote", "nobody", *ROUND),
+    ("round", "quote", "phones", "--randomizer", "generic(epsilon0=9)", "--reports", "10"),
+    ("round", "register", "phones", "--id", "a", *ROUND, "--collected-on", "2025-01-06", "--use-case", "é"),
+    ("round", "register", "phones", "--id", "a", *ROUND, "--collected-on", "2025-01-06", "--use-case", "é"),
+    ("round", "register", "phones", "--id", "a", *ROUND),
+    ("round", "register", "phones", "--id", "b", "--randomizer", "generic(epsilon0=9)", "--reports", "10"),
+    (
+        "round",
+        "register",
+        "phones",
+        "--id",
+        "c",
+        "--randomizer",
+        "krr(k=2, epsilon0=1)",
+        "--reports",
+        "200000",
+    ),
+    ("round", "register", "nobody", "--id", "d", *ROUND),
+    ("round", "register", "phones", "--id", "e", *ROUND),
+    ("round", "show", "a"),
+    ("round", "show", "b"),
+    ("round", "show", "nothing"),
+    ("round", "settle", "a", "--reports", "900"),
+    ("round", "settle", "a", "--reports", "800"),
+    ("round", "settle", "b", "--reports", "10"),
+    ("round", "settle", "a", "--reports", "200000"),
+    ("round", "void", "e", "--reason", "never sent"),
+    ("round", "void", "nothing", "--reason", "never sent"),
+    ("round", "show", "e"),
+    ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv"),
+    ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv"),
+    ("round", "import", "bad.csv"),
+    ("budget", "phones"),
+    ("budget", "imported"),
+    ("budget", "nobody"),
+)
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+CLOCK = ("opened_at", "registered_at", "digest")
+
+
+def _without_clock(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_clock(item) for name, item in value.items() if name not in CLOCK}
+    return [_without_clock(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.slow
+def test_commands_answer_the_same_through_a_server_as_from_a_database(
+    server: Server, ledger_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "BROKER_URL", "SERVER", "TOKEN"):
+        monkeypatch.delenv(f"SHUFFLE_LEDGER_{name}", raising=False)
+    monkeypatch.setenv("SHUFFLE_LEDGER_ACTOR", "admin")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cohorts.csv").write_text("cohort,population,epsilon,delta\nimported,5000,1,1e-6\n")
+    lines = [f'i{number},imported,"krr(k=2, epsilon0=1)",{400 + number}' for number in range(8)]
+    (tmp_path / "rounds.csv").write_text("\n".join(["round_id,cohort,randomizer,reports", *lines]) + "\n")
+    (tmp_path / "bad.csv").write_text(
+        'round_id,cohort,randomizer,reports\na,phones,"krr(k=2, epsilon0=1)",5\n'
+    )
+    (tmp_path / "beside.db").write_bytes(ledger_template.read_bytes())
+    here = ("--database-url", f"sqlite:///{tmp_path / 'beside.db'}")
+
+    def run(*order: str) -> tuple[int, Any]:
+        result = CliRunner().invoke(main, [*order, "--json"])
+        return result.exit_code, _without_clock(json.loads(result.stdout))
+
+    for name in ("phones", "secret"):
+        assert run("cohort", "open", name, *BUDGET, *here)[0] == 0
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.tokens["admin"])
+    codes = set()
+    for order in ORDERS:
+        beside, through = run(*order, *here), run(*order, "--server", server.url)
+        assert through == beside, order
+        codes.add(through[0])
+    assert codes == {0, 2, 3, 4, 5}
+
+
+def test_options_choose_between_a_server_and_a_database(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*order: str) -> tuple[int, Any]:
+        result = CliRunner().invoke(main, ["cohort", "list", *order, "--json"])
+        return result.exit_code, json.loads(result.stdout)
+
+    monkeypatch.delenv("SHUFFLE_LEDGER_TOKEN", raising=False)
+    code, answer = run("--server", server.url)
+    assert (code, answer["error"]["field"]) == (2, "SHUFFLE_LEDGER_TOKEN")
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.tokens["reader"])
+    monkeypatch.setenv("SHUFFLE_LEDGER_SERVER", server.url)
+    assert [each["name"] for each in run()[1]] == ["phones", "secret"]
+    assert run("--database-url", f"sqlite:///{tmp_path / 'nothing.db'}")[0] == 1  # options win
+    for option in (("--actor", "somebody"), ("--database-url", "sqlite:///x.db")):
+        code, answer = run("--server", server.url, *option)
+        assert (code, answer["error"]["kind"]) == (2, "bad_value")
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", "sl_wrong")
+    code, answer = run()
+    assert code == 1
+    assert "token" in answer["error"]["message"]
