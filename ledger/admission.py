@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ __all__ = [
     "pending_rounds",
     "quote",
     "quote_at",
+    "quote_next",
     "register",
     "round_record",
     "settle",
@@ -145,13 +147,20 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
 
 def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
     """Return what the answer would be if the cohort were as `view` says; raises what `quote` raises."""
+    return quote_next(store, accountant, view, request)[0]
+
+
+def quote_next(
+    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
+) -> tuple[Quote, CohortView]:
+    """Return what `quote_at` returns, and how the cohort would be after that answer."""
     cohort = view.cohort
     _check_population(request, cohort.name, cohort.population)
     decision = _decide(store, accountant, view, request, keep=False)
     admitted = decision.reason is None
     requested = decision.requested
     after = requested if admitted and requested is not None else view.spent
-    return Quote(
+    answer = Quote(
         cohort=cohort.name,
         would_be="admitted" if admitted else "refused",
         reason=decision.reason,
@@ -164,6 +173,11 @@ def quote_at(store: Store, accountant: Accountant, view: CohortView, request: Ro
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
     )
+    if not admitted:
+        return answer, view
+    held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
+    details = {**view.details, **decision.details}
+    return answer, dataclasses.replace(view, held=held, spent=after, details=details)
 
 
 def pending_rounds(store: Store, *, limit: int) -> list[str]:

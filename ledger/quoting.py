@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accounting import Accountant, AccountingError, ShuffledRound
-from ledger.admission import quote_at
-from ledger.budgets import Quote, RoundRequest
+from ledger.admission import quote_at, quote_next
+from ledger.budgets import POLICY_FIXED, Quote, RoundRequest
 from ledger.errors import InvalidValue
 from ledger.rows import CohortView
 from ledger.store import Store
 
 BATCH_MAX = 200
 ROUNDS_MAX = 100_000  # beyond, the largest number of rounds is not searched for
+ROUNDS_ONE_BY_ONE_MAX = 200  # the same where a policy counts more than what is held
 _EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0
 _EPSILON0_STEPS = 10
 _DIGITS = 3  # of the epsilon0 that fits
@@ -25,7 +26,7 @@ _DIGITS = 3  # of the epsilon0 that fits
 class Fits:
     """What would fit now in place of a round. Each value was itself certified to fit."""
 
-    rounds: int  # so many such rounds, at most 100,000
+    rounds: int  # so many such rounds; 100,000 (200 if not of policy fixed) means that or more
     epsilon0: (
         float | None
     )  # one such round with this epsilon0; None: no single epsilon0 decides, or none fits
@@ -60,10 +61,8 @@ def quote_batch(
     view = first = store.view(requests[0].cohort)
     quotes = []
     for request in requests:
-        answer = quote_at(store, accountant, view, request)
+        answer, view = quote_next(store, accountant, view, request)
         quotes.append(answer)
-        if answer.would_be == "admitted":
-            view = _with(view, answer)
     admitted = sum(answer.would_be == "admitted" for answer in quotes)
     return BatchQuote(
         cohort=first.cohort.name,
@@ -89,10 +88,21 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
         more = dataclasses.replace(view, held=held)
         return quote_at(store, accountant, more, request).would_be == "admitted"
 
-    return Fits(
-        rounds=_largest_count(count_fits) if base.would_be == "admitted" else 0,
-        epsilon0=_largest_epsilon0(store, accountant, view, request, base),
-    )
+    if base.would_be != "admitted":
+        rounds = 0
+    elif view.cohort.policy == POLICY_FIXED:
+        rounds = _largest_count(count_fits)
+    else:  # what decides there is more than what is held
+        rounds = _count_one_by_one(store, accountant, view, request)
+    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, view, request, base))
+
+
+def _count_one_by_one(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> int:
+    for count in range(ROUNDS_ONE_BY_ONE_MAX):
+        answer, view = quote_next(store, accountant, view, request)
+        if answer.would_be != "admitted":
+            return count
+    return ROUNDS_ONE_BY_ONE_MAX
 
 
 def _largest_count(fits: Callable[[int], bool]) -> int:
@@ -150,14 +160,3 @@ def _epsilon0(shuffled: ShuffledRound) -> float | None:
 def _with_epsilon0(shuffled: ShuffledRound, epsilon0: float) -> ShuffledRound:
     randomizer = {**shuffled.randomizer.to_mapping(), "epsilon0": epsilon0}
     return ShuffledRound.from_mapping({**shuffled.to_mapping(), "randomizer": randomizer})
-
-
-def _with(view: CohortView, answer: Quote) -> CohortView:
-    held = {**view.held, answer.accounted: view.held.get(answer.accounted, 0) + 1}
-    upper, lower = answer.epsilon_requested_upper, answer.epsilon_requested_lower
-    if upper is None or lower is None:
-        raise AssertionError("an admitted round has a finite price")
-    spent = dataclasses.replace(
-        view.spent, epsilon_upper=upper, epsilon_lower=lower, rounds=view.spent.rounds + 1
-    )
-    return dataclasses.replace(view, held=held, spent=spent)
