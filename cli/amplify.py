@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import click
 
 from accounting import Accountant, Certificate, ShuffledRound, attack_delta, attack_epsilon
 from cli.failures import BadValue
-from cli.options import REAL, output_options, precision_option, round_options
+from cli.options import REAL, output_options, plot_option, precision_option, round_options
 from cli.present import certificate_document, document_of, facts, lower, present, shown, upper
+from ledger.documents import Json
 
 
 @click.command()
@@ -15,12 +19,14 @@ from cli.present import certificate_document, document_of, facts, lower, present
 @click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
 @precision_option
+@plot_option
 @output_options
 def amplify(
     described: ShuffledRound,
     delta: float | None,
     epsilon: float | None,
     precision: float,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Bound the privacy loss of one shuffled round."""
@@ -34,6 +40,7 @@ def amplify(
     document |= {f"attack_{of}_lower": attacked, "round": document_of(described)}
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
+    document |= drawn({described: 1}, certificate, precision=precision, title=title, picture=plot)
     rows["known attack gets"] = None if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
 
@@ -48,6 +55,23 @@ def certify(
     if epsilon is not None and delta is None:
         return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
     raise BadValue("delta", delta, "exactly one of --delta and --epsilon")
+
+
+def drawn(
+    rounds: Mapping[ShuffledRound, int],
+    certificate: Certificate,
+    *,
+    precision: float,
+    title: str,
+    picture: Path | None,
+) -> dict[str, Json]:
+    """Returns what the answer says of the picture that was asked for, once it is drawn."""
+    if picture is None:
+        return {}
+    from cli.profiles import plot_profile  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
+
+    plot_profile(Accountant(precision=precision), rounds, answer=certificate, title=title, picture=picture)
+    return {"plot": str(picture)}
 
 
 def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]:

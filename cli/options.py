@@ -11,6 +11,7 @@ import click
 
 from accounting import DEFAULT_PRECISION
 from cli import fields
+from cli.failures import BadValue
 from cli.fields import ROUND_FIELDS, Kind, round_from_fields
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,6 +34,7 @@ TEXT = FieldType(fields.TEXT)
 WHOLE = FieldType(fields.WHOLE)
 REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 _ROUND_HELP = {
@@ -82,6 +84,30 @@ def precision_option(command: Command) -> Command:
         metavar="P",
         default=DEFAULT_PRECISION,
         help=f"Wanted relative width of the interval, from 1e-6 to 0.1 (default: {DEFAULT_PRECISION:g}).",
+    )(command)
+
+
+class PictureType(click.ParamType[object]):
+    """Reads an option as the place of a picture, in a format that its suffix names."""
+
+    name = "picture"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        picture = Path(str(value))
+        if picture.suffix.lower() not in PICTURE_SUFFIXES:
+            raise BadValue("plot", str(value), f"a file name that ends in {', '.join(PICTURE_SUFFIXES)}")
+        if not picture.parent.is_dir() or picture.is_dir():
+            raise BadValue("plot", str(value), "a file in a directory that exists")
+        return picture
+
+
+def plot_option(command: Command) -> Command:
+    """Adds `--plot`; the command gets `plot`, a path or None."""
+    return click.option(
+        "--plot",
+        type=PictureType(),
+        metavar="FILE",
+        help="Draw delta as a function of epsilon, from above and below: .png, .svg or .pdf.",
     )(command)
 
 

@@ -14,8 +14,8 @@ from cli.present import upper
 from ledger.entries import EntryKind
 from ledger.statements import BudgetStatement, HistoryPoint
 
-_INK, _SPENT, _LIMIT, _REFUSED, _FAINT = "#2b2b2b", "#1f5f8b", "#8a8a8a", "#c0392b", "#d9d9d9"
-_DOTS_PER_INCH = 144
+INK, SPENT, LIMIT, REFUSED, FAINT = "#2b2b2b", "#1f5f8b", "#8a8a8a", "#c0392b", "#d9d9d9"
+DOTS_PER_INCH = 144
 
 
 def draw_cohort(statement: BudgetStatement, points: Sequence[HistoryPoint], picture: Path) -> None:
@@ -28,7 +28,7 @@ def draw_cohort(statement: BudgetStatement, points: Sequence[HistoryPoint], pict
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1.5))
     _draw_spending(above, statement, points)
     _draw_use_cases(below, points)
-    figure.savefig(picture, dpi=_DOTS_PER_INCH)
+    figure.savefig(picture, dpi=DOTS_PER_INCH)
 
 
 def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[HistoryPoint]) -> None:
@@ -36,9 +36,9 @@ def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[Hist
     days = [_day(point) for point in [*decided[:1], *decided]]
     spent = [0.0, *(point.epsilon_spent_upper for point in decided)]
     budget = statement.epsilon_budget
-    axes.step(days, spent, where="post", color=_SPENT, linewidth=2, label="spent (upper bound)")
-    axes.fill_between(days, spent, step="post", color=_SPENT, alpha=0.10, linewidth=0)
-    axes.axhline(budget, color=_LIMIT, linewidth=1.5, linestyle=(0, (5, 3)), label=f"budget {budget:g}")
+    axes.step(days, spent, where="post", color=SPENT, linewidth=2, label="spent (upper bound)")
+    axes.fill_between(days, spent, step="post", color=SPENT, alpha=0.10, linewidth=0)
+    axes.axhline(budget, color=LIMIT, linewidth=1.5, linestyle=(0, (5, 3)), label=f"budget {budget:g}")
     refused = [point for point in decided if point.kind is EntryKind.REFUSED]
     if refused:
         heights = [point.epsilon_spent_upper for point in refused]
@@ -48,19 +48,19 @@ def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[Hist
             heights,
             s=26,
             marker="x",
-            color=_REFUSED,
+            color=REFUSED,
             label=label,
             zorder=3,
         )
     axes.set_ylim(0, 1.12 * max([budget, *spent]))
-    axes.set_ylabel(f"epsilon at delta {statement.delta_budget:g}", color=_INK)
+    axes.set_ylabel(f"epsilon at delta {statement.delta_budget:g}", color=INK)
     title = f"{statement.cohort}: at most {upper(statement.epsilon_spent_upper)} of {budget:g} spent"
-    axes.set_title(title, loc="left", color=_INK, fontweight="bold")
+    axes.set_title(title, loc="left", color=INK, fontweight="bold")
     rounds = f"{statement.rounds_admitted} rounds admitted, {statement.rounds_refused} refused"
-    axes.set_title(f"{statement.population:,} users, {rounds}", loc="right", color=_LIMIT, fontsize="small")
-    axes.grid(axis="y", color=_FAINT, linewidth=0.6)
+    axes.set_title(f"{statement.population:,} users, {rounds}", loc="right", color=LIMIT, fontsize="small")
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
     axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize="small")
-    _quieten(axes)
+    quieten(axes)
 
 
 def _draw_use_cases(axes: Axes, points: Sequence[HistoryPoint]) -> None:
@@ -68,7 +68,7 @@ def _draw_use_cases(axes: Axes, points: Sequence[HistoryPoint]) -> None:
         {point.use_case or "(none)" for point in points if point.round_id is not None}, reverse=True
     )
     row = {name: place for place, name in enumerate(names)}
-    for kind, marker, color in ((EntryKind.ADMITTED, "o", _SPENT), (EntryKind.REFUSED, "x", _REFUSED)):
+    for kind, marker, color in ((EntryKind.ADMITTED, "o", SPENT), (EntryKind.REFUSED, "x", REFUSED)):
         chosen = [point for point in points if point.kind is kind]
         rows = [row[point.use_case or "(none)"] for point in chosen]
         axes.scatter([_day(point) for point in chosen], rows, s=12, marker=marker, color=color, linewidths=1)
@@ -77,13 +77,14 @@ def _draw_use_cases(axes: Axes, points: Sequence[HistoryPoint]) -> None:
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]  # Matplotlib types its dates half
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
-    _quieten(axes)
+    quieten(axes)
 
 
-def _quieten(axes: Axes) -> None:
+def quieten(axes: Axes) -> None:
+    """Leaves two axes, in the background."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_FAINT)
-    axes.tick_params(color=_FAINT, labelcolor=_INK)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(color=FAINT, labelcolor=INK)
 
 
 def _day(point: HistoryPoint) -> float:
