@@ -78,9 +78,13 @@ def _gaussian_charge(
 
 def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
     everything = (1 + _ROOM) / rules.leak_rate
-    least = max(slack / rules.slack_rate * (1 + _ROOM), _SMALLEST)
+    if slack > 0 and rules.slack_rate == 0:
+        return everything
+    least = max(slack / rules.slack_rate * (1 + _ROOM) if slack > 0 else 0.0, _SMALLEST)
     if least >= everything:
         return least
+    if math.isinf(rules.order):
+        return _smallest(lambda charge: _is_within(pair, charge, rules.leak_rate), least, everything)
     theta = rules.order - 1
     beyond = _mass_beyond(pair)
     with np.errstate(over="ignore"):
@@ -97,6 +101,17 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
         return math.log1p(max(float(surplus[quiet[0]]), 0.0)) * (1 + _ROOM) <= theta * charge
 
     return _smallest(holds, least, everything)
+
+
+def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -> bool:
+    """Whether losses beyond a charge are no more than its leak."""
+    quiet = np.flatnonzero(_mass_beyond(pair) <= leak_rate * charge)
+    if quiet.size == 0:
+        return False
+    kept = int(quiet[0])
+    return (
+        pair.largest_loss if kept == pair.index.size else float(np.append(0.0, pair.losses)[kept])
+    ) <= charge
 
 
 def _smallest(holds: Callable[[float], bool], least: float, most: float) -> float:

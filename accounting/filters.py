@@ -24,6 +24,10 @@ from accounting.gaussian import gaussian_divergence
 # cannot bound: few reports, heavy tails.
 _RENYI_SHARE = 0.08
 _RENYI_ORDERS = (1.0, 0.75)  # in units of the order that suits a Gaussian budget
+# For what no other filter bounds: the largest losses add up. It needs next to nothing of delta, and stays
+# finite up to many times the budget.
+_PURE_SHARE = 1 / 512
+_PURE_REACH = 64.0
 # Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
 # distance from a purely private round.
 _LEAK_PART = 0.02
@@ -100,7 +104,7 @@ class RenyiFilter:
     """Rounds are charged their Renyi divergence of one order.
 
     Attributes:
-        order: the order, above 1.
+        order: the order, above 1. When infinite, rounds are charged their largest loss.
         delta, leak_rate, slack_rate: as for `GaussianFilter`.
 
     Guarantee: if the charges never exceed R, all released outputs together are `(epsilon, delta)`-DP whenever
@@ -114,11 +118,19 @@ class RenyiFilter:
     leak_rate: float
     slack_rate: float
 
+    @property
+    def name(self) -> str:
+        """What people call the filter."""
+        return "largest loss" if math.isinf(self.order) else f"renyi of order {self.order:.4g}"
+
     def reading(self, spent: Fraction) -> Reading:
         """The smallest epsilon at which the filter holds."""
         total = _float_above(spent)
         if total <= 0:
             return Reading(0.0, 0.0)
+        if math.isinf(self.order):
+            covered = self.leak_rate * total * (1 + _ROOM) <= self.delta and self.slack_rate == 0
+            return Reading(total if covered else math.inf, total * (1 - _ROOM))
         theta = self.order - 1
         peak = theta * math.log(theta) - self.order * math.log(self.order)
 
@@ -216,7 +228,7 @@ class FilterSet:
             raise InvalidParameter("epsilon", epsilon, "a finite number above 0")
         delta = checks.probability("delta", delta)
         share = _RENYI_SHARE / len(_RENYI_ORDERS)
-        main = delta * (1 - _RENYI_SHARE) * (1 - _ROOM)
+        main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
         variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
         leak, slack = _rates(main, variance, epsilon)
         reserves = tuple(part * variance for part in _RESERVES)
@@ -228,12 +240,16 @@ class FilterSet:
             leak, slack = _rates(share * delta, total, epsilon)
             order = 1 + max(theta, 2.0**-20)
             renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+        pure = _PURE_SHARE * delta
+        leak = pure / (_PURE_REACH * epsilon)
+        renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
         return cls(gaussian=gaussian, renyi=tuple(renyi))
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
-        return {"gaussian": gaussian, "renyi": [dict(vars(one)) for one in self.renyi]}
+        renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
+        return {"gaussian": gaussian, "renyi": renyi}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -245,7 +261,7 @@ class FilterSet:
                 try:
                     return cls(
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
-                        renyi=tuple(RenyiFilter(**_numbers(one)) for one in orders),
+                        renyi=tuple(_renyi(one) for one in orders),
                     )
                 except TypeError:
                     pass
@@ -259,7 +275,7 @@ class FilterSet:
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
         """What each filter says to charges that add up to `spent`, the Gaussian one first."""
-        names = ["gaussian", *(f"renyi of order {one.order:.4g}" for one in self.renyi)]
+        names = ["gaussian", *(one.name for one in self.renyi)]
         found = [self.gaussian.reading(spent.gaussian)]
         found += [one.reading(total) for one, total in zip(self.renyi, spent.renyi, strict=True)]
         shares = [self.gaussian.delta, *(one.delta for one in self.renyi)]
@@ -269,6 +285,13 @@ class FilterSet:
             )
             for name, share, one in zip(names, shares, found, strict=True)
         )
+
+
+def _renyi(mapping: object) -> RenyiFilter:
+    if isinstance(mapping, Mapping) and mapping.get("order", 0) is None:
+        rest = {name: value for name, value in mapping.items() if name != "order"}
+        return RenyiFilter(order=math.inf, **_numbers(rest))
+    return RenyiFilter(**_numbers(mapping))
 
 
 def _numbers(mapping: object) -> dict[str, float]:

@@ -31,8 +31,10 @@ def budget_facts(statement: BudgetStatement) -> Table:
         f"{statement.cohort}: {budget_text(statement)}",
         {
             "spent": spent_text(statement),
+            "decided by": statement.decided_by,
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": lower(statement.epsilon_remaining),
+            **filter_facts(statement),
             "admitted": statement.rounds_admitted,
             "refused": statement.rounds_refused,
             "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
@@ -43,6 +45,19 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
     )
+
+
+def filter_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns what each filter says, and what the same rounds would cost if they were fixed in advance."""
+    if not statement.filters:
+        return {}
+    readings = {
+        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {shown(one.delta)} of delta"
+        for one in statement.filters
+    }
+    most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
+    composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
+    return {"filters": "one of them must be within the budget", **readings, "composition": composed}
 
 
 def budget_text(statement: BudgetStatement) -> str:

@@ -10,7 +10,8 @@ from rich.table import Table
 from cli.ledgers import open_ledger
 from cli.options import REAL, TEXT, WHOLE, ledger_options, output_options, server_option
 from cli.present import document_of, facts, present, shown
-from ledger.budgets import POLICIES, POLICY_FIXED, Cohort
+from ledger.budgets import POLICIES, POLICY_ADAPTIVE, Cohort
+from ledger.policies import ASSUMES
 
 
 @click.group()
@@ -24,7 +25,7 @@ def cohort() -> None:
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
 @click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
 @click.option(
-    "--policy", type=TEXT, default=POLICY_FIXED, show_default=True, help=f"One of: {', '.join(POLICIES)}."
+    "--policy", type=TEXT, default=POLICY_ADAPTIVE, show_default=True, help=f"One of: {', '.join(POLICIES)}."
 )
 @ledger_options
 @server_option
@@ -75,6 +76,7 @@ def cohort_facts(found: Cohort) -> Table:
             "epsilon budget": found.epsilon_budget,
             "delta budget": found.delta_budget,
             "policy": found.policy,
+            "assumes": ASSUMES[found.policy],
             "status": found.status,
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
         },

@@ -12,7 +12,7 @@ from accounting import InvalidParameter, ShuffledRound
 from cli.failures import BadLine, BadValue, CommandLineError
 from cli.fields import DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
 from cli.table_files import Record, read_records
-from ledger.budgets import POLICY_FIXED, Cohort, RoundRequest
+from ledger.budgets import POLICY_ADAPTIVE, Cohort, RoundRequest
 from ledger.errors import InvalidValue
 
 COUNT_MAX = 1_000_000_000
@@ -82,7 +82,7 @@ def _cohort_line(record: Record) -> CohortLine:
         population=fields["population"],
         epsilon_budget=fields["epsilon"],
         delta_budget=fields["delta"],
-        policy=fields.get("policy", POLICY_FIXED),
+        policy=fields.get("policy", POLICY_ADAPTIVE),
     )
     return CohortLine(line=record.line, cohort=cohort)
 

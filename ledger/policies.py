@@ -61,6 +61,14 @@ class Policy(ABC):
         """Return what a round is accounted as; None if the policy has no place for it."""
         return slot_for(described)
 
+    def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
+        """Return what each filter says, if the policy has filters."""
+        return ()
+
+    def composition(self, books: Books, view: CohortView) -> Spending:
+        """Return the certified composition of what is held."""
+        return view.spent
+
     @abstractmethod
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """Return what admitting a round would change."""
@@ -162,6 +170,14 @@ class AdaptivePolicy(Policy):
         if after != ShuffledRound.from_mapping(admitted["accounted"]):
             charge = before.at_least(books.charge(after, self.filters))
         return self._stepped(view, self.total(view) - before + charge, 0, charge)
+
+    def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
+        """See `Policy`."""
+        return self.filters.readings(self.total(view))
+
+    def composition(self, books: Books, view: CohortView) -> Spending:
+        """See `Policy`."""
+        return books.certify(view.held, delta=view.cohort.delta_budget)
 
     def total(self, view: CohortView) -> Charge:
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""

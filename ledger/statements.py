@@ -9,11 +9,12 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import Any
 
-from accounting import Accountant, ShuffledRound
-from ledger import canonical
+from accounting import Accountant, FilterReading, ShuffledRound
+from ledger import canonical, policies
 from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind
 from ledger.outcomes import collected_on
+from ledger.policies import Books
 from ledger.rows import StoredHolding
 from ledger.store import Store
 
@@ -45,6 +46,12 @@ class BudgetStatement:
     epsilon_error_truncation: float
     epsilon_error_round_off: float
     method: str
+    decided_by: str  # what the policy decides by, and what it assumes
+    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    composition_epsilon_upper: (
+        float  # the exact composition of what is held: an odometer reading, for what it
+    )
+    composition_epsilon_lower: float  # cost so far; no guarantee follows when rounds were chosen adaptively
     numerical_policy: str  # under which the last entry's numbers were computed
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
     local_delta_upper: float
@@ -77,15 +84,14 @@ class HistoryPoint:
 def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStatement:
     """Return the budget of a cohort.
 
-    The numbers are those of the last entry: certificates do not go stale, so nothing is computed again;
-    `ledger.verification` computes them again. `accountant` is part of the signature for policies
-    whose statements need one. Local sums run over every admitted round, voided ones included: their
-    reports may have been sent. A refused round's reports must not be collected.
+    What is spent is what the last entry says: certificates do not go stale, so it is not computed again;
+    `ledger.verification` does. Only where filters decide is the composition of what is held computed, to
+    stand beside their readings: that is the price of adaptivity. Local sums run over every admitted round,
+    voided ones included: their reports may have been sent. A refused round's reports must not be collected.
 
     Raises:
         NotFound: no such cohort.
     """
-    del accountant
     name = checked_text("cohort", cohort_name)
     view = store.view(name)
     head = store.entry(name, view.head_sequence).content()
@@ -94,6 +100,8 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         (_round(item), item.local_count) for item in store.holdings(name)
     )
     cohort, spent = view.cohort, view.spent
+    policy = policies.policy_of(store, view)
+    composed = policy.composition(Books(store=store, accountant=accountant, keep=False), view)
     return BudgetStatement(
         cohort=cohort.name,
         population=cohort.population,
@@ -108,6 +116,10 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         epsilon_error_truncation=spent.truncation,
         epsilon_error_round_off=spent.round_off,
         method=spent.method,
+        decided_by=policy.decided_by,
+        filters=policy.readings(view),
+        composition_epsilon_upper=composed.epsilon_upper,
+        composition_epsilon_lower=composed.epsilon_lower,
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,

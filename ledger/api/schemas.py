@@ -17,7 +17,7 @@ from ledger.api.notation import RANDOMIZER_SCHEMA, is_described_in_full
 from ledger.budgets import (
     NAME_LENGTH_MAX,
     POLICIES,
-    POLICY_FIXED,
+    POLICY_ADAPTIVE,
     POPULATION_MAX,
     REASON_LENGTH_MAX,
     RoundRequest,
@@ -105,7 +105,7 @@ class OpenCohort(_Body):
     population: Count
     epsilon: Epsilon
     delta: Delta
-    policy: Literal[POLICIES] = POLICY_FIXED  # type: ignore[valid-type]  # the ledger's own list
+    policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
 
     model_config = ConfigDict(
         json_schema_extra={

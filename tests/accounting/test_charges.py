@@ -100,7 +100,12 @@ def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: 
 def test_a_renyi_charge_bounds_the_moment(randomizer: str, fields: dict[str, object]) -> None:
     pair = Accountant().privacy_loss(made(randomizer, **fields)).upper
     charge = charge_of(pair, FILTERS)
-    for rules, cost in zip(FILTERS.renyi, charge.renyi, strict=True):
+    *orders, largest = zip(FILTERS.renyi, charge.renyi, strict=True)
+    rules, cost = largest
+    assert math.isinf(rules.order)
+    above = float(pair.p[pair.losses > float(cost)].sum()) + pair.infinity
+    assert above <= rules.leak_rate * float(cost)
+    for rules, cost in orders:
         theta = mp.mpf(rules.order) - 1
         leak = mp.mpf(rules.leak_rate) * float(cost)
         # What may leave: the largest losses, as long as the leak covers them.
@@ -156,6 +161,18 @@ def test_slack_is_charged_in_full() -> None:
     for rules, charge in ((FILTERS.gaussian, more.gaussian[0]), (FILTERS.renyi[0], more.renyi[0])):
         assert charge * Fraction(rules.slack_rate) >= Fraction(impure.slack)
     assert all(a <= b for a, b in zip(cost.gaussian, more.gaussian, strict=True))
+
+
+def test_largest_losses_add_up() -> None:
+    accountant = Accountant()
+    alone = made("generic(epsilon0=0.25)", reports=1)
+    filters = FilterSet.for_budget(epsilon=2.0, delta=1e-9)
+    charge = accountant.charge(alone, filters)
+    assert 0.25 <= charge.renyi[-1] <= 0.2501
+    readings = [min(one.epsilon_upper for one in filters.readings(charge * count)) for count in (1, 7)]
+    assert all(count * 0.25 <= read <= count * 0.2501 for count, read in zip((1, 7), readings, strict=True))
+    impure = made("generic(epsilon0=0.25)", reports=1, analysis="clone", delta0=1e-30)
+    assert math.isinf(filters.readings(accountant.charge(impure, filters))[-1].epsilon_upper)
 
 
 def test_a_round_that_may_reveal_everything_costs_everything() -> None:

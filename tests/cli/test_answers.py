@@ -138,7 +138,7 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     assert opened.code == 0, opened.stderr
     fields = {"name", "population", "epsilon_budget", "delta_budget", "policy", "status", "opened_at"}
     assert set(opened.json) == fields
-    assert opened.json["policy"] == "fixed"
+    assert opened.json["policy"] == "adaptive"
     assert run(*order).json == opened.json
     assert run("cohort", "show", "phones", "--json").json == opened.json
     assert run("cohort", "list", "--json").json == [opened.json]

@@ -114,7 +114,9 @@ def test_what_rounds_cost_alone_and_together_is_computed_again_elsewhere(lived: 
     held = [ShuffledRound.from_mapping(cohort["rounds"][0]["closing"]["accounted"])]
     held.append(ShuffledRound.from_mapping(cohort["rounds"][2]["accounted"]))
     counts = {each: held.count(each) for each in held}
-    assert agree(accountant.certify(counts, delta=delta), cohort["spent"])
+    again = accountant.certify(counts, delta=delta)
+    # Filters decide: what is spent is at least what the rounds cost together, and hardly more.
+    assert again.epsilon_lower <= cohort["spent"]["epsilon_upper"] <= 1.05 * again.epsilon_upper
     assert agree(accountant.certify(counts, delta=delta), cohort["composition"])
     assert len(cohort["profile"]) >= 8
     for point in cohort["profile"]:
