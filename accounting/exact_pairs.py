@@ -22,6 +22,8 @@ MAXIMUM_OUTCOMES = 1 << 22
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -125.0
 _CUT = 16 * math.exp(_LOG_CUT)
+# More than what masses too small for a float hold together, under either law.
+_UNDERFLOW = 1e-280
 # Outcomes of a pair are put on at most so many losses before it is multiplied by another.
 _FINEST = 1200
 _COARSEST = 200
@@ -124,19 +126,20 @@ def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
     high = float(exact)
     above = (k - high) - float(exact - Fraction(high))
     cut_below, cut_above = law.first > 0, last < trials
+    missing = (cut_below + cut_above) * _CUT + _UNDERFLOW
     if up:
         x = above / ((trials - k + 1) * p)
         if not cut_below:
             x[0] = -1.0
         infinite = 0.0 if cut_above else float(law.values[-1])
-        return Pair(law.values, x, infinite, (cut_below + cut_above) * _CUT, law.relative_error)
+        return Pair(law.values, x, infinite, missing, law.relative_error)
     # Q is B(k-1) at k, and P is B(k).
     x = -above[1:] / (k[1:] * (1 - p))
     infinite = 0.0 if cut_below else float(law.values[0])
     q = law.values[:-1]
     if not cut_above:
         q, x = np.append(q, law.values[-1]), np.append(x, -1.0)
-    return Pair(q, x, infinite, (cut_below + cut_above) * _CUT, law.relative_error)
+    return Pair(q, x, infinite, missing, law.relative_error)
 
 
 def mixed(weights: FloatArray, pairs: Sequence[Pair], *, missing: float, relative_error: float) -> Pair:

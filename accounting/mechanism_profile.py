@@ -16,6 +16,10 @@ from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.exact_pairs import Pair
 
+# Smoothing of profiles that are only to be shown smaller than others, and the round-off, in the logarithm, of
+# the bound that comes before them.
+_COARSE = 0.2
+_LOOSE = 0.05
 # Lists of outcomes that one profile keeps.
 _REMEMBERED = 4
 
@@ -91,12 +95,11 @@ class BlanketProfile(MechanismProfile):
         inside = excess < math.expm1(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            found = [self._direction(one, honest, excess[inside]) for one in self._above]
-            under = found
-            if self._below is not self._above:
-                under = [self._direction(one, honest, excess[inside]) for one in self._below]
-            upper[inside] = np.max([one.upper for one in found], axis=0)
-            lower[inside] = np.max([one.lower for one in under], axis=0)
+            found = self._largest(self._above, honest, excess[inside])
+            under = (
+                found if self._below is self._above else self._largest(self._below, honest, excess[inside])
+            )
+            upper[inside], lower[inside] = found.upper, under.lower
         scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
         return ProfileBounds(upper * scale_upper, lower * scale_lower)
 
@@ -119,6 +122,29 @@ class BlanketProfile(MechanismProfile):
         impossible = self._weight * float(masses.a[masses.b == 0].sum())
         avoided = math.log1p(-min(float(masses.c[masses.b > 0].sum()), 1 - 1e-16))
         return impossible * math.exp((honest - 1) * avoided) * (1 - 1e-15 * honest) * (1 - self._room)
+
+    def _largest(self, pairs: list[Decomposition], honest: int, excess: FloatArray) -> ProfileBounds:
+        """The largest of the pairs' profiles; pairs that a cheap bound shows to be smaller at an order are
+        left out there."""
+        crude = [np.zeros(0)] * len(pairs)
+        if len(pairs) > 1:
+            crude = [
+                np.exp(np.minimum(chernoff_log_profile(one, honest, excess) + _LOOSE, 0.0)) for one in pairs
+            ]
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        for place in sorted(range(len(pairs)), key=lambda place: -float(crude[place].sum())):
+            kept = np.arange(len(excess))
+            if np.any(upper):
+                kept = np.flatnonzero(crude[place] > lower)
+            if np.any(upper) and kept.size and self._listed(pairs[place], honest) is None:
+                smoothing = max(_COARSE, self._smoothing)
+                coarse = blanket_profile(pairs[place], honest, excess[kept], smoothing=smoothing)
+                kept = kept[coarse.upper > lower[kept]]
+            if kept.size:
+                found = self._direction(pairs[place], honest, excess[kept])
+                upper[kept] = np.maximum(upper[kept], found.upper)
+                lower[kept] = np.maximum(lower[kept], found.lower)
+        return ProfileBounds(upper, lower)
 
     def _direction(self, masses: Decomposition, honest: int, excess: FloatArray) -> ProfileBounds:
         outcomes = self._listed(masses, honest)

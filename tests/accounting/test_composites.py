@@ -14,8 +14,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition, mixture
 from accounting.errors import InvalidParameter
+from accounting.mechanism_profile import BlanketProfile
 from accounting.randomizers import LocalRandomizer
 from accounting.randomizers.base import Bracket
 from accounting.shuffling import RoundProfile
@@ -196,6 +198,44 @@ def test_the_worst_distance_is_looked_for() -> None:
     assert np.all(listed.lower <= ours.upper)
 
 
+def test_both_directions_of_a_skewed_pair_count() -> None:
+    """A decomposition that is not its own mirror image, given one way only."""
+    masses = Decomposition(np.array([0.9, 0.1]), np.array([0.5, 0.5]), np.array([0.5, 0.1]))
+    excess = np.expm1([0.0, 0.3, 0.6, 1.2])
+    profile = BlanketProfile(
+        above=[masses], below=None, weight=1.0, largest_loss=2.0, room=0.0, smoothing=2e-3, outcomes=10**6
+    )
+    found = profile.bounds(3, excess)
+    ways = [
+        BlanketProfile(
+            above=[one], below=None, weight=1.0, largest_loss=2.0, room=0.0, smoothing=2e-3, outcomes=0
+        ).bounds(3, excess)
+        for one in (masses, masses.swapped())
+    ]
+    alone = [_blanket(one, 3, excess[2:3]) for one in (masses, masses.swapped())]
+    assert abs(alone[0] - alone[1]) > 0.1 * max(alone)
+    for way in ways:
+        assert np.all(way.lower <= found.upper)
+    assert found.upper[2] >= max(alone) * (1 - 1e-2)
+
+
+def test_pruned_pairs_change_nothing() -> None:
+    """Pairs of inputs that certainly are not the worst are left out, order by order: all of them, one by one,
+    have no larger bound."""
+    generator = np.random.default_rng(7)
+    for reports in (40, 3000):
+        rows = generator.dirichlet(np.ones(5) * 3, size=6) * 0.9 + 0.02
+        randomizer = _table(rows.tolist())
+        brackets = randomizer.analysis("blanket").brackets
+        excess = np.expm1(np.linspace(0, 3 / math.sqrt(reports), 15))
+        bounds = _bounds(randomizer, reports, excess)
+        every = [blanket_profile(one.above, reports, excess, smoothing=2e-3) for one in brackets]
+        assert len(every) >= 30
+        assert np.all(np.max([one.lower for one in every], axis=0) <= bounds.upper)
+        assert np.all(bounds.lower <= np.max([one.upper for one in every], axis=0))
+        assert np.all(bounds.upper <= np.max([one.upper for one in every], axis=0) * (1 + 1e-5))
+
+
 def test_tight_pairs_side_by_side_are_no_bound() -> None:
     """The trap: tight pairs of different epsilon0, concatenated, fall below the bound of real randomizers."""
     parts = [f"table({SUBSET})", "krr(k=2, epsilon0=1.5)"]
@@ -212,8 +252,6 @@ def test_tight_pairs_side_by_side_are_no_bound() -> None:
 
 
 def _blanket(masses: Decomposition, reports: int, excess: Any) -> float:
-    from accounting.blanket_sum import blanket_profile
-
     return float(blanket_profile(masses, reports, excess, smoothing=2e-3).upper[0])
 
 
@@ -312,8 +350,6 @@ def test_laplace_of_many_is_enclosed_by_a_finer_grid(reports: int, epsilon: floa
 
 
 def _blanket_lower(masses: Decomposition, reports: int, epsilon: float) -> float:
-    from accounting.blanket_sum import blanket_profile
-
     excess = np.array([math.expm1(epsilon)])
     return float(blanket_profile(masses, reports, excess, smoothing=5e-3).lower[0])
 
