@@ -3,125 +3,69 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import open_cohort, pending_rounds, register
+from accounting import Accountant
+from cli.failures import ExitCode
+from cli.main import main
+from ledger.admission import pending_rounds
 from ledger.budgets import Admitted, Pending, RoundRequest
 from ledger.config import Settings
-from ledger.schema import initialise
 from ledger.store import ATTEMPTS_MAX, Store
 from ledger.verification import verify
-from workers.celery_app import create_app
+from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
+from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, create_app
 from workers.dispatch import decide, publish, sweep
 from workers.queues import queue_names
 
-REPOSITORY = Path(__file__).parents[2]
-WAIT_SECONDS_MAX = 60.0
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
 
-@pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    """Return the URL of a ledger with the cohort "phones"."""
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    initialise(url)
-    with Store.connect(url) as store:
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
-        )
-    return url
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    """Yield that ledger."""
-    with Store.connect(database_url) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["filesystem", "real"])
+@pytest.fixture(params=["filesystem", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Settings]:
-    """Yield settings for a broker of files, and for the real one if there is one."""
-    url, options = "filesystem://", cast("dict[str, Any]", {})
-    if request.param == "filesystem":
-        for name in ("messages", "processed", "control"):
-            (tmp_path / name).mkdir()
-        messages = str(tmp_path / "messages")
-        options = {
+    """Yield settings for a broker of files, and for RabbitMQ if there is one."""
+    if request.param != "filesystem":
+        found = settings_at(request.param, database_url)
+        yield found
+        remove_queues(found)
+        return
+    for name in ("messages", "processed", "control"):
+        (tmp_path / name).mkdir()
+    messages = str(tmp_path / "messages")
+    yield Settings(
+        database_url=database_url,
+        broker_url="filesystem://",
+        broker_transport_options={
             "data_folder_in": messages,
             "data_folder_out": messages,
             "processed_folder": str(tmp_path / "processed"),
             "control_folder": str(tmp_path / "control"),
-        }
-    elif "SHUFFLE_LEDGER_TEST_BROKER_URL" in os.environ:
-        url = os.environ["SHUFFLE_LEDGER_TEST_BROKER_URL"]
-    else:
-        pytest.skip("SHUFFLE_LEDGER_TEST_BROKER_URL is not set: this was not run on a real broker")
-    settings = Settings(
-        database_url=database_url,
-        broker_url=url,
-        broker_transport_options=options,
+        },
         queue=f"shuffle-ledger-test-{uuid.uuid4().hex}",
         decision_timeout_seconds=WAIT_SECONDS_MAX,
     )
-    yield settings
-    if request.param == "real":
-        with create_app(settings).connection_for_write() as connection:
-            for name in vars(queue_names(settings.queue)).values():
-                connection.default_channel.queue_delete(name)
-            for name in (settings.queue, queue_names(settings.queue).dead):
-                connection.default_channel.exchange_delete(name)
 
 
 @contextmanager
-def worker(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+def worker(settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker process."""
-    environment = os.environ | {
-        "PYTHONPATH": str(REPOSITORY),
-        "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
-        "SHUFFLE_LEDGER_BROKER_URL": str(settings.broker_url),
-        "SHUFFLE_LEDGER_BROKER_TRANSPORT_OPTIONS": json.dumps(settings.broker_transport_options),
-        "SHUFFLE_LEDGER_QUEUE": settings.queue,
-    }
     arguments = ["worker", "--pool", "solo", "--without-mingle", "--without-gossip", "--loglevel", "INFO"]
     command = [sys.executable, "-m", "celery", "--app", "workers.celery_app", *arguments]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(WAIT_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-@pytest.fixture
-def request_round(store: Store) -> Callable[[str], RoundRequest]:
-    """Return a function that registers rounds."""
-
-    def make(name: str) -> RoundRequest:
-        randomizer = parse_randomizer("krr(k=10, epsilon0=2)")
-        shuffled = ShuffledRound(randomizer=randomizer, reports=2_000)
-        request = RoundRequest(round_id=name, cohort="phones", round=shuffled)
-        register(store, request, actor="tester")
-        return request
-
-    return make
+    with running(settings, log, *command) as process:
+        yield process
 
 
 def test_a_worker_process_decides(
-    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest]
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
     accountant = Accountant()
     app = create_app(broker)
@@ -129,7 +73,7 @@ def test_a_worker_process_decides(
         request_round(name)
         assert publish(app, name)
         assert publish(app, name)  # a task delivered twice decides once
-    with worker(broker):
+    with worker(broker, tmp_path / "log"):
         outcomes = [decide(store, accountant, broker, name) for name in ("a", "b", "c")]
     assert all(isinstance(outcome, Admitted) for outcome in outcomes)
     assert store.count_entries("phones") == {"opened": 1, "admitted": 3}
@@ -139,17 +83,17 @@ def test_a_worker_process_decides(
 
 
 def test_no_worker_leaves_the_round_pending(
-    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest]
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
     request_round("a")
     impatient = broker.model_copy(update={"decision_timeout_seconds": 0.05})
     assert decide(store, Accountant(), impatient, "a") == Pending(round_id="a", cohort="phones")
-    with worker(broker):  # the message waited
+    with worker(broker, tmp_path / "log"):  # the message waited
         assert isinstance(decide(store, Accountant(), broker, "a"), Admitted)
 
 
 def test_a_broker_that_is_down_loses_nothing(
-    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest]
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
     down = broker.model_copy(update={"broker_url": UNREACHABLE, "broker_transport_options": {}})
     request_round("a")
@@ -158,7 +102,7 @@ def test_a_broker_that_is_down_loses_nothing(
     assert pending_rounds(store, limit=10) == ["a"]
     assert sweep(store, create_app(broker), older_than_seconds=0) == 1
     assert sweep(store, create_app(broker), older_than_seconds=60) == 0  # it was queued a moment ago
-    with worker(broker):
+    with worker(broker, tmp_path / "log"):
         assert isinstance(decide(store, Accountant(), broker, "a"), Admitted)
 
 
@@ -212,3 +156,61 @@ def test_tasks_are_acknowledged_late_and_carry_no_results(broker_url: str | None
     assert app.conf.result_backend is None
     options = app.conf.broker_transport_options
     assert options.get("visibility_timeout", 10**9) > app.conf.task_time_limit > app.conf.task_soft_time_limit
+
+
+def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_often() -> None:
+    app = create_app(Settings(broker_url="amqp://localhost//", queue="here"))
+    assert {queue.name for queue in app.conf.task_queues} == {"here.rounds", "here.upkeep"}
+    for queue in app.conf.task_queues:
+        assert queue.queue_arguments["x-queue-type"] == "quorum"
+        assert queue.queue_arguments["x-dead-letter-exchange"] == "here.dead"
+        # The round's own count comes first: it says why.
+        assert queue.queue_arguments["x-delivery-limit"] > ATTEMPTS_MAX
+    assert app.conf.broker_transport_options["confirm_publish"]
+    assert app.conf.worker_detect_quorum_queues
+    assert app.conf.task_acks_on_timeout is False
+    for task in (SWEEP, VERIFY):  # so that decisions never wait for upkeep where there is a scheduler
+        assert app.amqp.router.route({}, task)["queue"].name == "here.upkeep"
+    assert app.amqp.router.route({}, ADMIT_ROUND)["queue"].name == "here.rounds"
+
+
+def test_a_full_queue_and_one_of_another_kind_leave_rounds_pending(
+    store: Store,
+    database_url: str,
+    request_round: Callable[[str], RoundRequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_at("rabbitmq", database_url)
+    names = queue_names(settings.queue)
+    request_round("a")
+    try:
+        with create_app(settings).connection_for_write() as connection:
+            connection.default_channel.queue_declare(names.rounds, durable=True, auto_delete=False)
+        assert decide(store, Accountant(), settings, "a") == Pending(round_id="a", cohort="phones")
+        with create_app(settings).connection_for_write() as connection:
+            connection.default_channel.queue_delete(names.rounds)
+        monkeypatch.setattr("workers.queues.WAITING_MAX", 1)
+        app = create_app(settings)
+        assert publish(app, "a")
+        # The limit of a replicated queue is met a few messages late.
+        assert not all(publish(app, "a") for _ in range(1000))
+    finally:
+        remove_queues(settings)
+
+
+def test_a_round_registered_while_the_broker_is_down_says_so(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", database_url)
+    arguments = ["round", "register", "phones", "--id", "a", "--randomizer", "generic(epsilon0=1)"]
+    answer = CliRunner().invoke(
+        main, [*arguments, "--reports", "1000", "--broker-url", UNREACHABLE, "--json"]
+    )
+    assert answer.exit_code == ExitCode.FAILED
+    assert json.loads(answer.stdout) == {"outcome": "pending", "round_id": "a", "cohort": "phones"}
+    assert pending_rounds(store, limit=10) == ["a"]
+    healthy = CliRunner().invoke(main, ["health", "--broker-url", UNREACHABLE, "--json"])
+    assert healthy.exit_code == ExitCode.FAILED
+    assert json.loads(healthy.stdout)["alarms"] == ["BROKER cannot be reached; rounds stay pending"]
+    embedded = CliRunner().invoke(main, ["round", "retry", "a", "--json"])
+    assert (embedded.exit_code, json.loads(embedded.stdout)["outcome"]) == (ExitCode.DONE, "admitted")
