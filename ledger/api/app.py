@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 import anyio
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accounting import Accountant
-from ledger.api import cohorts, description, operations, problems, rounds
+from ledger.api import cohorts, description, operations, pages, problems, rounds
 from ledger.api.desk import Desk
-from ledger.api.gate import Gate
+from ledger.api.gate import API_PREFIX, Door, Gate
 from ledger.api.limits import FailureLimit
 from ledger.api.metrics import Metrics
 from ledger.api.service import Dispatch, Service
 from ledger.api.sessions import Sessions
 from ledger.config import Settings
 from ledger.store import Store
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 THREADS_MAX = 12  # for the database; with three desks, no more than it gives connections
 _ABOUT = (
@@ -41,12 +45,14 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """Return the application on an open store; `dispatch` says how rounds get decided."""
+    door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock))
     sessions = Sessions(settings.session_key.get_secret_value() if settings.session_key else None)
     service = Service(
         settings=settings,
         store=store,
         dispatch=dispatch,
         sessions=sessions,
+        door=door,
         deciding=Desk(Accountant(precision=settings.precision)),
         pricing=Desk(Accountant(precision=settings.precision)),
         reading=Desk(Accountant(precision=settings.precision)),
@@ -64,19 +70,40 @@ def create_app(
     )
     app.state.service = service
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    routers = (cohorts.router, rounds.router, operations.router, operations.metrics_router(metrics))
+    routers = (
+        cohorts.router,
+        rounds.router,
+        operations.router,
+        operations.metrics_router(metrics),
+        pages.router,
+    )
     for router in routers:
         app.include_router(router)
     app.state.offered = [route for router in routers for route in router.routes]
-    app.add_exception_handler(RequestValidationError, problems.on_invalid)
-    app.add_exception_handler(HTTPException, problems.on_http)
-    app.add_exception_handler(Exception, problems.on_error)
-    for expected in problems.EXPECTED:
-        app.add_exception_handler(expected, problems.on_error)
-    failures = FailureLimit(burst=settings.authentication_failures, clock=clock)
-    app.add_middleware(Gate, store=store, failures=failures, sessions=sessions)
+    handlers = {RequestValidationError: problems.on_invalid, HTTPException: problems.on_http}
+    for expected in (*problems.EXPECTED, Exception):
+        handlers[expected] = problems.on_error
+    for expected, handler in handlers.items():
+        app.add_exception_handler(expected, _readable(handler))
+    app.add_middleware(Gate, store=store, door=door, sessions=sessions)
     app.add_middleware(_Observed, metrics=metrics)
     return app
+
+
+def _readable(handler: Handler) -> Handler:
+    """Return a handler that shows people a page where programs get a problem document."""
+
+    async def handled(request: Request, error: Exception) -> Response:
+        answer = await handler(request, error)
+        path: str = request.scope["path"]
+        if path.startswith(API_PREFIX) or path in ("/metrics", "/healthz", "/readyz"):
+            return answer
+        said = json.loads(bytes(answer.body))
+        return pages.page(
+            "error.html.jinja", request, status=said["status"], title=said["title"], detail=said["detail"]
+        )
+
+    return handled
 
 
 @asynccontextmanager

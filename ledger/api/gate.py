@@ -31,13 +31,34 @@ BODY_SECONDS_MAX = 30.0
 _UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
 
 
+class Door:
+    """Says whose token it is, and makes whoever shows too many wrong ones wait."""
+
+    def __init__(self, store: Store, failures: FailureLimit) -> None:
+        self._store = store
+        self._failures = failures
+
+    async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
+        """Return whose token it is, or the answer to a wrong one, which is counted."""
+        address = scope["client"][0] if scope.get("client") else "unknown"
+        wait = self._failures.wait_seconds(address)
+        if wait > 0:
+            detail = f"Too many wrong tokens came from your address; try again in {wait} s."
+            return problem(TOO_MANY_FAILURES, detail, headers={"Retry-After": str(wait)})
+        found = await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
+        if found is None:
+            self._failures.count(address)
+            return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
+        return found
+
+
 class Gate:
     """ASGI middleware: authentication, then the limits of a request."""
 
-    def __init__(self, app: ASGIApp, *, store: Store, failures: FailureLimit, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, *, store: Store, door: Door, sessions: Sessions) -> None:
         self._app = app
         self._store = store
-        self._failures = failures
+        self._door = door
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,23 +94,10 @@ class Gate:
         scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
-        found = await self.check(scope, credentials.strip())
+        found = await self._door.check(scope, credentials.strip())
         if isinstance(found, AccessToken):
             scope["state"]["token"] = found
             return None
-        return found
-
-    async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
-        """Return whose token it is; a wrong one is counted, and whoever shows too many has to wait."""
-        address = scope["client"][0] if scope.get("client") else "unknown"
-        wait = self._failures.wait_seconds(address)
-        if wait > 0:
-            detail = f"Too many wrong tokens came from your address; try again in {wait} s."
-            return problem(TOO_MANY_FAILURES, detail, headers={"Retry-After": str(wait)})
-        found = await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
-        if found is None:
-            self._failures.count(address)
-            return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
         return found
 
     async def _admit_cookie(self, scope: Scope) -> Response | None:

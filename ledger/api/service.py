@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ParamSpec, TypeVar
@@ -19,17 +18,19 @@ from accounting import Accountant
 from ledger.access import AccessToken, Permission
 from ledger.admission import pending_rounds
 from ledger.api.desk import Desk
+from ledger.api.gate import Door
+from ledger.api.memory import Memory
 from ledger.api.sessions import Sessions
 from ledger.budgets import Outcome, Pending, RoundRequest, checked_text
 from ledger.config import Settings
 from ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
 from ledger.outcomes import outcome_of
+from ledger.profiles import ProfilePoint
 from ledger.quoting import Fits, what_fits
 from ledger.store import Store
 
 WAIT_SECONDS_MAX = 300.0
 POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
-FITS_REMEMBERED = 1024
 FITS_LINE_MAX = 8  # a refusal does not wait behind more than so many other computations to say what fits
 LEFT_OVER_MAX = 10_000
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})", re.ASCII)
@@ -59,7 +60,9 @@ class Service:
     deciding: Desk
     pricing: Desk
     reading: Desk
-    _fits: OrderedDict[object, Fits] = field(default_factory=OrderedDict)
+    door: Door
+    profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
+    _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
 
     async def decided(self, pending: Pending, *, wait_seconds: float | None) -> Outcome | Pending:
@@ -93,18 +96,17 @@ class Service:
         """Return what would fit in place of a refused round; None when the server is too busy to say."""
         view = await in_thread(self.store.view, request.cohort)
         key = (view.cohort, view.spent, request.round)
-        if key not in self._fits:
-            if self.pricing.waiting >= FITS_LINE_MAX:
-                return None
-            try:
-                found = await self.pricing.run(lambda accountant: what_fits(self.store, accountant, request))
-            except Exception:  # noqa: BLE001 - the refusal stands, and is worth more than this
-                _log.exception("what would fit instead of round %s is not known", request.round_id)
-                return None
-            self._fits[key] = found
-            while len(self._fits) > FITS_REMEMBERED:
-                self._fits.popitem(last=False)
-        return self._fits[key]
+        if key not in self._fits and self.pricing.waiting >= FITS_LINE_MAX:
+            return None
+
+        async def computed() -> Fits:
+            return await self.pricing.run(lambda accountant: what_fits(self.store, accountant, request))
+
+        try:
+            return await self._fits.get(key, computed)
+        except Exception:  # noqa: BLE001 - the refusal stands, and is worth more than this
+            _log.exception("what would fit instead of round %s is not known", request.round_id)
+            return None
 
     async def _polled(self, pending: Pending, wait_seconds: float) -> Outcome | Pending:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,191 @@
+"""Numbers and pictures on pages: bounds rounded to their side, and charts as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+
+from ledger.profiles import ProfilePoint
+
+_DIGITS = 6
+WIDTH, HEIGHT = 720.0, 260.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_TICKS = 5
+_DELTA_MIN = 1e-30
+_DAY = 86_400.0
+_FORMS = ((600.0, "%H:%M:%S"), (2 * _DAY, "%H:%M"), (300 * _DAY, "%b %d"), (math.inf, "%b %Y"))
+
+
+def upper(value: float | None) -> str:
+    """Return an upper bound as people read it, rounded up."""
+    return "unbounded" if value is None or math.isinf(value) else _rounded(value, ROUND_CEILING)
+
+
+def lower(value: float) -> str:
+    """Return a lower bound, or what is left of a budget, rounded down."""
+    return "unbounded" if math.isinf(value) else _rounded(value, ROUND_FLOOR)
+
+
+def plain(value: object) -> str:
+    """Return any other value: numbers to six digits, moments to the minute."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return _rounded(value, ROUND_HALF_EVEN)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _rounded(value: float, rounding: str) -> str:
+    return f"{float(Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value)):g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A line of the grid, and what it says."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A point of a chart, and what it says when somebody points at it."""
+
+    x: float
+    y: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A line over axes, in the units of the picture."""
+
+    title: str
+    line: str  # the points of a polyline
+    area: str  # the same, closed at the bottom
+    limit: float | None  # where the horizontal line of a limit is
+    limit_text: str
+    vertical: float | None = None  # where a vertical line is
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    marks: tuple[Mark, ...] = field(default_factory=tuple)
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    top: float = _TOP
+    bottom: float = HEIGHT - _BOTTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A cohort's state after one entry."""
+
+    at: datetime
+    epsilon_upper: float
+    refused: bool
+    text: str
+
+
+def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
+    """Return epsilon spent over time against the budget; None when there is nothing to draw."""
+    if not moments:
+        return None
+    first, last = moments[0].at.timestamp(), moments[-1].at.timestamp()
+    last = max(last, first + 1.0)
+    finite = [moment.epsilon_upper for moment in moments if math.isfinite(moment.epsilon_upper)]
+    top = 1.12 * max([budget, *finite])
+
+    def x(moment: datetime) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (moment.timestamp() - first) / (last - first)
+
+    def y(value: float) -> float:
+        return _scaled(min(value, top), 0.0, top)
+
+    steps: list[tuple[float, float]] = []
+    for moment in moments:
+        if steps:
+            steps.append((x(moment.at), steps[-1][1]))
+        steps.append((x(moment.at), y(moment.epsilon_upper)))
+    marks = [
+        Mark(x=round(x(each.at), 1), y=round(y(each.epsilon_upper), 1), kind="refused", text=each.text)
+        for each in moments
+        if each.refused
+    ]
+    return Chart(
+        title="Epsilon spent (at most) over time, against the budget",
+        line=_points(steps),
+        area=_closed(steps),
+        limit=y(budget),
+        limit_text=f"budget {plain(budget)}",
+        x_ticks=_time_ticks(first, last),
+        y_ticks=tuple(Tick(place=y(value), text=f"{value:g}") for value in _round_values(top)),
+        marks=tuple(marks),
+    )
+
+
+def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: float) -> Chart | None:
+    """Return delta over epsilon on a logarithmic scale, with the budget's two lines; None without points."""
+    if not points:
+        return None
+    values = [max(point.delta_upper, _DELTA_MIN) for point in points]
+    low = math.floor(math.log10(max(min([*values, delta]), delta * 1e-6)))
+    end = points[-1].epsilon
+
+    def x(value: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * value / end
+
+    def y(value: float) -> float:
+        return _scaled(max(math.log10(value), low), low, 0.0)
+
+    line = [(x(point.epsilon), y(value)) for point, value in zip(points, values, strict=True)]
+    step = max(1, math.ceil(-low / 6))
+    return Chart(
+        title="Privacy profile: delta (at most) as a function of epsilon",
+        line=_points(line),
+        area=_closed(line),
+        limit=y(delta),
+        limit_text=f"delta {plain(delta)}",
+        vertical=x(epsilon),
+        x_ticks=tuple(Tick(place=x(value), text=f"{value:g}") for value in _round_values(end)),
+        y_ticks=tuple(Tick(place=y(10.0**power), text=f"1e{power}") for power in range(0, low - 1, -step)),
+    )
+
+
+def _scaled(value: float, low: float, high: float) -> float:
+    return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low), 1)
+
+
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+def _closed(places: Sequence[tuple[float, float]]) -> str:
+    bottom = HEIGHT - _BOTTOM
+    return _points([(places[0][0], bottom), *places, (places[-1][0], bottom)])
+
+
+def _round_values(end: float) -> list[float]:
+    rough = end / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in _STEPS if power * factor >= rough)
+    return [step * number for number in range(math.floor(end / step) + 1)]
+
+
+def _time_ticks(first: float, last: float) -> tuple[Tick, ...]:
+    form = next(form for seconds, form in _FORMS if last - first < seconds)
+    span = WIDTH - _LEFT - _RIGHT
+    return tuple(
+        Tick(
+            place=_LEFT + span * step / (_TICKS - 1),
+            text=datetime.fromtimestamp(first + (last - first) * step / (_TICKS - 1), UTC).strftime(form),
+        )
+        for step in range(_TICKS)
+    )

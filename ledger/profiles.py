@@ -1,0 +1,41 @@
+"""The privacy profile of what a cohort holds: delta as a function of epsilon, as points to draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounting import Accountant
+from ledger import losses
+from ledger.rows import CohortView
+from ledger.store import Store
+
+POINTS = 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilePoint:
+    """One point of a privacy profile."""
+
+    epsilon: float
+    delta_upper: float
+    delta_lower: float
+
+
+def profile_of(store: Store, accountant: Accountant, view: CohortView) -> tuple[ProfilePoint, ...]:
+    """Return the certified profile of the composition of everything held, up to beyond budget and spending.
+
+    Whatever decides under the cohort's policy, this is the exact composition of what is held now: an
+    odometer reading where rounds were chosen adaptively.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    if not view.held:
+        return ()
+    losses.recall(store, accountant, view.held)
+    end = 1.25 * view.cohort.epsilon_budget
+    epsilons = [end * step / (POINTS - 1) for step in range(POINTS)]
+    return tuple(
+        ProfilePoint(epsilon=epsilon, delta_upper=found.delta_upper, delta_lower=found.delta_lower)
+        for epsilon, found in zip(epsilons, accountant.profile(view.held, epsilons=epsilons), strict=True)
+    )
