@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from accounting import Charge, ShuffledRound
+from accounting import Charge, FilterSet, ShuffledRound
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
-from ledger.policies import AdaptivePolicy, Books, FixedPolicy, Policy, policy_from, total_charged
+from ledger.policies import AdaptivePolicy, FixedPolicy, Policy, policy_from, total_charged
 
 # Charges computed again may differ from the stated ones by this share: other precision, another processor.
 CHARGE_TOLERANCE = 0.005
+
+
+class ChargeSource(Protocol):
+    """Computes what rounds cost filters: from stored privacy losses, or from nothing but parameters."""
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        """Return what a round costs each filter."""
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Trail:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
         return self.total is not None
 
-    def recompute(self, books: Books) -> Iterator[str]:
+    def recompute(self, books: ChargeSource) -> Iterator[str]:
         """Compute the charges that the last entry states again, and yield how they differ."""
         if not isinstance(self.policy, AdaptivePolicy):
             return

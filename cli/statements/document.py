@@ -248,12 +248,23 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         )
     found += [
         (
+            f"{each.name} filter",
+            (
+                f"holds from epsilon {digits.upper(each.epsilon_upper)} on, with a share of delta"
+                f" {plain(each.delta)}; one filter within the budget is enough"
+            ),
+        )
+        for each in cohort.filters
+    ]
+    found += [
+        (
             "Without the shuffler",
             (
                 f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
                 f" {plain(cohort.local_delta_upper)} at most"
             ),
         ),
+        ("Decided by", cohort.decided_by),
         ("Method", f"{cohort.method}; numerical policies: {', '.join(cohort.numerical_policies)}"),
         ("Head of the chain", f"entry {cohort.head.sequence:,}, SHA-256 {grouped(cohort.head.digest)}"),
     ]

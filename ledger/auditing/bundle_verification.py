@@ -90,9 +90,9 @@ def _cohort(
     replay = Replay(store=evidence, cohort=name)
     digests: dict[int, str] = {}
     for step in replay.steps():
-        recomputation.see(step)
-        digests[step.sequence] = replay.head_digest.hex()
-        tell(f"{name}: checking entries", step.sequence, length)
+        recomputation.see(step, replay.trail)
+        digests[replay.head_sequence] = replay.head_digest.hex()
+        tell(f"{name}: checking entries", replay.head_sequence, length)
     checks = recomputation.finish(lambda done, of: tell(f"{name}: computing numbers again", done, of))
     for problem in replay.problems:
         findings.add(problem.what, member=chain.member, cohort=name, sequence=problem.sequence)

@@ -8,21 +8,6 @@ from typing import Final
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
 NEIGHBOURS: Final = "substitution: two populations of the same size that differ in one user's data"
 
-POLICY_ASSUMES: Final = {
-    "fixed": (
-        "The parameters of all rounds were fixed in advance: none of them depends on what earlier rounds"
-        " revealed."
-    ),
-    "plan": (
-        "The plan's slots were declared before anything was released. Rounds claim them in any order, which"
-        " may depend on what earlier rounds revealed."
-    ),
-    "adaptive": (
-        "Nothing about the choice of rounds: the parameters of each may depend on everything that earlier"
-        " rounds revealed. The promise is the whole budget; what is spent at a moment chosen by looking at"
-        " results is a reading, not a promise of its own."
-    ),
-}
 POLICY_UNKNOWN: Final = "This version of the software does not know what this policy assumes."
 
 

@@ -11,6 +11,8 @@ from ledger.saved_heads import Signature
 FINDINGS_MAX = 200  # the first ones matter
 
 Numbers = Literal["all", "sampled", "none"]
+# "reading": what filters say is spent, beside the composition of the rounds, which it bounds from above.
+Subject = Literal["spent", "requested", "reading"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +41,12 @@ class NumberCheck:
 
     sequence: int
     round_id: str | None
-    subject: Literal["spent", "requested"]
+    subject: Subject
     stated_upper: float
     stated_lower: float
     computed_upper: float
     computed_lower: float
-    agrees: bool  # the intervals share a point, so that both may hold the exact number
+    agrees: bool  # both may be true: the intervals share a point, or the reading is not below
     second: SecondOpinion | None
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, FilterReading, ShuffledRound
 from ledger import losses
-from ledger.auditing.conditions import CONDITIONS, NEIGHBOURS, POLICY_ASSUMES, POLICY_UNKNOWN, PRIVACY_UNIT
+from ledger.auditing.conditions import CONDITIONS, NEIGHBOURS, POLICY_UNKNOWN, PRIVACY_UNIT
 from ledger.auditing.reading import Reading
 from ledger.auditing.statement import (
     CohortStatement,
@@ -24,6 +24,7 @@ from ledger.auditing.statement import (
 from ledger.budgets import Cohort, checked_text
 from ledger.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from ledger.errors import Damaged, InvalidValue
+from ledger.policies import ASSUMES, AdaptivePolicy
 from ledger.replay import EntrySource, Replay
 from ledger.statements import Head, local_bounds
 from ledger.store import Store
@@ -150,13 +151,15 @@ def _cohort_statement(
             f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
         ),
         promise=_promise(opened, body),
-        status="overspent" if replay.overspent else "open",
+        status=view.cohort.status if last == now.sequence else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
         epsilon_remaining=max(0.0, body.epsilon_budget - body.spent.epsilon_upper),
         discretization=body.spent.discretization,
         truncation=body.spent.truncation,
         round_off=body.spent.round_off,
         method=body.spent.method,
+        decided_by=replay.trail.policy.decided_by,
+        filters=_readings(replay),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
         local_epsilon_upper=local_epsilon_upper,
@@ -209,6 +212,11 @@ def _verdict(replay: Replay, reading: Reading) -> Verdict:
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
+def _readings(replay: Replay) -> tuple[FilterReading, ...]:
+    policy, total = replay.trail.policy, replay.trail.total
+    return policy.filters.readings(total) if isinstance(policy, AdaptivePolicy) and total is not None else ()
+
+
 def _promise(opened: EntryBody, body: EntryBody) -> Promise:
     policy = str(opened.details["policy"])
     return Promise(
@@ -218,7 +226,7 @@ def _promise(opened: EntryBody, body: EntryBody) -> Promise:
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,
-        policy_assumes=POLICY_ASSUMES.get(policy, POLICY_UNKNOWN),
+        policy_assumes=ASSUMES.get(policy, POLICY_UNKNOWN),
         opened_at=opened.recorded_at,
         opened_by=opened.actor,
     )

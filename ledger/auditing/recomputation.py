@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from accounting import Accountant, AccountingError, ShuffledRound
-from ledger.auditing.findings import NumberCheck, Numbers
+from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound
+from ledger.auditing.findings import NumberCheck, Numbers, Subject
 from ledger.entries import EntryBody, EntryKind, Spending
 from ledger.errors import LedgerError
 from ledger.replay import Step
+from ledger.trails import Trail
 
 SAMPLES = 16  # per chain, beside every largest spending
 _CLOSES = (EntryKind.SETTLED, EntryKind.VOIDED)
@@ -22,7 +22,7 @@ class _Question:
     """A number to be computed: what was composed, and what the entry says of it."""
 
     body: EntryBody
-    subject: Literal["spent", "requested"]
+    subject: Subject
     rounds: frozenset[tuple[ShuffledRound, int]]
     stated: Spending
 
@@ -38,30 +38,35 @@ class Recomputation:
         self._last: tuple[Step, bool] | None = None
         self._known: dict[tuple[frozenset[tuple[ShuffledRound, int]], float], Spending] = {}
         self.kinds: Counter[EntryKind] = Counter()
-        self.problems: list[tuple[int, str]] = []
+        self.problems: list[tuple[int | None, str]] = []
         self.stated = 0  # numbers in the chain
         self.last: EntryBody | None = None  # the last one whose numbers are bounds
         self.within = True  # by the chain's own numbers, no entry leaves more spent than the budget
 
-    def see(self, step: Step) -> None:
-        """Take notice of the next step."""
+    def see(self, step: Step, trail: Trail) -> None:
+        """Take notice of the next step, and of the policy's state after it."""
         body, kind = step.body, step.body.kind
         self.kinds[kind] += 1
         self.stated += 1 + (step.candidate is not None)
-        budget = (body.epsilon_budget, body.delta_budget)
-        if not _is_bounds(body.spent) or not all(type(each) is float for each in budget):
-            self.problems.append((body.sequence, "its numbers are none that could be a budget or bounds"))
+        if not _is_usable(body):
+            place = body.sequence if type(body.sequence) is int else None
+            self.problems.append((place, "its numbers are none that could be bounds, or a budget"))
             return
         self.last = body
         self.within = self.within and body.spent.epsilon_upper <= body.epsilon_budget
         if self._numbers == "none":
             return
+        self._compute_charges(step, trail)
         if kind in _CLOSES:
             self._ask_last()  # what follows may hold less: this was the most
         due = kind in _CLOSES or step.sequence % self._stride == 0
         if due:
             self._ask(step)
         self._last = (step, due)
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        """Return what a round costs each filter, from nothing but its parameters."""
+        return self._accountant.charge(accounted, filters)
 
     def finish(self, tell: Callable[[int, int], None]) -> list[NumberCheck]:
         """Return every number that was asked for, beside what its parameters give."""
@@ -74,6 +79,12 @@ class Recomputation:
             tell(done, len(self._questions))
         return checks
 
+    def _compute_charges(self, step: Step, trail: Trail) -> None:
+        try:
+            self.problems += [(step.sequence, what) for what in trail.recompute(self)]
+        except (AccountingError, LedgerError) as error:
+            self.problems.append((step.sequence, f"its charge cannot be computed again: {error}"))
+
     def _ask_last(self) -> None:
         if self._last is not None and not self._last[1]:
             self._ask(self._last[0])
@@ -82,7 +93,8 @@ class Recomputation:
     def _ask(self, step: Step) -> None:
         body = step.body
         held = frozenset(step.held.items())
-        self._questions.append(_Question(body=body, subject="spent", rounds=held, stated=body.spent))
+        subject: Subject = "reading" if step.filtered else "spent"
+        self._questions.append(_Question(body=body, subject=subject, rounds=held, stated=body.spent))
         if step.candidate is None:
             return
         requested = _spending(body.details["requested"])
@@ -99,8 +111,11 @@ class Recomputation:
         except (AccountingError, LedgerError) as error:
             self.problems.append((body.sequence, f"its numbers cannot be computed again: {error}"))
             return None
-        # Both intervals contain the same exact number, whatever rules and precision they came from.
-        agrees = stated.epsilon_lower <= again.epsilon_upper and again.epsilon_lower <= stated.epsilon_upper
+        # Both intervals contain the same exact number, whatever rules and precision they came from. What
+        # filters say is a bound of its own, above the composition: a smaller one would be a contradiction.
+        agrees = again.epsilon_lower <= stated.epsilon_upper
+        if question.subject != "reading":
+            agrees = agrees and stated.epsilon_lower <= again.epsilon_upper
         if not agrees:
             self.problems.append(
                 (
@@ -149,3 +164,10 @@ def _is_bounds(spending: Spending) -> bool:
     """Whether an entry's numbers, which anybody may have written, are bounds on anything."""
     numbers = (spending.epsilon_lower, spending.epsilon_upper)
     return all(type(each) is float for each in numbers) and 0.0 <= numbers[0] <= numbers[1]
+
+
+def _is_usable(body: EntryBody) -> bool:
+    budget = (body.epsilon_budget, body.delta_budget)
+    return (
+        type(body.sequence) is int and all(type(each) is float for each in budget) and _is_bounds(body.spent)
+    )

@@ -30,13 +30,26 @@ NASTY = "<script>alert('x')</script>"
 
 
 def registered(run: Run, name: str, *, epsilon0: float = 0.5, reports: int = 1000, **rest: str) -> None:
+    cohort = rest.pop("cohort", "phones")
     options = [part for flag, value in rest.items() for part in (f"--{flag.replace('_', '-')}", value)]
     randomizer = f"krr(k=2, epsilon0={epsilon0})"
     answer = run(
-        *("round", "register", "phones", "--id", name, "--randomizer", randomizer, "--reports", str(reports)),
+        *("round", "register", cohort, "--id", name, "--randomizer", randomizer, "--reports", str(reports)),
         *options,
     )
     assert answer.code in (0, 3), answer.stderr
+
+
+@pytest.fixture
+def phones(directory: Path, run: Run) -> Run:
+    """Return `run`, with a cohort "phones" whose composition decides."""
+    opened(run, "phones", policy="fixed")
+    return run
+
+
+def opened(run: Run, name: str, *, policy: str) -> None:
+    options = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6", "--policy", policy)
+    assert run("cohort", "open", name, *options).code == 0
 
 
 @pytest.fixture
@@ -128,6 +141,27 @@ def agree(again: Any, told: Any) -> bool:
     return bool(again.epsilon_lower <= upper and told["epsilon_lower"] <= again.epsilon_upper)
 
 
+def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> None:
+    opened(lived, "tablets", policy="adaptive")
+    for name in ("t1", "t2"):
+        registered(lived, name, cohort="tablets")
+    assert lived("round", "settle", "t1", "--reports", "800").code == 0
+    registered(lived, "t3", cohort="tablets", epsilon0=8)
+    budget = lived("budget", "tablets", "--json").json
+    (cohort,) = stated(lived, "tablets")["cohorts"]
+    assert cohort["verdict"] == "kept"
+    assert cohort["spent"]["epsilon_upper"] == budget["epsilon_spent_upper"]
+    assert "filter" in cohort["decided_by"]
+    assert "after seeing" in cohort["promise"]["policy_assumes"]
+    assert min(each["epsilon_upper"] for each in cohort["filters"]) == cohort["spent"]["epsilon_upper"]
+    assert cohort["composition"]["epsilon_upper"] < cohort["spent"]["epsilon_upper"]
+    page = text_of(lived("audit", "statement", "tablets").stdout)
+    assert "An odometer reading, not a promise." in page
+    assert "filter" in page
+    before = stated(lived, "tablets", "--as-of", "2")["cohorts"][0]
+    assert min(each["epsilon_upper"] for each in before["filters"]) == before["spent"]["epsilon_upper"]
+
+
 def test_as_of_an_entry_is_what_the_ledger_said_then(lived: Run) -> None:
     moments = stated(lived, "phones")["cohorts"][0]["moments"]
     for moment in moments:
@@ -154,7 +188,7 @@ def test_as_of_an_entry_is_what_the_ledger_said_then(lived: Run) -> None:
         (("phones", "--as-of", "0"), 2, "from 1 to 7"),
         (("phones", "--as-of", "2001-01-01"), 2, "opened"),
         (("phones", "--as-of", "yesterday"), 2, "YYYY-MM-DD"),
-        (("--all", "--as-of", "3"), 2, "each cohort counts its own entries"),
+        (("--all", "--as-of", "3"), 2, "entries count by cohort"),
         (("phones", "--all"), 2, "--all"),
         ((), 2, "--all"),
         (("nobody",), 4, "nobody"),

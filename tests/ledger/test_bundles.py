@@ -36,7 +36,7 @@ from ledger.store import Store
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
-PHONES = "chains/000001.txt"
+PHONES, TABLETS = "chains/000001.txt", "chains/000002.txt"
 
 
 @pytest.fixture
@@ -60,10 +60,14 @@ def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> S
     settle(phones, accountant, "a", reports=900, actor="tester")
     void(phones, accountant, "b", reason="a bug", actor="tester")
     open_cohort(
-        phones, name="tablets", population=10**6, epsilon=2.0, delta=1e-9, policy="fixed", actor="tester"
+        phones, name="tablets", population=10**6, epsilon=2.0, delta=1e-9, policy="adaptive", actor="tester"
     )
-    register(phones, make_request("t", cohort="tablets"), actor="tester")
-    admit(phones, accountant, "t")
+    for name, changes in (("t", {}), ("u", {"epsilon0": 8.0, "reports": 5})):
+        register(
+            phones, make_request(name, cohort="tablets", **cast("dict[str, Any]", changes)), actor="tester"
+        )
+        admit(phones, accountant, name)
+    settle(phones, accountant, "t", reports=900, actor="tester")
     return phones
 
 
@@ -336,7 +340,32 @@ def test_a_lie_of_the_owner_himself_is_found_by_computing(
     assert (PHONES, sequence) in named(report), report.findings
 
 
-def values(number: Any) -> st.SearchStrategy[Any]:
+def half(body: dict[str, Any], *path: str) -> None:
+    for name in path[:-1]:
+        body = body[name]
+    body[path[-1]] = body[path[-1]] / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sequence"),
+    [
+        (lambda n, body: half(body, "spent", "epsilon_upper") if n == 2 else None, 2),
+        (lambda n, body: body["spent"].update(epsilon_upper=1e-6, epsilon_lower=1e-6) if n == 2 else None, 2),
+        (lambda n, body: body["details"].update(charge=None) if n == 2 else None, 2),
+        (lambda n, body: body["details"]["standing"].update(rules="0" * 64) if n == 4 else None, 4),
+        (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 2),
+        (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
+        (lambda n, body: body["details"]["rules"]["gaussian"].update(delta=0.5) if n == 1 else None, 1),
+    ],
+)
+def test_a_lie_about_what_filters_say_is_found_too(
+    made: BundleMade, key: SigningKey, change: Callable[[int, dict[str, Any]], None], sequence: int
+) -> None:
+    lie = forged(made.data, change, signer=key, member=TABLETS)
+    assert (TABLETS, sequence) in named(verified(lie, numbers="all")), verified(lie, numbers="all").findings
+
+
+def values() -> st.SearchStrategy[Any]:
     plain = (
         st.none()
         | st.booleans()
@@ -369,7 +398,7 @@ def test_no_content_however_signed_breaks_the_verifier(
         if chosen.draw(st.booleans()):
             del place[name]
         else:
-            place[name] = chosen.draw(values(place[name]))
+            place[name] = chosen.draw(values())
 
     def usable(sequence: int, body: dict[str, Any]) -> None:
         change(sequence, body)
