@@ -137,6 +137,12 @@ def _html(made: Statement) -> bytes:
     return html(made)
 
 
+def _pdf(made: Statement) -> bytes:
+    from cli.statements.pdf import pdf  # noqa: PLC0415 - nor for fpdf2
+
+    return pdf(made)
+
+
 def _json(made: Statement) -> bytes:
     return (json.dumps(document_of(made), allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8")
 
@@ -145,7 +151,12 @@ def _csv(made: Statement) -> bytes:
     return spreadsheet(made)
 
 
-_SETTERS: Mapping[Form, Callable[[Statement], bytes]] = {"html": _html, "json": _json, "csv": _csv}
+_SETTERS: Mapping[Form, Callable[[Statement], bytes]] = {
+    "html": _html,
+    "pdf": _pdf,
+    "json": _json,
+    "csv": _csv,
+}
 
 
 def _end_of_day(text: str) -> datetime:

@@ -210,13 +210,13 @@ def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
         " alone: what the"
         " round would reveal by itself. ε total: what all rounds together reveal, after this one.",
         (
-            Column(name="Entry", width=6, numeric=True),
-            Column(name="Round", width=23),
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Round", width=27),
             Column(name="Mechanism, as declared", width=25),
             Column(name="Reports", width=13, numeric=True),
-            Column(name="ε alone, at most", width=9, numeric=True),
-            Column(name="ε total, at least", width=9, numeric=True),
-            Column(name="at most", width=9, numeric=True),
+            Column(name="ε alone, at most", width=11, numeric=True),
+            Column(name="ε total, at least", width=11, numeric=True),
+            Column(name="at most", width=11, numeric=True),
             Column(name="Closed", width=16),
         ),
         [_round_row(each, digits) for each in cohort.rounds],

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pypdf import PdfReader
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -457,3 +458,40 @@ def test_what_verify_is_asked_for_is_never_guessed(lived: Run, directory: Path) 
 def test_the_json_form_is_one_strict_value(lived: Run) -> None:
     text = lived("audit", "statement", "phones", "--format", "json").stdout
     assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
+
+
+def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) -> None:
+    for _ in range(30):
+        registered(lived, f"больше-больше-{_}")
+    assert lived("audit", "statement", "phones", "--format", "pdf", "-o", "statement.pdf").code == 0
+    reader = PdfReader(directory / "statement.pdf")
+    pages = [re.sub(r"\s+", " ", page.extract_text()) for page in reader.pages]
+    assert reader.metadata is not None
+    assert reader.metadata.title == "Privacy statement: phones"
+    # An auditor who is no mathematician needs the first page alone.
+    for word in (
+        "Kept",
+        "What was promised",
+        "Was it kept?",
+        "How sure is that?",
+        "An honest shuffler",
+        "Secret samples",
+    ):
+        assert word in pages[0], word
+    assert "Rounds admitted" not in pages[0]
+    text = " ".join(pages)
+    cohort = stated(lived, "phones")["cohorts"][0]
+    for each in (*cohort["rounds"], *cohort["refusals"]):
+        assert re.sub(r"\s", "", each["round_id"]) in re.sub(r"\s", "", text)
+    assert re.sub(r"\s", "", cohort["head"]["digest"]) in re.sub(r"\s", "", text)
+    assert "ε total" in text
+    for number, page in enumerate(pages, start=1):
+        assert f"{number} / {len(pages)}" in page
+
+
+def test_an_overspend_is_in_plain_sight_on_paper_too(overspent: Run, directory: Path) -> None:
+    assert overspent("audit", "statement", "phones", "--format", "pdf", "-o", "statement.pdf").code == 0
+    first, second, *_ = (page.extract_text() for page in PdfReader(directory / "statement.pdf").pages)
+    assert "Broken" in first
+    assert "The promise was not kept" in re.sub(r"\s+", " ", first)
+    assert "Overspends (1)" in first + second + _[0]
