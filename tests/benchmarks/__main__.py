@@ -11,6 +11,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from tests.benchmarks.report import heading, line, write
 
 _TIMEOUT_SECONDS = 900
 _ONE = "--case"
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def subjects() -> list[str]:
@@ -81,7 +83,14 @@ def _measure_subject(subject: str, *, writing: bool) -> None:
 
 def _in_its_own_process(subject: str, number: int) -> Measured:
     command = [sys.executable, "-m", "tests.benchmarks", subject, _ONE, str(number)]
-    done = subprocess.run(command, check=True, timeout=_TIMEOUT_SECONDS, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command,
+        check=True,
+        timeout=_TIMEOUT_SECONDS,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | _ONE_THREAD,
+    )
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -50,6 +50,8 @@ class Case:
         group: cases of one group do the same work; the first is what the others are compared with.
         needs: module that the case cannot do without, such as a peer's package.
         repeats: how often the work is done; the median counts.
+        computes: whether the work only computes: its processor time counts then, which other work on the
+            machine hardly disturbs, and else the time on the wall.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Case:
     group: str = ""
     needs: str | None = None
     repeats: int = REPEATS
+    computes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +80,17 @@ def measure(case: Case) -> Measured:
     work = case.prepare()
     gc.collect()
     _forget_peak()
+    clock = time.process_time if case.computes else time.perf_counter
     seconds: list[float] = []
     answer: Answer = ""
     while len(seconds) < case.repeats and sum(seconds) < _ENOUGH_SECONDS:
-        began = time.perf_counter()
+        began = clock()
         try:
             answer = work()
         except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:
             # That a peer gives up is a result, too.
             answer = f"{type(error).__name__}: {' '.join(str(error).split())[:60]}"
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
     width = answer.width if isinstance(answer, Interval) else math.nan
     return Measured(seconds=statistics.median(seconds), peak_mib=_peak_mib(), answer=str(answer), width=width)
 

@@ -182,14 +182,22 @@ def cases() -> Iterator[Case]:
         group = f"{rounds:,} rounds, delta {_DELTA:g}"
         for name, make, needs in [*_methods(rounds), *_from_nothing(rounds)]:
             prepare = partial(at, make, _DELTA)
-            yield Case(name=f"{group}: {name}", prepare=prepare, group=group, needs=needs)
+            yield Case(name=f"{group}: {name}", prepare=prepare, group=group, needs=needs, computes=True)
     for delta in (1e-12, 1e-20, 1e-30):
         group = f"1,000 rounds, delta {delta:g}"
         for name, make, needs in _methods(1000):
-            yield Case(name=f"{group}: {name}", prepare=partial(at, make, delta), group=group, needs=needs)
+            yield Case(
+                name=f"{group}: {name}",
+                prepare=partial(at, make, delta),
+                group=group,
+                needs=needs,
+                computes=True,
+            )
     for name, make, needs in list(_methods(1000))[::2]:
         prepare = partial(depth, make, 1000)
-        yield Case(name=f"depth, 1,000 rounds: {name}", prepare=prepare, needs=needs, repeats=1)
+        yield Case(
+            name=f"depth, 1,000 rounds: {name}", prepare=prepare, needs=needs, repeats=1, computes=True
+        )
 
 
 Method = tuple[str, Callable[[], Answers], str | None]

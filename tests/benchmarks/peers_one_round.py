@@ -117,13 +117,13 @@ def cases() -> Iterator[Case]:
     for reports, delta in itertools.product((10**4, 10**6), (1e-6, 1e-30)):
         group = f"generic(4), n = {reports:g}, delta {delta:g}"
         prepare = partial(ours, "generic(epsilon0=4)", reports, delta, analysis="clone")
-        yield Case(name=f"{group}: ours", prepare=prepare, group=group)
+        yield Case(name=f"{group}: ours", prepare=prepare, group=group, computes=True)
         prepare = partial(binomial_tails, 4.0, reports, delta)
-        yield Case(name=f"{group}: O(n) tails", prepare=prepare, group=group)
+        yield Case(name=f"{group}: O(n) tails", prepare=prepare, group=group, computes=True)
     for delta in (1e-6, 1e-12, 1e-20):
         group = f"10-RR(1.15), n = 1000, delta {delta:g}"
         prepare = partial(ours, "krr(k=10, epsilon0=1.15)", 1000, delta, analysis="blanket")
-        yield Case(name=f"{group}: ours", prepare=prepare, group=group)
+        yield Case(name=f"{group}: ours", prepare=prepare, group=group, computes=True)
         for name, naive in (("rounded up, one FFT", rounding_up), ("all outcomes", all_outcomes)):
             prepare = partial(naive, 1.15, 10, 1000, delta)
-            yield Case(name=f"{group}: {name}", prepare=prepare, group=group)
+            yield Case(name=f"{group}: {name}", prepare=prepare, group=group, computes=True)
