@@ -74,7 +74,7 @@ _INTRODUCTION = """# Benchmarks
 
 `make bench` measures, and `make bench ARGUMENTS=--write` writes this page. Every case runs alone in a fresh
 process, on one thread. *seconds* is the median of up to five runs of the work alone: processor time where it
-only computes, time on the wall elsewhere. *times* is the same in units of the first case of its group, *MiB* the
-peak of the process during the work with everything it imports, *width* the relative width of the interval that
-was answered. Figures compare with each other on one machine only.
+only computes, time on the wall elsewhere. *times* is the same in units of the first case of its group, *MiB*
+the peak of the process during the work with everything it imports, *width* the relative width of the interval
+that was answered. Figures compare with each other on one machine only.
 """
