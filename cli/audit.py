@@ -9,14 +9,16 @@ import click
 
 from cli.audit_bundle import bundle_in, verify_file
 from cli.audit_statement import statement
-from cli.audit_views import checkpoint_facts, heads_table, report_view
+from cli.audit_views import checkpoint_facts, heads_table, reconciled_facts, report_view
 from cli.failures import BadValue, ExitCode
-from cli.options import FILE, REAL, ledger_options, output_options
+from cli.options import FILE, REAL, TEXT, ledger_options, output_options
 from cli.present import document_of, present
 from cli.session import open_session, settings_from
 from cli.written_files import write_whole
 from ledger.auditing.findings import Numbers
 from ledger.checkpoints import make_checkpoint
+from ledger.reconciliation import reconcile
+from ledger.restores import Anchor, refuse_losses
 from ledger.saved_heads import read_saved_heads
 from ledger.signing import SigningKey, read_public_key
 from ledger.statements import heads
@@ -129,7 +131,12 @@ def checkpoint(
     if path is None:
         raise BadValue("--signing-key", None, "a key file, here or in SHUFFLE_LEDGER_SIGNING_KEY")
     key = SigningKey.load(path)
+    before = Anchor(path=output) if output and output.exists() else None
+    if output == settings.checkpoint and before is None:
+        settings = settings.model_copy(update={"checkpoint": None})  # the first one has nothing to follow
     with open_session(settings) as session:
+        if before is not None:
+            refuse_losses(session.store.engine, before.read())
         made = make_checkpoint(session.store, key)
     document = document_of(made.to_json())
     if output is not None:
@@ -138,3 +145,33 @@ def checkpoint(
 
 
 audit.add_command(statement)
+
+
+@audit.command("reconcile")
+@click.option("--against", type=FILE, required=True, help="The newest checkpoint there is.")
+@click.option("--reason", type=TEXT, required=True, help="What happened, for the record.")
+@click.option(
+    "--nothing-later",
+    is_flag=True,
+    help="Attest that no entry was written after the checkpoint; else every cohort is frozen.",
+)
+@click.option("--public-key", metavar="KEY", help="The key that must have signed it: hexadecimal, or a file.")
+@ledger_options
+@output_options
+def reconcile_(
+    against: Path,
+    reason: str,
+    nothing_later: bool,
+    public_key: str | None,
+    database_url: str | None,
+    actor: str | None,
+    as_json: bool,
+) -> None:
+    """Accept that the database was put back to an earlier state: what may have lost entries is frozen."""
+    settings = settings_from(database_url=database_url, actor=actor)
+    anchor = Anchor(path=against, trusted_public_key=read_public_key(public_key) if public_key else None)
+    with open_session(settings) as session:
+        done = reconcile(
+            session.store, anchor.read(), reason=reason, actor=settings.actor, nothing_later=nothing_later
+        )
+    present(document_of(done), lambda: reconciled_facts(done), as_json=as_json)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cli.present import facts, shown
 from ledger.checkpoints import Checkpoint
+from ledger.reconciliation import Reconciled
 from ledger.saved_heads import Signature
 from ledger.verification import Comparison, VerificationReport
 
@@ -63,6 +64,17 @@ def checkpoint_facts(made: Checkpoint, file: Path | None) -> Table:
             "created at": made.created_at.isoformat(timespec="seconds"),
             "public key": made.public_key.hex(),
             "file": str(file) if file else "none: printed by --json, written by --output",
+        },
+    )
+
+
+def reconciled_facts(done: Reconciled) -> Table:
+    """Returns the table of an accepted loss for people."""
+    return facts(
+        f"Reconciliation {done.number}",
+        {
+            "frozen for ever": ", ".join(done.frozen) or None,
+            "lost, never opened again": ", ".join(done.lost) or None,
         },
     )
 

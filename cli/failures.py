@@ -8,7 +8,7 @@ from enum import IntEnum
 import click
 
 from accounting import InvalidParameter
-from ledger.errors import BadSignature, Conflict, InvalidValue, NotFound
+from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
 
 
 class ExitCode(IntEnum):
@@ -81,6 +81,7 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (NotFound, ExitCode.NOT_FOUND, "not_found"),
     (Conflict, ExitCode.CONFLICT, "conflict"),
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
+    (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
     (click.Abort, ExitCode.FAILED, "interrupted"),
 )
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"

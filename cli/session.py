@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from accounting import Accountant
 from cli.failures import BadValue
 from ledger.config import Settings
+from ledger.restores import Anchor
 from ledger.store import Store
 
 
@@ -49,5 +50,5 @@ def settings_from(
 @contextmanager
 def open_session(settings: Settings) -> Iterator[Session]:
     """Opens the ledger of `settings` and closes it again; raises SchemaError when it is not initialised."""
-    with Store.connect(settings.database_url) as store:
+    with Store.connect(settings.database_url, anchor=Anchor.of(settings)) as store:
         yield Session(settings=settings, store=store, accountant=Accountant(precision=settings.precision))

@@ -24,7 +24,7 @@ from ledger.budgets import (
     request_digest,
 )
 from ledger.entries import EntryKind, Spending
-from ledger.errors import Damaged, InvalidValue, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.errors import BehindCheckpoint, Damaged, InvalidValue, NotFound, RoundStuck, TryAgain, Unavailable
 from ledger.outcomes import outcome_from, outcome_of, round_record
 from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
@@ -107,7 +107,7 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
             store, round_id, lambda view, stored: _draft(store, accountant, view, stored)
         )
         return outcome_from(entry)
-    except (NotFound, TryAgain, Unavailable):
+    except (BehindCheckpoint, NotFound, TryAgain, Unavailable):
         raise  # says nothing about the round itself
     except Exception as error:
         store.record_failure(round_id, f"{type(error).__name__}: {error}")
@@ -241,12 +241,8 @@ def _decide(
     cohort = view.cohort
     policy = policies.policy_of(store, view)
     accounted = slot_for(request.round)
-    if cohort.status == "overspent":
-        message = (
-            "The cohort is overspent, for a settled round cost more than the budget, and admits nothing any"
-            f" more: at most epsilon {view.spent.epsilon_upper:.6g} of {cohort.epsilon_budget:.6g} is spent."
-        )
-        reason = RefusalReason.COHORT_OVERSPENT
+    if cohort.status != "open":
+        reason, message = _closed(view)
         details = policy.unchanged(view)
         return _Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
     books = Books(store=store, accountant=accountant, keep=keep)
@@ -272,6 +268,18 @@ def _decide(
     details = {**step.details, **policy.unchanged(view)}
     return _Decision(
         accounted=accounted, reason=reason, message=message, requested=requested, details=details
+    )
+
+
+def _closed(view: CohortView) -> tuple[RefusalReason, str]:
+    if view.cohort.status == "frozen":
+        return RefusalReason.COHORT_FROZEN, (
+            "The cohort is frozen, for entries were lost when the database was put back to an earlier state:"
+            " what it has spent is unknown, and it admits nothing any more."
+        )
+    return RefusalReason.COHORT_OVERSPENT, (
+        "The cohort is overspent, for a settled round cost more than the budget, and admits nothing any more:"
+        f" at most epsilon {view.spent.epsilon_upper:.6g} of {view.cohort.epsilon_budget:.6g} is spent."
     )
 
 

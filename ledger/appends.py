@@ -57,8 +57,20 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
         with engines.writing(engine) as connection:
             moved = _in_steps(connection, view, draft, entry)
     if moved != 1:
-        raise LostRace(f"cohort {view.cohort.name!r} moved on from entry {view.head_sequence}")
+        raise _lost(view)
     return entry
+
+
+def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:
+    """Append in the caller's transaction, which must not be committed after LostRace."""
+    entry = LedgerEntry.following(view.head_digest, _body(view, draft))
+    if _in_steps(connection, view, draft, entry) != 1:
+        raise _lost(view)
+    return entry
+
+
+def _lost(view: CohortView) -> LostRace:
+    return LostRace(f"cohort {view.cohort.name!r} moved on from entry {view.head_sequence}")
 
 
 def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
@@ -121,5 +133,6 @@ def _in_steps(connection: Connection, view: CohortView, draft: EntryDraft, entry
     rows.insert_entry(connection, entry)
     for change in draft.changes:
         rows.change_holding(connection, cohort.name, change)
-    rows.link_round(connection, entry)
+    if entry.round_id is not None:
+        rows.link_round(connection, entry)
     return 1

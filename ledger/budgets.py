@@ -36,6 +36,7 @@ RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "vo
 class RefusalReason(StrEnum):
     """Why a round was refused; the words are stable. A round that fits several has the first of them."""
 
+    COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from accounting import NUMERICAL_POLICY
 from ledger import canonical, signing
 from ledger.errors import BadSignature, InvalidValue
 from ledger.signing import SigningKey
-from ledger.store import Store
+
+if TYPE_CHECKING:
+    from ledger.store import Store
 
 CHECKPOINT_FORMAT = "shuffle-ledger-checkpoint-1"
 HEADS_MAX = 10_000_000
@@ -87,7 +89,11 @@ def make_checkpoint(store: Store, signing_key: SigningKey) -> Checkpoint:
     """Return the heads of all chains at one moment, signed.
 
     It says what the database says: verify the ledger before you sign what it holds.
+
+    Raises:
+        BehindCheckpoint: the store has an anchor, and lacks what the anchor has seen.
     """
+    store.check_anchor()
     standing = store.standing()
     heads = tuple(
         CheckpointHead(cohort=head.cohort, sequence=head.sequence, digest_hex=head.digest.hex())

@@ -34,6 +34,8 @@ class Settings(BaseSettings):
     actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
     decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
     signing_key: Path | None = None  # the PEM file whose key signs checkpoints
+    checkpoint: Path | None = None  # the last checkpoint: nothing is written while the ledger is behind it
+    checkpoint_key: str | None = None  # the public key that must have signed it: hexadecimal, or a file
     server: str | None = None  # the address of a server: commands ask it instead of a database
     token: SecretStr | None = None  # shown to that server
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address

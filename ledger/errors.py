@@ -50,6 +50,10 @@ class Damaged(LedgerError):
     """Stored bytes do not decode, or do not have the digest they were stored under."""
 
 
+class BehindCheckpoint(LedgerError):
+    """The ledger lacks entries that its checkpoint has seen: nothing is written until it is reconciled."""
+
+
 class BadSignature(LedgerError):
     """A signature that does not fit what it should sign, or is not by the trusted key."""
 

@@ -121,7 +121,7 @@ def _largest_epsilon0(
     store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, base: Quote
 ) -> float | None:
     asked = _epsilon0(request.round)
-    if asked is None or view.cohort.status == "overspent":
+    if asked is None or view.cohort.status != "open":
         return None
 
     def fits(epsilon0: float) -> bool:

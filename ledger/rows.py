@@ -22,6 +22,7 @@ from ledger.tables import (
     heads,
     holdings,
     ledger_identity,
+    lost_cohorts,
     registrations,
     rounds,
 )
@@ -44,7 +45,7 @@ class EntryDraft:
     """An entry before it has a place in the chain."""
 
     kind: EntryKind
-    round_id: str
+    round_id: str | None  # None for entries about the cohort itself
     actor: str
     numerical_policy: str
     spent: Spending
@@ -240,6 +241,12 @@ def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
     found = connection.execute(select(heads.c.cohort, heads.c.sequence, heads.c.digest))
     stored = [StoredHead(**row._mapping) for row in found]
     return tuple(sorted(stored, key=lambda head: head.cohort))  # here: databases sort text differently
+
+
+def is_lost(connection: Connection, cohort: str) -> bool:
+    """Return whether a cohort was lost when the database was put back to an earlier state."""
+    query = select(lost_cohorts.c.name).where(lost_cohorts.c.name == cohort)
+    return connection.execute(query).first() is not None
 
 
 def mentioned_cohorts(connection: Connection) -> list[str]:

@@ -47,6 +47,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
         record = record_of(store, store.round(stored.round_id))
         if isinstance(record.closing, Settled) and record.closing.reports == reports:
             return store.entry(stored.cohort, record.closing.sequence)
+        _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         accounted = _really_shuffled(before, record.request.round, reports)
         changes: tuple[HoldingChange, ...] = ()
@@ -104,6 +105,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
         record = record_of(store, store.round(stored.round_id))
         if isinstance(record.closing, Voided) and record.closing.reason == reason:
             return store.entry(stored.cohort, record.closing.sequence)
+        _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "voided")
         policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, _admitted(store, stored.round_id), None)
@@ -126,6 +128,13 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
     if not isinstance(voided, Voided):
         raise Conflict(f"round {stored.round_id!r} is settled")
     return voided
+
+
+def _refuse_frozen(view: CohortView) -> None:
+    if view.cohort.status == "frozen":
+        raise Conflict(
+            f"cohort {view.cohort.name!r} is frozen, for entries were lost: how its rounds ended is unknown"
+        )
 
 
 def _reserved(

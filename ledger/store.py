@@ -13,6 +13,7 @@ from ledger import appends, engines, rows, schema, views
 from ledger.budgets import Cohort, RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
 from ledger.errors import Conflict, Damaged, NotFound
+from ledger.restores import Anchor, Guard
 from ledger.rows import (
     CohortView,
     EntryDraft,
@@ -48,9 +49,10 @@ MISSING_MAX = 100  # rounds that are named
 class Store:
     """The ledger's database. Methods raise TryAgain when it is busy and Unavailable when it is gone."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, anchor: Anchor | None = None) -> None:
         """Use `connect` instead."""
         self._engine = engine
+        self._guard = Guard(engine, anchor) if anchor else None
         self.turns = Turns(engine)
         # Only what never changes is remembered.
         self._kinds = Kinds()
@@ -59,8 +61,11 @@ class Store:
         self._loss_digests: dict[bytes, bytes] = {}
 
     @classmethod
-    def connect(cls, database_url: str) -> Self:
+    def connect(cls, database_url: str, *, anchor: Anchor | None = None) -> Self:
         """Return the store behind a database URL.
+
+        With an anchor, a ledger that lacks what the anchor has seen is only read: whatever opens, registers
+        or appends raises BehindCheckpoint.
 
         Raises:
             InvalidValue: the URL is of no supported database.
@@ -73,7 +78,7 @@ class Store:
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine)
+        return cls(engine, anchor)
 
     @property
     def engine(self) -> Engine:
@@ -84,6 +89,11 @@ class Store:
         """Raise SchemaError or Unavailable unless the database answers and has this code's schema."""
         with engines.reading(self._engine) as connection:
             schema.check_revision(connection)
+
+    def check_anchor(self) -> None:
+        """Raise BehindCheckpoint if there is an anchor, and the ledger lacks what it has seen."""
+        if self._guard is not None:
+            self._guard.check()
 
     def close(self) -> None:
         """Close all connections."""
@@ -110,9 +120,15 @@ class Store:
         `rules` are what its policy writes into that entry.
 
         Raises:
-            Conflict: the name is taken by a cohort with other content.
+            Conflict: the name is taken by a cohort with other content, or was that of a lost one.
         """
+        self.check_anchor()
         with engines.writing(self._engine) as connection:
+            if rows.is_lost(connection, cohort.name):
+                raise Conflict(
+                    f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"
+                    " what it had spent is unknown, so its name is not opened again"
+                )
             opened_at = engines.database_time(connection)
             values = {
                 "name": cohort.name,
@@ -215,6 +231,7 @@ class Store:
         Raises:
             Conflict: the identifier is bound to other content.
         """
+        self.check_anchor()
         content = request.to_bytes()
         values = {
             "round_id": request.round_id,
@@ -347,6 +364,7 @@ class Store:
         Raises:
             LostRace: another entry was appended first; nothing was changed.
         """
+        self.check_anchor()
         return appends.append(self._engine, view, draft)
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:

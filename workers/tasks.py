@@ -11,6 +11,7 @@ from celery.utils.log import get_task_logger
 from accounting import Accountant
 from ledger.admission import admit_queued
 from ledger.config import Settings
+from ledger.restores import Anchor
 from ledger.store import Store
 from ledger.upkeep import verify_oldest
 from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, app
@@ -52,7 +53,8 @@ def verify_some() -> None:
 # One of each per worker process, made after the fork: connections do not survive one.
 @functools.cache
 def _store() -> Store:
-    return Store.connect(Settings().database_url)
+    settings = Settings()
+    return Store.connect(settings.database_url, anchor=Anchor.of(settings))
 
 
 @functools.cache

@@ -17,7 +17,16 @@ from starlette.routing import Match, Route
 
 from accounting import InvalidParameter
 from ledger.documents import Json
-from ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.errors import (
+    BehindCheckpoint,
+    Conflict,
+    InvalidValue,
+    NotAllowed,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unavailable,
+)
 
 TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -60,6 +69,7 @@ TOO_MANY_FAILURES = ProblemType(
 FAILED = ProblemType(kind="failed", status=500, title="The server failed")
 STUCK = ProblemType(kind="stuck", status=500, title="The round could not be decided")
 BUSY = ProblemType(kind="busy", status=503, title="Busy: nothing was changed", retry=True)
+BEHIND = ProblemType(kind="behind_checkpoint", status=503, title="The ledger is behind its checkpoint")
 UNAVAILABLE = ProblemType(kind="unavailable", status=503, title="The database cannot be used", retry=True)
 
 PROBLEMS = (
@@ -76,6 +86,7 @@ PROBLEMS = (
     FAILED,
     STUCK,
     BUSY,
+    BEHIND,
     UNAVAILABLE,
 )
 # The first row that matches decides. Values are checked against the schema first, which is BAD_VALUE; what
@@ -88,6 +99,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (Conflict, CONFLICT),
     (RoundStuck, STUCK),
     (TryAgain, BUSY),
+    (BehindCheckpoint, BEHIND),
     (PoolTimeout, BUSY),
     (Unavailable, UNAVAILABLE),
 )

@@ -81,3 +81,51 @@ def test_the_key_comes_from_the_environment_or_is_asked_for(
     monkeypatch.setenv("SHUFFLE_LEDGER_SIGNING_KEY", "signing.pem")
     assert phones("audit", "checkpoint", "--json").json["public_key"] == key
     assert phones("audit", "verify", "--public-key", key).code == 2
+
+
+def put_back(backup: str) -> None:
+    shutil.copy(backup, "shuffle-ledger.db")
+    for name in ("shuffle-ledger.db-wal", "shuffle-ledger.db-shm"):
+        Path(name).unlink(missing_ok=True)
+
+
+def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
+    phones: Run, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_CHECKPOINT", "anchor.json")
+    monkeypatch.setenv("SHUFFLE_LEDGER_CHECKPOINT_KEY", key)
+    monkeypatch.setenv("SHUFFLE_LEDGER_SIGNING_KEY", "signing.pem")
+    refused = phones("round", "register", "phones", "--id", "one", *ROUND, "--json")
+    assert (refused.code, refused.json["error"]["kind"]) == (6, "behind_checkpoint")  # no anchor yet
+    assert phones("audit", "checkpoint", "-o", "anchor.json").code == 0
+    shutil.copy("shuffle-ledger.db", "backup.db")
+    assert phones("round", "register", "phones", "--id", "one", *ROUND).code == 0
+    assert phones("audit", "checkpoint", "-o", "anchor.json").code == 0
+    put_back("backup.db")
+    behind = [
+        ("round", "register", "phones", "--id", "two", *ROUND),
+        ("cohort", "open", "new", "--population", "5", "--epsilon", "1", "--delta", "1e-6"),
+        ("audit", "checkpoint", "-o", "anchor.json"),
+    ]
+    for command in behind:
+        answer = phones(*command, "--json")
+        assert (answer.code, answer.json["error"]["kind"]) == (6, "behind_checkpoint"), command
+    assert phones("budget", "phones").code == 0
+    done = phones("audit", "reconcile", "--against", "anchor.json", "--reason", "the disk broke", "--json")
+    assert (done.code, done.json["frozen"]) == (0, ["phones"])
+    assert phones("round", "register", "phones", "--id", "two", *ROUND).code == 3
+    stated = phones("budget", "phones", "--json").json
+    assert (stated["status"], stated["epsilon_spent_upper"], stated["epsilon_remaining"]) == (
+        "frozen",
+        None,
+        0,
+    )
+    assert phones("audit", "checkpoint", "-o", "anchor.json").code == 0
+    assert phones("audit", "verify", "--against", "anchor.json").code == 0
+
+
+def test_a_checkpoint_never_overwrites_anything_else(phones: Run, key: str) -> None:
+    Path("notes.txt").write_text("precious")
+    answer = phones("audit", "checkpoint", "--signing-key", "signing.pem", "-o", "notes.txt", "--json")
+    assert (answer.code, answer.json["error"]["field"]) == (2, "checkpoint")
+    assert Path("notes.txt").read_text() == "precious"
