@@ -12,7 +12,7 @@ from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRo
 from ledger import losses
 from ledger.budgets import checked_text
 from ledger.entries import EntryKind, Spending
-from ledger.errors import LedgerError, NotFound
+from ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
 from ledger.policies import Books
 from ledger.replay import Problem, Replay, Step, compare_tables
 from ledger.saved_heads import SavedHeads, Signature
@@ -77,6 +77,7 @@ def verify(
 
     Raises:
         NotFound: no such cohort.
+        TryAgain, Unavailable: the database cannot be read now, which says nothing about the ledger.
     """
     saved: dict[str, list[tuple[int, str]]] = {}
     for head in against.heads if against else ():
@@ -100,6 +101,8 @@ def verify(
 def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
     try:
         ledger_id = store.standing().ledger_id
+    except (TryAgain, Unavailable):
+        raise
     except LedgerError as error:
         yield str(error)
         return
@@ -123,6 +126,8 @@ def _judged(
 ) -> CohortVerification:
     try:
         return _verify_cohort(store, accountant, name, saved, numbers)
+    except (TryAgain, Unavailable):
+        raise  # says nothing about the cohort
     except (LedgerError, AttributeError, TypeError, ValueError) as error:
         # SQLite takes any value in any column, and whoever reads it may stumble anywhere. Nothing is known
         # of this cohort but that it was damaged.
