@@ -188,3 +188,22 @@ def test_health_checks_ask_what_the_server_answers_without_a_token() -> None:
     asked = set(re.findall(r"http://127\.0\.0\.1:8000(/\w+)", DOCKERFILE + COMPOSE_TEXT))
     assert asked == {"/readyz"}
     assert asked <= OPEN_PATHS
+
+
+def test_the_operations_page_names_commands_settings_and_alarms_that_exist() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    lines = set(re.findall(r"(?:shuffle-ledger|run --rm migrate) ((?:[a-z]+ ?)+)", page))
+    assert len(lines) >= 12
+    for line in lines:
+        found: click.Command = main
+        for word in line.split():
+            if not isinstance(found, click.Group):
+                break  # an argument
+            inner = found.get_command(click.Context(found), word)
+            assert inner is not None, line
+            found = inner
+    for name in re.findall(SETTING + r"([A-Z_]+)", page):
+        assert name.lower() in Settings.model_fields, name
+    source = "".join((ROOT / file).read_text("utf-8") for file in ("ledger/upkeep.py", "workers/dispatch.py"))
+    for alarm in re.findall(r"^\| `([A-Z]+) ", page, flags=re.MULTILINE):
+        assert f'"{alarm} ' in source, alarm
