@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from accounting import ShuffledRound
 from cli.failures import BadValue
 from cli.losses_ahead import losses_ahead
 from cli.session import Session, open_session, settings_from
-from ledger import admission, statements
+from ledger import statements
+from ledger.admission import open_cohort, quote, register, round_record, settle, void
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
-from ledger.client import LedgerClient
 from ledger.errors import NotFound
 from ledger.statements import BudgetStatement
-from workers.dispatch import decide
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
 
 Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
 
@@ -66,7 +68,7 @@ class DatabaseLedger:
 
     def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
         """See `Ledger`."""
-        return admission.open_cohort(
+        return open_cohort(
             self.session.store,
             name=name,
             population=population,
@@ -91,11 +93,11 @@ class DatabaseLedger:
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `Ledger`."""
         request = RoundRequest(round_id="quote", cohort=cohort, round=described)
-        return admission.quote(self.session.store, self.session.accountant, request)
+        return quote(self.session.store, self.session.accountant, request)
 
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
-        return admission.round_record(self.session.store, round_id)
+        return round_record(self.session.store, round_id)
 
     def registered(self, round_id: str) -> RoundRequest | None:
         """See `Ledger`."""
@@ -107,22 +109,22 @@ class DatabaseLedger:
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """See `Ledger`."""
         session = self.session
-        answer = admission.register(session.store, request, actor=session.settings.actor)
+        answer = register(session.store, request, actor=session.settings.actor)
         if not isinstance(answer, Pending):
             return answer, True
-        return decide(session.store, session.accountant, session.settings, request.round_id), False
+        return decide(session, request.round_id), False
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """See `Ledger`."""
         session = self.session
         actor = session.settings.actor
-        return admission.settle(session.store, session.accountant, round_id, reports=reports, actor=actor)
+        return settle(session.store, session.accountant, round_id, reports=reports, actor=actor)
 
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `Ledger`."""
         session = self.session
         actor = session.settings.actor
-        return admission.void(session.store, session.accountant, round_id, reason=reason, actor=actor)
+        return void(session.store, session.accountant, round_id, reason=reason, actor=actor)
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`."""
@@ -194,6 +196,13 @@ class ServedLedger:
             return False
 
 
+def decide(session: Session, round_id: str) -> Outcome | Pending:
+    """Return a registered round's outcome, decided here or by a worker."""
+    from workers.dispatch import decide as dispatched  # noqa: PLC0415 - Celery, which only rounds need
+
+    return dispatched(session.store, session.accountant, session.settings, round_id)
+
+
 @contextmanager
 def open_ledger(
     *,
@@ -215,6 +224,8 @@ def open_ledger(
     for field, value in (("database_url", database_url), ("broker_url", broker_url), ("actor", actor)):
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
+    from ledger.client import LedgerClient  # noqa: PLC0415 - an HTTP client, which only servers need
+
     token = settings.token.get_secret_value() if settings.token else ""
     if not token:
         raise BadValue("SHUFFLE_LEDGER_TOKEN", token, "a token for the server, such as sl_ID_SECRET")

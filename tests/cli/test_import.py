@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli import round_import
+from cli import ledgers
 from cli.ledgers import DatabaseLedger
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
@@ -141,7 +141,7 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     after: bool,
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(round_import, step, _Stop(getattr(round_import, step), at=at, after=after))
+        patched.setattr(ledgers, step, _Stop(getattr(ledgers, step), at=at, after=after))
         answer = run(*IMPORT)
     assert answer.code == 1
     assert answer.json["error"]["kind"] == "interrupted"
