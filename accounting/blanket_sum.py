@@ -172,7 +172,9 @@ def _hidden_profile(
         part_of = _Tilt(*(column[whole] for column in tilt))
         upper[whole], lower[whole] = _integrate(part_of, reports, smoothing)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
-    crude = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 0.0)) / (tilt.theta * _E * reports)
+    # Chernoff's bound; near order 1 the moment is above 1.
+    moment = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 700.0))
+    crude = np.minimum(moment / (tilt.theta * _E * reports), 1.0)
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 

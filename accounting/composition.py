@@ -110,11 +110,9 @@ class Composition:
         tau = min(tau, max(_CUT / limit, 1e-3 * tau)) if limit >= lobe else tau
         step = 2 * math.pi / period
         if limit >= lobe and limit >= _CUT / tau:
-            nodes = math.ceil(lobe / step) + 1
-            end = (nodes - 1) * step
-            return Contour(tilt, period, tau, nodes, math.exp(-rate * end**2) / (2 * rate * end))
+            return Contour(tilt, period, tau, math.ceil(lobe / step) + 1, short=True)
         nodes = min(math.ceil(_CUT / tau / step) + 1, _MAXIMUM_NODES)
-        return Contour(tilt, period, _CUT / ((nodes - 1) * step), nodes, None)
+        return Contour(tilt, period, _CUT / ((nodes - 1) * step), nodes, short=False)
 
     def widened(self, epsilon: float, contour: Contour) -> Contour:
         """The contour with a period so long that translates hardly weigh on the lower bound at `epsilon`.
@@ -221,12 +219,15 @@ class Composition:
             growth = math.exp(min((theta**2 / 2 + theta + 0.5) * tau**2, 700.0))
             return growth * (1 / u**2 + tau**2 * (1 + (2 * theta + 1) / (2 * u)))
 
-        if contour.skipped is None:
+        if not contour.short:
             return kernel(end) * math.exp(-(end**2) * tau**2 / 2) / (end * tau**2) / math.pi
-        cut = max(_CUT / tau, end)
+        # The contour may be made for other pairs: these have a lobe of their own, known up to its limit.
+        limit, rate = _lobe([(one.tilted(contour.tilt), count) for one, count in self._parts])
+        cut = max(min(_CUT / tau, limit), end)
         # The first node beyond the cut counts with its whole step.
         tail = kernel(cut) * math.exp(-(cut**2) * tau**2 / 2) * (1 / (cut * tau**2) + contour.step)
-        return (contour.skipped * kernel(end) + tail) / math.pi
+        skipped = math.exp(-rate * end**2) / (2 * rate * end) if cut > end else 0.0
+        return (skipped * kernel(end) + tail) / math.pi
 
     def _alias(self, epsilon: float, contour: Contour, log_mass: float) -> float:
         """Bound on what the translates add to the trapezoid sum, in units of the scale: for lower bounds

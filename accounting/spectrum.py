@@ -36,9 +36,8 @@ class Contour(NamedTuple):
     period: float
     smoothing: float  # tau, in units of loss
     nodes: int
-    # Bound on the sum of |characteristic function| * step between the last node and the smoothing's cut; None
-    # when the nodes reach the cut.
-    skipped: float | None
+    # Whether the nodes end with the characteristic function's lobe, and not where the smoothing cuts.
+    short: bool
 
     @property
     def theta(self) -> float:

@@ -186,6 +186,25 @@ def test_sides_are_kept_under_any_contour() -> None:
             assert best_lower <= above.delta(0.2, contour).value
 
 
+@pytest.mark.parametrize(("rounds", "reports"), [(1, 1000), (10, 1000), (1, 10**5), (100, 10**5)])
+def test_sides_are_kept_under_contours_of_other_rounds(rounds: int, reports: int) -> None:
+    """A contour whose nodes end with the narrow lobe of a million rounds says little of a few, and nothing
+    wrong."""
+    accountant = Accountant()
+    many, memory = accountant.privacy_loss(_round("krr(k=10, epsilon0=1)", 10**5)), SpectrumMemory()
+    wide = Composition([(LossSpectrum(many.upper, memory), 10**6)], "upper")
+    contour = wide.contour(5.0, 0.016)
+    assert contour.short
+    few = _round("krr(k=10, epsilon0=1)", reports)
+    loss = accountant.privacy_loss(few)
+    above = Composition([(LossSpectrum(loss.upper, memory), rounds)], "upper")
+    below = Composition([(LossSpectrum(loss.lower, memory), rounds)], "lower")
+    for epsilon in (0.0, 0.01, 0.05, 0.15, 0.3):
+        exact = accountant.certify_delta({few: rounds}, epsilon=epsilon)
+        assert below.delta(epsilon, contour).value <= exact.delta_upper
+        assert exact.delta_lower <= above.delta(epsilon, contour).value
+
+
 def test_nothing_is_nothing() -> None:
     assert Accountant().certify({}, delta=1e-9).epsilon_upper == 0.0
     assert Accountant().certify({_round("krr(k=5, epsilon0=1)", 10): 0}, delta=1e-9).epsilon_upper == 0.0
