@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,15 @@ def chains(directory: Path) -> dict[str, list[Any]]:
         assert store.pending(limit=10) == []
         return {
             cohort.name: [
-                (body.sequence, body.kind, body.round_id, body.actor, body.spent, body.details)
+                (body.sequence, body.kind, body.round_id, body.actor, body.spent, _without_time(body.details))
                 for body in (entry.content() for entry in store.entries_of(cohort.name))
             ]
             for cohort in store.cohorts()
         }
+
+
+def _without_time(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in details.items() if name != "registered_at"}
 
 
 @pytest.fixture(scope="session")
