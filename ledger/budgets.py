@@ -26,6 +26,21 @@ POLICIES = (POLICY_ADAPTIVE, POLICY_FIXED)  # the default one first
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
+# Printable to Python, and to people nothing or a blank: two names that look the same must be the same. From
+# Unicode's Default_Ignorable_Code_Point, which Python does not know, and the blank Braille pattern.
+_UNSEEN = frozenset(
+    (
+        0x034F,
+        *range(0x115F, 0x1161),
+        *range(0x17B4, 0x17B6),
+        *range(0x180B, 0x1810),
+        0x2800,
+        0x3164,
+        *range(0xFE00, 0xFE10),
+        0xFFA0,
+        *range(0xE0100, 0xE01F0),
+    )
+)
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -223,13 +238,15 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     """Return `value` in Unicode's normal form C.
 
     Raises:
-        InvalidValue: not 1 to `length_max` printable characters, or blank at an end.
+        InvalidValue: not 1 to `length_max` characters that can be seen, or blank at an end.
     """
-    expected = f"1 to {length_max} printable characters, none of the outer ones blank"
+    expected = f"1 to {length_max} printable characters that show, none of the outer ones blank"
     if not isinstance(value, str):
         raise InvalidValue(field=field, value=value, expected=expected)
     text = unicodedata.normalize("NFC", value)
     if not 1 <= len(text) <= length_max or not text.isprintable() or text != text.strip():
+        raise InvalidValue(field=field, value=value, expected=expected)
+    if any(ord(character) in _UNSEEN for character in text):
         raise InvalidValue(field=field, value=value, expected=expected)
     return text
 

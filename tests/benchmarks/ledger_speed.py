@@ -29,7 +29,6 @@ from ledger.store import Store
 from tests.benchmarks.case import Case, Work
 from tests.benchmarks.ledger_client import admitting, inserting
 
-POLICY = "fixed"
 OPERATIONS = 640  # of all clients together
 WARM = 3
 MANY = 1000  # cohorts
@@ -70,11 +69,11 @@ def _drop(url: str) -> None:
         connection.execute(f"DROP DATABASE {parsed.database} WITH (FORCE)".encode())
 
 
-def _opened(store: Store, count: int) -> list[str]:
+def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
     names = [f"cohort-{number}" for number in range(count)]
     for name in names:
         admission.open_cohort(
-            store, name=name, population=10**9, epsilon=50.0, delta=1e-9, policy=POLICY, actor="bench"
+            store, name=name, population=10**9, epsilon=50.0, delta=1e-9, policy=policy, actor="bench"
         )
     return names
 

@@ -115,11 +115,8 @@ def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
     assert (done.code, done.json["frozen"]) == (0, ["phones"])
     assert phones("round", "register", "phones", "--id", "two", *ROUND).code == 3
     stated = phones("budget", "phones", "--json").json
-    assert (stated["status"], stated["epsilon_spent_upper"], stated["epsilon_remaining"]) == (
-        "frozen",
-        None,
-        0,
-    )
+    assert (stated["status"], stated["epsilon_remaining"]) == ("frozen", 0)
+    assert stated["epsilon_spent_upper"] is None  # unknown
     assert phones("audit", "checkpoint", "-o", "anchor.json").code == 0
     assert phones("audit", "verify", "--against", "anchor.json").code == 0
 

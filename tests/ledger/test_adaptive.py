@@ -215,8 +215,11 @@ def test_rules_are_those_of_the_first_entry(
         return dataclasses.replace(body, details={**body.details, "rules": generous})
 
     rewrite(watches, 1, forge, rest=False)
-    with pytest.raises(Damaged, match="other rules"):
-        decide(watches, accountant, make_request("two", cohort="watches", epsilon0=0.5))
+    # As another process would: one that has read the first entry before knows it, whatever the row says.
+    with Store.connect(watches.engine.url.render_as_string(hide_password=False)) as elsewhere:
+        request = make_request("two", cohort="watches", epsilon0=0.5)
+        with pytest.raises(Damaged, match="other rules"):
+            decide(elsewhere, accountant, request)
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])

@@ -87,6 +87,69 @@ def test_names_are_compared_in_one_normal_form(phones: Store, make_request: Make
         register(phones, make_request(decomposed, reports=999), actor="tester")
 
 
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        "\u00ad",
+        "\u034f",
+        "\u061c",
+        "\u115f",
+        "\u180e",
+        "\u200b",
+        "\u200d",
+        "\u202e",
+        "\u2066",
+        "\u2800",
+        "\u3164",
+        "\ufe0f",
+        "\ufeff",
+        "\uffa0",
+        "\ufff9",
+        "\U000e0001",
+        "\U000e0100",
+        "\ue000",
+        "\u2028",
+        "\u00a0",
+    ],
+)
+def test_characters_that_nobody_sees_are_refused_everywhere(
+    phones: Store, make_request: MakeRequest, unseen: str
+) -> None:
+    for text in (f"a{unseen}b", unseen):
+        attempts: list[tuple[str, Callable[[], object]]] = [
+            ("round_id", lambda text=text: make_request(text)),  # type: ignore[misc]
+            ("use_case", lambda text=text: make_request("a", use_case=text)),  # type: ignore[misc]
+            ("name", lambda text=text: Cohort(**COHORT | {"name": text})),  # type: ignore[misc]
+            ("actor", lambda text=text: register(phones, make_request("a"), actor=text)),  # type: ignore[misc]
+        ]
+        for field, attempt in attempts:
+            with pytest.raises(InvalidValue) as caught:
+                attempt()
+            assert caught.value.field == field
+    assert phones.count_pending("phones") == 0
+
+
+def test_names_that_differ_in_case_or_in_kind_of_letter_are_different(
+    phones: Store, make_request: MakeRequest
+) -> None:
+    """Databases fold and sort text as they like; ours compare it byte by byte, both the same."""
+    names = [
+        "round",
+        "Round",
+        "ROUND",
+        "\uff32ound",
+        "\u0440ound",
+        "stra\u00dfe",
+        "strasse",
+        "\u0130",
+        "i",
+        "I",
+    ]
+    for name in names:
+        register(phones, make_request(name), actor="tester")
+    assert phones.pending(limit=100) == names
+
+
 def test_opening_again_answers_the_same_or_conflicts(phones: Store) -> None:
     same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "fixed"}
     again = open_cohort(phones, **same, actor="somebody else")  # type: ignore[arg-type]
