@@ -18,18 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus, increasing_root, sine_minus
+from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus, increasing_root
 from accounting.decomposition import Decomposition
+from accounting.quadrature import Tilt, integrate
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Where the smoothing kernel is cut, in units of 1/tau; what is cut is part of the bounds.
-_CUT = 5.2
-# Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
-_LOBE_CUT = 11.0
-_BLOCK_ELEMENTS = 1 << 19
-_UNBOUNDED = 500.0
-_FLOOR = 1e-15  # of the modulus of a characteristic function, about its absolute round-off
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
 _MAXIMUM_PATTERNS = 8
@@ -41,19 +35,6 @@ class ProfileBounds(NamedTuple):
 
     upper: FloatArray
     lower: FloatArray
-
-
-class _Tilt(NamedTuple):
-    """Sums under the exponentially tilted law, one row for each order."""
-
-    theta: FloatArray
-    log_mass: FloatArray  # n log M(theta)
-    log_mass_error: FloatArray
-    weights: FloatArray  # (orders, atoms), the leftover atom at 0 last
-    centred: FloatArray  # atoms minus the tilted mean
-    mean: FloatArray  # tilted mean of S
-    deviation: FloatArray  # tilted standard deviation of S
-    reach: FloatArray  # largest distance of two atoms
 
 
 def blanket_profile(
@@ -154,7 +135,7 @@ def _hidden_profile(
     tilt = _tilt(law, reports, excess, atoms)
     patterns, rows = np.unique(tilt.theta[:, None] * atoms < -_OVERWHELMING, axis=0, return_inverse=True)
     if len(patterns) > _MAXIMUM_PATTERNS:
-        return _integrate(tilt, reports, smoothing)
+        return integrate(tilt, reports, smoothing)
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
     whole = np.zeros(len(excess), dtype=np.bool_)
     for number, left_out in enumerate(patterns):
@@ -164,13 +145,13 @@ def _hidden_profile(
             continue
         part = law.without(left_out)
         shorter = _tilt(part, reports, excess[chosen], part.atoms(excess[chosen]))
-        above, below = _integrate(shorter, reports, smoothing)
+        above, below = integrate(shorter, reports, smoothing)
         rest = _left_out(law, left_out, reports, excess[chosen], shorter.theta)
         upper[chosen], lower[chosen] = above + rest, below
         whole[chosen] = rest > 1e-6 * above
     if np.any(whole):
-        part_of = _Tilt(*(column[whole] for column in tilt))
-        upper[whole], lower[whole] = _integrate(part_of, reports, smoothing)
+        part_of = Tilt(*(column[whole] for column in tilt))
+        upper[whole], lower[whole] = integrate(part_of, reports, smoothing)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     # Chernoff's bound; near order 1 the moment is above 1.
     moment = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 700.0))
@@ -199,7 +180,7 @@ def _left_out(
     return result
 
 
-def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> _Tilt:
+def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> Tilt:
     """Tilt every order's law of G to its saddle point `n K'(theta) = 2 / theta`."""
     c, leftover = law.c, law.leftover
     n = float(reports)
@@ -227,7 +208,7 @@ def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> _Ti
     # What the rounding of G, relative to its terms, moves the sum by, under the tilted law.
     terms = (np.abs(law.difference) + excess[:, None] * law.b) / c
     log_mass_error += 8 * UNIT_ROUND_OFF * n * theta * (weights[:, :-1] * terms).sum(axis=1)
-    return _Tilt(
+    return Tilt(
         theta,
         log_mass,
         log_mass_error,
@@ -259,154 +240,3 @@ def _log_mass(
     steep_error = UNIT_ROUND_OFF * (16 * law.c.size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
     error = np.where(steep, steep_error, relative / np.exp(np.minimum(plain, 0)))
     return np.where(steep, n * plain, log_mass), n * error
-
-
-def _integrate(tilt: _Tilt, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
-    theta, deviation = tilt.theta, tilt.deviation
-    # Where the lobe is short anyway, less smoothing costs nothing: take the least that still cuts before pi /
-    # reach.
-    scale = np.maximum(deviation, 0.5 / theta)
-    tau = scale * np.clip(1.7 * tilt.reach / scale, min(0.001, smoothing), smoothing)
-    period, alias = _period(tilt, reports)
-    step = 2 * np.pi / period
-    cut = _CUT / tau
-    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
-    # evaluating.
-    lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
-    short = np.pi / tilt.reach >= np.maximum(cut, lobe)
-    last = np.ceil(np.where(short, np.minimum(lobe, cut), cut) / step).astype(np.int64)
-    last = np.maximum(last, 1)
-    upper_sum, lower_sum, round_off = _node_sums(tilt, reports, tau, step, last)
-    end = last * step
-    gain = np.exp(theta**2 * tau**2 / 2)
-    beyond = np.where(short, np.maximum(end, np.pi / tilt.reach), end)
-    # The first node beyond counts with its whole step.
-    tail = gain * np.exp(-(beyond**2) * tau**2 / 2) * (1 / beyond**2 + tau**2) / np.pi
-    tail *= 1 / (beyond * tau**2) + step
-    rate = 2 * deviation**2 / np.pi**2
-    skipped = gain * np.exp(-rate * end**2) * (1 / end**2 + tau**2) / (2 * rate * end) / np.pi
-    truncation = tail + np.where(short, skipped, 0.0)
-    log_scale = tilt.log_mass - np.log(reports)
-    error = tilt.log_mass_error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
-    log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
-    # When nobody reports a component, S = 0 exactly: there the smoothing added tau phi(0), which is known and
-    # taken back.
-    silent = np.exp(_log_all_leftover(tilt, reports)) * tau * (1 - 1e-9) / np.sqrt(2 * np.pi)
-    upper = (
-        np.exp(log_scale_upper)
-        * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
-        * (1 + 8 * UNIT_ROUND_OFF)
-    )
-    lower = np.exp(log_scale_lower) * (lower_sum - round_off - truncation - alias) * (1 - 8 * UNIT_ROUND_OFF)
-    return upper, np.clip(lower, 0.0, upper)
-
-
-def _log_all_leftover(tilt: _Tilt, reports: int) -> FloatArray:
-    """`log` of a lower bound on the tilted probability that every report is a leftover one."""
-    leftover = tilt.weights[:, -1]
-    result: FloatArray = (
-        reports * np.log(np.maximum(leftover, 1e-300)) * (1 + 8 * UNIT_ROUND_OFF) - 1e-10 - 1e-15 * reports
-    )
-    return result
-
-
-def _period(tilt: _Tilt, reports: int) -> tuple[FloatArray, FloatArray]:
-    """A period and a bound on what its translates add to the trapezoid sum (needed by the lower bound
-    only)."""
-    theta, deviation = tilt.theta, tilt.deviation
-    period = np.maximum(48.0 / theta, 13.0 * deviation + 2 * tilt.mean)
-    target = 1e-7 / (theta * np.maximum(1.0, theta * deviation))
-    alias = _alias(tilt, reports, period)
-    for _ in range(6):
-        loose = alias > target
-        if not np.any(loose):
-            break
-        period = np.where(loose, period * 1.4, period)
-        alias = _alias(tilt, reports, period)
-    return period, alias
-
-
-def _alias(tilt: _Tilt, reports: int, period: FloatArray) -> FloatArray:
-    theta = tilt.theta
-    ratio = np.exp(-theta * period / 2)
-    near = period / 2 * ratio / (1 - ratio) ** 2
-    peak = 1 / (theta * _E)
-    far = np.full_like(theta, np.inf)
-    for rate_in_deviations in (1.0, 2.0, 3.5, 5.0, 7.0, 9.0, 13.0):
-        rate = rate_in_deviations / np.maximum(tilt.deviation, 0.5 / theta)
-        below = _log_moment(tilt, reports, -rate) - rate * period / 2
-        above = _log_moment(tilt, reports, rate) - rate * period
-        fade = -np.expm1(-rate * period / 2)
-        far = np.minimum(far, peak * (np.exp(np.minimum(below, 0)) + np.exp(np.minimum(above, 0))) / fade)
-    bound: FloatArray = near + far
-    return bound
-
-
-def _log_moment(tilt: _Tilt, reports: int, rate: FloatArray) -> FloatArray:
-    """`log E~[exp(rate S)]` under the tilted law."""
-    exponents = rate[:, None] * tilt.centred
-    sums = (tilt.weights * np.exp(np.minimum(exponents, _UNBOUNDED))).sum(axis=1)
-    result = reports * np.log(np.maximum(sums, 1e-300)) + rate * tilt.mean
-    # Beyond, a weight may have been lost to underflow: no bound.
-    unbounded: FloatArray = np.where(exponents.max(axis=1) < _UNBOUNDED, result, np.inf)
-    return unbounded
-
-
-def _node_sums(
-    tilt: _Tilt, reports: int, tau: FloatArray, step: FloatArray, last: np.ndarray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Trapezoid sums for both kernels and a bound on their round-off, each of shape (orders,)."""
-    upper, lower, error = (np.zeros_like(step) for _ in range(3))
-    order = np.argsort(last)
-    atoms = tilt.weights.shape[1]
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * (last[order[stop]] + 1) * atoms <= _BLOCK_ELEMENTS:
-            stop += 1
-        rows = order[start:stop]
-        start = stop
-        nodes = np.arange(int(last[rows[-1]]) + 1)
-        u = step[rows, None] * nodes
-        real, imaginary = _log_characteristic(tilt.weights[rows], tilt.centred[rows], u)
-        absolute = (tilt.weights[rows] * np.abs(tilt.centred[rows])).sum(axis=1)[:, None]
-        spread = np.minimum((u * tilt.deviation[rows, None]) ** 2 / reports, u * absolute)
-        theta, tau_rows = tilt.theta[rows, None], tau[rows, None]
-        exponent = reports * real + tau_rows**2 * (theta**2 - u**2) / 2
-        phase = reports * imaginary + u * tilt.mean[rows, None] + tau_rows**2 * theta * u
-        weight = np.where(nodes == 0, 1.0, 2.0) * np.exp(exponent) * (step[rows, None] / (2 * np.pi))
-        weight = np.where(nodes <= last[rows, None], weight, 0.0)
-        cosine = np.cos(phase)
-        radius = theta**2 + u**2
-        rotated = ((theta**2 - u**2) * cosine + 2 * theta * u * np.sin(phase)) / radius**2
-        upper[rows] = (weight * rotated).sum(axis=1)
-        lower[rows] = (weight * (rotated - tau_rows**2 * cosine)).sum(axis=1)
-        relative = 32 + 8 * reports * spread * np.exp(-real) + 4 * np.abs(phase) + 4 * np.abs(exponent)
-        error[rows] = UNIT_ROUND_OFF * (weight * relative * (1 / radius + tau_rows**2)).sum(axis=1)
-    return upper, lower, error
-
-
-def _log_characteristic(
-    weights: FloatArray, centred: FloatArray, u: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Real and imaginary part of `log E~[exp(i u (G - mean))]`, shape (orders, nodes).
-
-    Since the tilted mean of G - mean is 0, the imaginary part is summed as `sin v - v`, without its first
-    order.
-    """
-    drop, turn = np.zeros_like(u), np.zeros_like(u)
-    for atom in range(weights.shape[1]):
-        v = u * centred[:, atom, None]
-        weight = weights[:, atom, None]
-        half_sine = np.sin(v / 2)
-        sine_less = 2 * half_sine * np.cos(v / 2) - v
-        small = np.abs(v) < 0.5
-        sine_less[small] = sine_minus(v[small])
-        drop += weight * (half_sine * half_sine)
-        turn += weight * sine_less
-    x = -2 * drop
-    square = 2 * x + x * x + turn * turn  # modulus squared, minus 1
-    near = square > -0.5
-    modulus = np.maximum(np.hypot(1 + x, turn), _FLOOR)
-    log_modulus = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(modulus))
-    return log_modulus, np.arctan2(turn, 1 + x)

@@ -32,6 +32,8 @@ _TILT_STEPS = 600
 _NEAR_THE_END = 0.999
 _TINY = 1e-100
 _WIDEST = 3.0  # of the smoothing, in units of 1/theta
+# ... and in nats: the lower kernel falls to -exp(tau^2 / 2), the upper one moves epsilon by tau^2 / 2.
+_WIDEST_LOSS = 1.0
 # Doublings of the period, and the share of a lower bound that its translates may take without one.
 _WIDENINGS = 4
 _FAINT = 1e-5
@@ -103,7 +105,8 @@ class Composition:
         period = _on_grid(max(falling, abs(mean - epsilon) + 14 * deviation), up=True)
         # A smoothing of tau moves epsilon by about theta tau^2 / 2.
         width = min(deviation, math.sqrt(epsilon / theta)) if epsilon > 0 else deviation
-        tau = _on_grid(min(smoothing * max(width, 0.5 / theta), _WIDEST / theta), up=False)
+        widest = min(_WIDEST / theta, _WIDEST_LOSS)
+        tau = _on_grid(min(smoothing * max(width, 0.5 / theta), widest), up=False)
         limit, rate = _lobe(tilted)
         lobe = _LOBE_CUT / math.sqrt(2 * rate) if rate > 0 else math.inf
         # Where the lobe is short, less smoothing costs nothing: take the least that is cut before the limit.
@@ -147,6 +150,8 @@ class Composition:
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)
         round_off += 4 * UNIT_ROUND_OFF * self.infinity
+        if not math.isfinite(scale * total) or not math.isfinite(round_off):
+            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
         if self.side == "upper":
             truncation = scale * on.truncation + self.infinity
             value = scale * max(total, 0.0) + truncation + round_off
@@ -242,7 +247,7 @@ class Composition:
             above = self._log_mass(theta + rate) - log_mass - rate * (epsilon + 2 * half)
             fade = -math.expm1(-rate * half)
             far = min(far, peak * (math.exp(min(below, 700.0)) + math.exp(min(above, 700.0))) / fade)
-        return ratio / (1 - ratio) + far
+        return ratio / -math.expm1(-theta * half) + far
 
     def _log_mass(self, theta: float) -> float:
         if theta not in self._log_masses:

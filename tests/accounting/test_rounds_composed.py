@@ -16,7 +16,7 @@ from accounting import Accountant, RoundLoss, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.privacy_loss import from_profile
-from accounting.spectrum import LossSpectrum, SpectrumMemory
+from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -282,3 +282,68 @@ def test_very_different_rounds_compose() -> None:
     assert coarse.epsilon_lower <= fine.epsilon_upper
     assert fine.epsilon_lower <= coarse.epsilon_upper
     assert fine.precise
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "rounds"),
+    [
+        ("generic(epsilon0=8)", 1000, 100_000),
+        ("krr(k=10, epsilon0=2)", 10, 100_000),
+        ("generic(epsilon0=8)", 100, 10_000),
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-2, 1e-30])
+def test_sums_of_large_losses_are_as_narrow_as_asked(
+    randomizer: str, reports: int, rounds: int, delta: float
+) -> None:
+    """Totals of thousands of nats, where the smoothing is bounded in nats too; checked by moments."""
+    shuffled = _round(randomizer, reports)
+    accountant = Accountant()
+    certificate = accountant.certify({shuffled: rounds}, delta=delta)
+    assert certificate.precise
+    mean = accountant.renyi_divergence({shuffled: rounds}, order=1)
+    deviation = math.sqrt(rounds * accountant.privacy_loss(shuffled).upper.variance())
+    assert certificate.epsilon_upper > mean.lower - 10 * deviation
+    # delta(epsilon) <= exp((order - 1) (divergence - epsilon)) for every order above 1.
+    orders = 1 + np.geomspace(1e-5, 1, 60)
+    bounds = [
+        accountant.renyi_divergence({shuffled: rounds}, order=order).upper - math.log(delta) / (order - 1)
+        for order in orders
+    ]
+    assert certificate.epsilon_lower <= min(bounds)
+
+
+@pytest.mark.parametrize("tilt", [-2000, -300, 0, 250, 2000])
+def test_absurd_contours_say_nothing_rather_than_nan(tilt: int) -> None:
+    loss = Accountant().privacy_loss(_round("generic(epsilon0=8)", 200))
+    contour = Contour(tilt, 40.0, 0.01, 2000, short=False)
+    for pair in (loss.upper, loss.lower):
+        composed = Composition([(LossSpectrum(pair, SpectrumMemory()), 50_000)], pair.side)
+        with np.errstate(all="ignore"):
+            value = composed.delta(1000.0, contour).value
+        assert 0.0 <= value <= 1.0  # which NaN is not
+        truth = 1.0  # 50,000 such rounds lose far more than 1,000 nats
+        assert value <= truth if pair.side == "lower" else value >= truth * 0.999
+
+
+def test_sampled_rounds_have_the_slack_of_the_reports_expected_to_be_honest() -> None:
+    """`n delta0 (1 + exp(-epsilon0) / 2)`, n the expected number of honest reports, at `1 + exp(epsilon)`."""
+    rest: dict[str, Any] = {"sampled_from": 1000, "analysis": "clone"}
+    pure = _round("generic(epsilon0=1)", 100, **rest)
+    slack = 100 * 1e-9 * (1 + math.exp(-1) / 2)
+    impure = _round("generic(epsilon0=1)", 100, delta0=1e-9, **rest)
+    assert impure.slack == pytest.approx(slack, rel=1e-12)
+    partly = _round("generic(epsilon0=1)", 100, delta0=1e-9, honest_fraction=0.8, **rest)
+    assert partly.slack == pytest.approx(0.8 * slack, rel=1e-12)
+    accountant = Accountant()
+    for epsilon in (0.0, 0.05, 0.5):
+        without = accountant.certify_delta({pure: 7}, epsilon=epsilon)
+        with_slack = accountant.certify_delta({impure: 7}, epsilon=epsilon)
+        cost = (1 + math.exp(epsilon)) * 7 * slack
+        assert with_slack.delta_upper == pytest.approx(without.delta_upper + cost, rel=1e-9)
+        assert with_slack.delta_upper >= without.delta_upper + cost * (1 - 1e-15)
+    answer = accountant.certify({impure: 7}, delta=1e-5)
+    at = accountant.certify_delta({impure: 7}, epsilon=answer.epsilon_upper)
+    assert at.delta_lower <= 1e-5
+    assert answer.epsilon_upper > accountant.certify({pure: 7}, delta=1e-5).epsilon_upper
+    assert math.isinf(accountant.certify({impure: 7}, delta=1e-7).epsilon_upper)
