@@ -1,0 +1,50 @@
+"""The package as others import it: what it needs, what it leaves alone, and its page of public names."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import accounting
+
+PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
+
+_IMPORT = """
+import builtins, json, os, sys, threading
+import numpy, scipy.optimize, scipy.special, scipy.fft
+before, opened, environment = set(sys.modules), [], dict(os.environ)
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments)) if event in (
+    "socket.connect", "subprocess.Popen", "os.system", "os.mkdir", "os.remove", "os.putenv", "os.fork") or (
+    event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")) else None)
+import accounting
+added = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps({
+    "foreign": sorted(n for n in added if n not in sys.stdlib_module_names and n not in ("numpy", "scipy")),
+    "opened": opened, "threads": threading.active_count(), "environment": dict(os.environ) == environment}))
+"""
+
+
+def test_importing_needs_numpy_and_scipy_alone_and_does_nothing() -> None:
+    """In a process of its own, with an eye on files that are written, processes, sockets and threads."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", _IMPORT], capture_output=True, text=True, check=True, timeout=60
+    )
+    seen = json.loads(done.stdout)
+    assert seen == {"foreign": ["accounting"], "opened": [], "threads": 1, "environment": True}
+    assert done.stderr == ""
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(accounting.__all__)
+    assert len(PAGE.read_text().splitlines()) < 80  # one page
+
+
+def test_the_example_runs() -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len(code) == 1
+    exec(compile(code[0], str(PAGE), "exec"), {})  # noqa: S102 - our own page
