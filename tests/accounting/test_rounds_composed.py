@@ -347,3 +347,12 @@ def test_sampled_rounds_have_the_slack_of_the_reports_expected_to_be_honest() ->
     assert at.delta_lower <= 1e-5
     assert answer.epsilon_upper > accountant.certify({pure: 7}, delta=1e-5).epsilon_upper
     assert math.isinf(accountant.certify({impure: 7}, delta=1e-7).epsilon_upper)
+
+
+def test_answers_are_remembered_until_a_loss_is_replaced() -> None:
+    accountant, shuffled = Accountant(), _round("krr(k=2, epsilon0=1)", 50)
+    first = accountant.certify({shuffled: 2}, delta=1e-6)
+    assert accountant.certify({shuffled: 2, _round("krr(k=3, epsilon0=1)", 9): 0}, delta=1e-6) is first
+    assert accountant.certify({shuffled: 3}, delta=1e-6) != first
+    accountant.adopt(shuffled, Accountant().privacy_loss(_round("krr(k=2, epsilon0=1)", 5000)))
+    assert accountant.certify({shuffled: 2}, delta=1e-6).epsilon_upper < first.epsilon_lower
