@@ -9,6 +9,7 @@ from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParame
 from accounting.filters import Charge, FilterReading, FilterSet
 from accounting.frequency import FrequencyError, frequency_error
 from accounting.notation import parse_randomizer
+from accounting.plans import fits, largest_common_epsilon0
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import (
     BinaryLocalHash,
@@ -69,7 +70,9 @@ __all__ = [
     "attack_delta",
     "attack_epsilon",
     "calibrate",
+    "fits",
     "frequency_error",
+    "largest_common_epsilon0",
     "parse_randomizer",
     "slot_for",
 ]

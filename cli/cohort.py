@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
 from cli.ledgers import open_ledger
-from cli.options import REAL, TEXT, WHOLE, ledger_options, output_options, server_option
+from cli.options import FILE, REAL, TEXT, WHOLE, ledger_options, output_options, server_option
+from cli.plan import open_planned, plan_facts, quote_plan
 from cli.present import document_of, facts, present, shown
+from cli.session import open_session, settings_from
+from ledger.admission import change_budget
 from ledger.budgets import POLICIES, POLICY_ADAPTIVE, Cohort
 from ledger.policies import ASSUMES
 
@@ -27,11 +31,13 @@ def cohort() -> None:
 @click.option(
     "--policy", type=TEXT, default=POLICY_ADAPTIVE, show_default=True, help=f"One of: {', '.join(POLICIES)}."
 )
+@click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
 @ledger_options
 @server_option
 @output_options
 def open_(
     name: str,
+    plan: Path | None,
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -39,9 +45,42 @@ def open_(
     **content: Any,
 ) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        opened = ledger.open_cohort(name=name, **content)
+    where = {"server": server, "database_url": database_url, "actor": actor}
+    if plan is not None:
+        opened = open_planned(plan, name=name, **where, **content)
+    else:
+        with open_ledger(**where) as ledger:
+            opened = ledger.open_cohort(name=name, **content)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
+
+
+@cohort.command("plan")
+@click.argument("file", type=FILE)
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
+@click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@output_options
+def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
+    """Say what the rounds in FILE cost together, whether a budget holds them, and what epsilon0 would fit."""
+    quote = quote_plan(file, epsilon=epsilon, delta=delta)
+    present(document_of(quote), lambda: facts(f"The plan in {file}", plan_facts(quote)), as_json=as_json)
+
+
+@cohort.command("budget")
+@click.argument("name")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon from now on.")
+@click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
+@ledger_options
+@output_options
+def budget_(
+    name: str, epsilon: float, reason: str, database_url: str | None, actor: str | None, as_json: bool
+) -> None:
+    """Change the budget of the cohort NAME, by an entry that says who did it and why."""
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session:
+        changed = change_budget(
+            session.store, session.accountant, name, epsilon=epsilon, reason=reason, actor=settings.actor
+        )
+    present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
 
 
 @cohort.command("list")

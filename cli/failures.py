@@ -8,7 +8,7 @@ from enum import IntEnum
 import click
 
 from accounting import InvalidParameter
-from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
+from ledger.errors import BadSignature, BehindCheckpoint, BeyondBudget, Conflict, InvalidValue, NotFound
 
 
 class ExitCode(IntEnum):
@@ -80,6 +80,7 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (click.UsageError, ExitCode.BAD_VALUE, "bad_usage"),
     (NotFound, ExitCode.NOT_FOUND, "not_found"),
     (Conflict, ExitCode.CONFLICT, "conflict"),
+    (BeyondBudget, ExitCode.REFUSED, "refused"),
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
     (click.Abort, ExitCode.FAILED, "interrupted"),

@@ -12,7 +12,9 @@ from typing import Any
 
 from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, slot_for
 from ledger import appending, canonical, losses, policies
+from ledger.budget_changes import change_budget
 from ledger.budgets import (
+    POLICY_PLAN,
     Cohort,
     Outcome,
     Pending,
@@ -23,8 +25,18 @@ from ledger.budgets import (
     checked_text,
     request_digest,
 )
-from ledger.entries import EntryKind, Spending
-from ledger.errors import BehindCheckpoint, Damaged, InvalidValue, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.entries import FIRST_SEQUENCE, EntryKind, Spending
+from ledger.errors import (
+    BehindCheckpoint,
+    BeyondBudget,
+    Conflict,
+    Damaged,
+    InvalidValue,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unavailable,
+)
 from ledger.outcomes import outcome_from, outcome_of, round_record
 from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
@@ -34,6 +46,7 @@ from ledger.store import ATTEMPTS_MAX, Store
 __all__ = [
     "admit",
     "admit_queued",
+    "change_budget",
     "open_cohort",
     "pending_before",
     "pending_rounds",
@@ -57,23 +70,59 @@ class _Decision:
 
 
 def open_cohort(
-    store: Store, *, name: str, population: int, epsilon: float, delta: float, policy: str, actor: str
+    store: Store,
+    *,
+    name: str,
+    population: int,
+    epsilon: float,
+    delta: float,
+    policy: str,
+    actor: str,
+    plan: Mapping[ShuffledRound, int] | None = None,
+    accountant: Accountant | None = None,
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
 
+    Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
+    composes them.
+
     Raises:
         InvalidValue: a parameter cannot be one; names the field.
-        Conflict: the name is taken by a cohort with other parameters.
+        BeyondBudget: the plan costs more than the budget; nothing was opened.
+        Conflict: the name is taken by a cohort with other parameters, or another plan.
+        AccountingError: the plan cannot be composed.
     """
     cohort = Cohort(
         name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
     )
-    return store.open_cohort(
-        cohort,
-        actor=checked_text("actor", actor),
-        numerical_policy=NUMERICAL_POLICY,
-        rules=policies.policy_for(cohort).opening(),
-    )
+    actor = checked_text("actor", actor)
+    rules = _rules(store, cohort, plan, accountant)
+    opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
+    if policy == POLICY_PLAN:
+        stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
+        if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
+            raise Conflict(f"cohort {opened.name!r} exists with another plan")
+    return opened
+
+
+def _rules(
+    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int] | None, accountant: Accountant | None
+) -> dict[str, Any]:
+    """Return what a cohort's policy writes into the first entry."""
+    if (cohort.policy == POLICY_PLAN) != (plan is not None):
+        expected = "the rounds of the plan" if plan is None else "nothing: only policy plan has a plan"
+        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected)
+    if plan is None:
+        return policies.policy_for(cohort).opening()
+    if accountant is None:
+        raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
+    for one in plan:
+        _check_sizes(one, cohort.population)
+    books = Books(store=store, accountant=accountant)
+    planned = policies.PlanPolicy.composed(books, plan, delta=cohort.delta_budget)
+    if not planned.epsilon_upper <= cohort.epsilon_budget:
+        raise BeyondBudget(planned.epsilon_upper, epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
+    return planned.opening()
 
 
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
@@ -245,11 +294,20 @@ def _decide(
         reason, message = _closed(view)
         details = policy.unchanged(view)
         return _Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
+    slot = policy.accounted(view, request.round)
+    if slot is None:
+        return _Decision(
+            accounted=accounted,
+            reason=RefusalReason.NO_FREE_SLOT,
+            message="The cohort's plan has no free slot whose cost is known to cover this round.",
+            requested=None,
+            details=policy.unchanged(view),
+        )
+    accounted = slot
     books = Books(store=store, accountant=accountant, keep=keep)
     step = policy.admitting(books, view, accounted)
     requested = step.spent
-    # Written so that anything but a number within the budget refuses.
-    if requested.epsilon_upper <= cohort.epsilon_budget:
+    if step.is_within(cohort.epsilon_budget):
         return _Decision(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
@@ -286,6 +344,10 @@ def _closed(view: CohortView) -> tuple[RefusalReason, str]:
 def _check_population(request: RoundRequest, cohort: str, population: int) -> None:
     if request.cohort != cohort:
         raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort))
-    checked_reports(request.round.reports, field="reports", population=population)
-    if request.round.sampled_from is not None:
-        checked_reports(request.round.sampled_from, field="sampled_from", population=population)
+    _check_sizes(request.round, population)
+
+
+def _check_sizes(described: ShuffledRound, population: int) -> None:
+    checked_reports(described.reports, field="reports", population=population)
+    if described.sampled_from is not None:
+        checked_reports(described.sampled_from, field="sampled_from", population=population)

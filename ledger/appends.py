@@ -11,7 +11,7 @@ from ledger import engines, entries, rows
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import LostRace
 from ledger.rows import CohortView, EntryDraft
-from ledger.tables import COUNT_OF_KIND, heads
+from ledger.tables import COUNT_OF_KIND, cohorts, heads
 
 _DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
 # The same as `_in_steps`, for the common case, in one round trip. Everything hangs on the head's move: where
@@ -82,7 +82,7 @@ def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
         actor=draft.actor,
         recorded_at=view.at,
         numerical_policy=draft.numerical_policy,
-        epsilon_budget=view.cohort.epsilon_budget,
+        epsilon_budget=draft.epsilon_budget or view.cohort.epsilon_budget,
         delta_budget=view.cohort.delta_budget,
         spent=draft.spent,
         details=draft.details,
@@ -135,4 +135,7 @@ def _in_steps(connection: Connection, view: CohortView, draft: EntryDraft, entry
         rows.change_holding(connection, cohort.name, change)
     if entry.round_id is not None:
         rows.link_round(connection, entry)
+    if draft.epsilon_budget is not None:
+        row = update(cohorts).where(cohorts.c.name == cohort.name)
+        connection.execute(row.values(epsilon_budget=draft.epsilon_budget))
     return 1

@@ -22,7 +22,8 @@ REASON_LENGTH_MAX = 2000
 POPULATION_MAX = 10**12
 POLICY_ADAPTIVE = "adaptive"
 POLICY_FIXED = "fixed"
-POLICIES = (POLICY_ADAPTIVE, POLICY_FIXED)  # the default one first
+POLICY_PLAN = "plan"
+POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN, POLICY_FIXED)  # the default one first
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
@@ -55,6 +56,7 @@ class RefusalReason(StrEnum):
     COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
+    NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,11 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
 def checked_reports(value: object, *, field: str, population: int) -> int:
     """Return `value` if it is a whole number from 1 to the cohort's population; else raise InvalidValue."""
     return _whole(field, value, population, "the cohort's population, ")
+
+
+def checked_epsilon(value: object) -> float:
+    """Return `value` if it can be a budget's epsilon; else raise InvalidValue."""
+    return _real("epsilon", value, math.inf)
 
 
 def _whole(field: str, value: object, largest: int, largest_name: str = "") -> int:

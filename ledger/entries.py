@@ -31,6 +31,7 @@ class EntryKind(StrEnum):
     REFUSED = "refused"
     SETTLED = "settled"
     VOIDED = "voided"
+    BUDGET_CHANGED = "budget_changed"
     FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
 
 

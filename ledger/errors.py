@@ -34,6 +34,17 @@ class NotAllowed(LedgerError):
     """The token's role does not include this, or its scope does not."""
 
 
+class BeyondBudget(LedgerError):
+    """A plan that costs more than the budget it is to be kept in; nothing was opened."""
+
+    def __init__(self, epsilon_upper: float, *, epsilon: float, delta: float) -> None:
+        super().__init__(
+            f"plan: all its rounds together cost up to epsilon {epsilon_upper:.6g} at delta {delta:.6g},"
+            f" expected at most the budget of {epsilon:.6g}"
+        )
+        self.epsilon_upper = epsilon_upper
+
+
 class TryAgain(LedgerError):
     """Others were faster every time, or the database stayed locked; nothing was left behind."""
 

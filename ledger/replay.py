@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, slot_for
+from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound
 from ledger import canonical, entries
 from ledger.budgets import RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
@@ -17,7 +17,7 @@ from ledger.store import Store
 from ledger.trails import Trail
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
-_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED)
+_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 
 
 class EntrySource(Protocol):
@@ -139,7 +139,9 @@ class Replay:
             return
         else:
             expected = previous.spent
-            if (body.epsilon_budget, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
+            changes = body.kind is EntryKind.BUDGET_CHANGED
+            before = body.details.get("epsilon_before") if changes else body.epsilon_budget
+            if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
                 self.blame(body.sequence, "the budget differs from that of the entry before it")
         if body.kind in _CARRIES_SPENDING and body.spent != expected:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
@@ -153,6 +155,8 @@ class Replay:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
+            case EntryKind.BUDGET_CHANGED:
+                self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
         for what in self.trail.follow(body):
@@ -186,14 +190,16 @@ class Replay:
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
-        if body.numerical_policy == NUMERICAL_POLICY and slot_for(request.round) != accounted:
+        if body.numerical_policy == NUMERICAL_POLICY and not self.trail.accounts(
+            body, request.round, accounted
+        ):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
         if body.kind is EntryKind.ADMITTED:
             if self.overspent or self.frozen:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
-            if not body.spent.epsilon_upper <= body.epsilon_budget:
+            if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.held, self.charged[round_id] = candidate, accounted
             self.local[accounted] += 1
@@ -215,7 +221,7 @@ class Replay:
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
             self._note_loss(body, accounted)
             self.held[accounted] += 1
-            self.overspent = self.overspent or not body.spent.epsilon_upper <= body.epsilon_budget
+            self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             if body.details["overspent"] != self.overspent:
                 self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
 

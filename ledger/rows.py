@@ -52,6 +52,7 @@ class EntryDraft:
     details: Mapping[str, Any]
     changes: tuple[HoldingChange, ...] = ()
     status: CohortStatus | None = None  # None: unchanged
+    epsilon_budget: float | None = None  # None: unchanged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,8 +58,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             )
         policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, _admitted(store, stored.round_id), accounted)
-        beyond = not step.spent.epsilon_upper <= view.cohort.epsilon_budget
-        overspent = view.cohort.status == "overspent" or beyond
+        overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
         details = {
             "reports": reports,
             "accounted_before": before.to_mapping(),

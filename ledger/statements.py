@@ -14,7 +14,7 @@ from ledger import canonical, policies
 from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind
 from ledger.outcomes import collected_on
-from ledger.policies import Books
+from ledger.policies import Books, SlotReading
 from ledger.rows import StoredHolding
 from ledger.store import Store
 
@@ -47,6 +47,8 @@ class BudgetStatement:
     epsilon_error_round_off: float
     method: str
     decided_by: str  # what the policy decides by, and what it assumes
+    slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
+    epsilon_promised_upper: float | None  # of policy plan: what all of it costs
     filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
     composition_epsilon_upper: (
         float  # the exact composition of what is held: an odometer reading, for what it
@@ -117,6 +119,8 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         epsilon_error_round_off=spent.round_off,
         method=spent.method,
         decided_by=policy.decided_by,
+        slots=policy.slots(view),
+        epsilon_promised_upper=policy.promised(view) if policy.slots(view) else None,
         filters=policy.readings(view),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,

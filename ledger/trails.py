@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from accounting import Charge, FilterSet, ShuffledRound
+from accounting import Charge, FilterSet, ShuffledRound, fits, slot_for
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
-from ledger.policies import AdaptivePolicy, FixedPolicy, Policy, policy_from, total_charged
+from ledger.policies import (
+    AdaptivePolicy,
+    FixedPolicy,
+    PlanPolicy,
+    Policy,
+    policy_from,
+    standing_of,
+    total_charged,
+)
 
 # Charges computed again may differ from the stated ones by this share: other precision, another processor.
 CHARGE_TOLERANCE = 0.005
@@ -21,6 +30,9 @@ class ChargeSource(Protocol):
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         """Return what a round costs each filter."""
 
+    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
+        """Return the certified composition of rounds."""
+
 
 @dataclass
 class Trail:
@@ -31,6 +43,12 @@ class Trail:
     total: Charge | None = None  # None: nothing is charged under this policy
     stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
+    # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
+    _claimed: list[int] = field(default_factory=list)
+    _slots: dict[str, int] = field(default_factory=dict)
+    _whole: Counter[ShuffledRound] = field(default_factory=Counter)
+    _stated_promise: float | None = None
+    _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Apply the next entry, and yield what is wrong with it."""
@@ -39,6 +57,9 @@ class Trail:
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
             yield from self._follow_opening(body)
+            return
+        if isinstance(self.policy, PlanPolicy):
+            yield from self._follow_plan(body)
             return
         if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
             if "standing" in body.details:
@@ -54,6 +75,20 @@ class Trail:
             wanted = expected + Charge.from_mapping(body.details["charge"])
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
+    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether the policy accounts a decided round as this one."""
+        if not isinstance(self.policy, PlanPolicy) or body.kind is not EntryKind.ADMITTED:
+            return slot_for(described) == accounted
+        declared = [slot for slot, _ in self.policy.slots_declared]
+        slot = body.details["slot"]
+        return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)
+
+    def promised(self, body: EntryBody) -> float:
+        """Return the epsilon that the entry must keep within the budget."""
+        if isinstance(self.policy, PlanPolicy):
+            return float(body.details["standing"]["promised_epsilon_upper"])
+        return body.spent.epsilon_upper
+
     @property
     def filtered(self) -> bool:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
@@ -61,6 +96,14 @@ class Trail:
 
     def recompute(self, books: ChargeSource) -> Iterator[str]:
         """Compute the charges that the last entry states again, and yield how they differ."""
+        if isinstance(self.policy, PlanPolicy) and self._promise is not None:
+            promised, delta = self._promise
+            again = books.certify(+self._whole, delta=delta)
+            if promised < again.epsilon_lower:
+                yield (
+                    f"it says the whole plan costs up to {promised:.6g}; computed again it is at least"
+                    f" {again.epsilon_lower:.6g}"
+                )
         if not isinstance(self.policy, AdaptivePolicy):
             return
         for accounted, charge in self.stated:
@@ -79,7 +122,41 @@ class Trail:
                 f" filters say {again.epsilon_upper:.6g}"
             )
 
+    def _follow_plan(self, body: EntryBody) -> Iterator[str]:
+        """Count which slots are taken, and keep what the whole plan has become."""
+        if not isinstance(self.policy, PlanPolicy):
+            return
+        details, round_id = body.details, str(body.round_id)
+        before, self._promise = self._stated_promise, None
+        if body.kind is EntryKind.ADMITTED:
+            slot = self._slots[round_id] = int(details["slot"])
+            self._claimed[slot] += 1
+            if self._claimed[slot] > self.policy.slots_declared[slot][1]:
+                yield "it takes a slot of the plan that was not free"
+        elif body.kind is EntryKind.VOIDED:
+            self._claimed[self._slots.pop(round_id)] -= 1
+        elif body.kind is EntryKind.SETTLED and details["accounted"] != details["accounted_before"]:
+            self._whole[ShuffledRound.from_mapping(details["accounted_before"])] -= 1
+            self._whole[_round(details)] += 1
+            before = None
+        standing = standing_of(details, self.policy.digest)
+        if tuple(standing["claimed"]) != tuple(self._claimed):
+            yield "what it says of the plan's slots does not follow from the entries before it"
+        promised = self._stated_promise = float(standing["promised_epsilon_upper"])
+        if before is None:
+            self._promise = (promised, body.delta_budget)
+        elif promised != before:
+            yield "it changes what the whole plan costs, although no round turned out otherwise"
+        if body.spent.epsilon_upper > promised:
+            yield "it says more is spent than the whole plan costs"
+
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:
+        if isinstance(self.policy, PlanPolicy):
+            self._whole = Counter(dict(self.policy.slots_declared))
+            self._claimed = [0] * len(self.policy.slots_declared)
+            yield from self._follow_plan(body)
+            if not self.policy.epsilon_upper <= body.epsilon_budget:
+                yield "it opens a cohort with a plan beyond its budget"
         if not isinstance(self.policy, AdaptivePolicy):
             return
         self.total = self.policy.filters.nothing()

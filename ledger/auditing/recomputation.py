@@ -68,6 +68,10 @@ class Recomputation:
         """Return what a round costs each filter, from nothing but its parameters."""
         return self._accountant.charge(accounted, filters)
 
+    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
+        """Return the certified composition of rounds, from nothing but their parameters."""
+        return Spending.from_certificate(self._accountant.certify(held, delta=delta), delta=delta)
+
     def finish(self, tell: Callable[[int, int], None]) -> list[NumberCheck]:
         """Return every number that was asked for, beside what its parameters give."""
         self._ask_last()

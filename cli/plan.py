@@ -1,0 +1,83 @@
+"""`cohort plan` and plans for `cohort open`: what declared rounds cost together before the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting import Accountant, ShuffledRound, largest_common_epsilon0
+from cli.failures import BadValue
+from cli.present import lower, shown, upper
+from cli.round_files import read_composition
+from cli.session import open_session, settings_from
+from ledger.admission import open_cohort
+from ledger.budgets import Cohort
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanQuote:
+    """What a plan costs, whether it fits a budget, and what would."""
+
+    fits: bool
+    rounds: int
+    kinds: int
+    epsilon_upper: float
+    epsilon_lower: float
+    epsilon_budget: float
+    delta_budget: float
+    largest_common_epsilon0: float | None  # with which all its rounds together would fit; None: with none
+
+
+def quote_plan(path: Path, *, epsilon: float, delta: float) -> PlanQuote:
+    """Returns what the rounds of a file cost together, and whether that fits; leaves no trace."""
+    if not epsilon > 0:
+        raise BadValue("epsilon", epsilon, "a number above 0")
+    plan, accountant = read_composition(path), Accountant()
+    whole = accountant.certify(plan, delta=delta)
+    return PlanQuote(
+        fits=whole.epsilon_upper <= epsilon,
+        rounds=sum(plan.values()),
+        kinds=len(plan),
+        epsilon_upper=whole.epsilon_upper,
+        epsilon_lower=whole.epsilon_lower,
+        epsilon_budget=epsilon,
+        delta_budget=delta,
+        largest_common_epsilon0=largest_common_epsilon0(accountant, plan, epsilon=epsilon, delta=delta),
+    )
+
+
+def plan_facts(quote: PlanQuote) -> Mapping[str, object]:
+    """Returns a plan's quote for people."""
+    common = quote.largest_common_epsilon0
+    return {
+        "rounds": f"{shown(quote.rounds)} of {shown(quote.kinds)} kinds",
+        "epsilon": f"at most {upper(quote.epsilon_upper)} (and at least {lower(quote.epsilon_lower)})",
+        "budget": f"epsilon {shown(quote.epsilon_budget)} at delta {shown(quote.delta_budget)}",
+        "fits": "yes" if quote.fits else "no",
+        "largest common epsilon0": None if common is None else lower(common),
+    }
+
+
+def open_planned(
+    path: Path, *, database_url: str | None, actor: str | None, server: str | None, **content: object
+) -> Cohort:
+    """Opens a cohort with the plan in a file, in a database: a server is not sent plans."""
+    if server is not None:
+        raise BadValue("plan", str(path), "no --server: open a plan where the database is")
+    plan = read_composition(path)
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session:
+        return open_cohort(
+            session.store,
+            actor=settings.actor,
+            plan=plan,
+            accountant=session.accountant,
+            **content,  # type: ignore[arg-type]  # Click's options, checked by the cohort itself
+        )
+
+
+def slots_text(claimed: int, count: int, kind: ShuffledRound) -> str:
+    """Returns a slot as people read it: what is free, and of what."""
+    free = f"{shown(count - claimed)} of {shown(count)} free"
+    return f"{free}: {kind.randomizer.describe()}, {shown(kind.reports)} reports"

@@ -1,0 +1,68 @@
+"""Changing a cohort's budget: never silently, and never so that a broken promise looks kept."""
+
+from __future__ import annotations
+
+from accounting import NUMERICAL_POLICY, Accountant
+from ledger import appending, policies
+from ledger.budgets import REASON_LENGTH_MAX, Cohort, checked_epsilon, checked_text
+from ledger.entries import EntryKind, LedgerEntry
+from ledger.errors import Conflict, InvalidValue
+from ledger.rows import CohortView, EntryDraft
+from ledger.store import Store
+
+
+def change_budget(
+    store: Store,
+    accountant: Accountant,
+    name: str,
+    *,
+    epsilon: float,
+    reason: str,
+    actor: str,
+    delta: float | None = None,
+) -> Cohort:
+    """Give a cohort another epsilon from now on; return the cohort.
+
+    Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares of delta and their rules, and hold up to the new epsilon.
+    Lowered: the smaller one is promised if what is spent, or the plan, is within it; otherwise the cohort is
+    overspent from now on. An overspent cohort stays overspent whatever is raised: it broke its promise.
+    Delta never changes, because filters divided it when the cohort was opened.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: `epsilon` is no epsilon or the present one, `delta` is another one than the present, the
+            reason is none.
+        Conflict: nothing is decided about the cohort any more.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    del accountant  # part of the signature for policies whose budgets must be computed again
+    name, actor = checked_text("cohort", name), checked_text("actor", actor)
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    epsilon = checked_epsilon(epsilon)
+
+    def decide(view: CohortView) -> EntryDraft:
+        cohort = view.cohort
+        if delta is not None and delta != cohort.delta_budget:
+            expected = f"{cohort.delta_budget:g}, for delta never changes"
+            raise InvalidValue(field="delta", value=delta, expected=expected)
+        if epsilon == cohort.epsilon_budget:
+            raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
+        if cohort.status == "frozen":
+            raise Conflict(f"cohort {name!r} is frozen: nothing about it is decided any more")
+        policy = policies.policy_of(store, view)
+        broken = not policy.promised(view) <= epsilon
+        return EntryDraft(
+            kind=EntryKind.BUDGET_CHANGED,
+            round_id=None,
+            actor=actor,
+            numerical_policy=NUMERICAL_POLICY,
+            spent=view.spent,
+            details={"reason": reason, "epsilon_before": cohort.epsilon_budget, **policy.unchanged(view)},
+            status="overspent" if broken else None,
+            epsilon_budget=epsilon,
+        )
+
+    entry = appending.append(store, name, decide)
+    if not isinstance(entry, LedgerEntry):
+        raise AssertionError("every decision about a budget is an entry")
+    return store.cohort(name)

@@ -1,0 +1,206 @@
+"""Cohorts of policy `plan`, and budgets that change: what was promised stays promised, by entries that say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
+from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
+from ledger.entries import EntryKind
+from ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+
+MakeRequest = Callable[..., RoundRequest]
+DELTA = 1e-9
+
+
+def krr(epsilon0: float, reports: int, k: int = 10) -> ShuffledRound:
+    randomizer = parse_randomizer({"kind": "krr", "k": k, "epsilon0": epsilon0})
+    return ShuffledRound(randomizer=randomizer, reports=reports)
+
+
+PLAN = {krr(1.0, 10_000): 2, krr(2.0, 20_000): 1}
+
+
+def open_planned(store: Store, accountant: Accountant, **changes: Any) -> None:
+    content: dict[str, Any] = {
+        "name": "watches",
+        "population": 10**6,
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "policy": "plan",
+        "actor": "tester",
+        "plan": PLAN,
+        "accountant": accountant,
+    }
+    open_cohort(store, **(content | changes))
+
+
+@pytest.fixture
+def watches(store: Store, accountant: Accountant) -> Store:
+    """Return a ledger with the cohort "watches", which has a plan of three rounds."""
+    open_planned(store, accountant)
+    return store
+
+
+def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome:
+    register(store, request, actor="tester")
+    return admit(store, accountant, request.round_id)
+
+
+def claimed(store: Store, accountant: Accountant) -> list[int]:
+    return [slot.claimed for slot in budget(store, accountant, "watches").slots]
+
+
+def test_rounds_take_the_slots_that_dominate_them(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    whole = accountant.certify(PLAN, delta=DELTA).epsilon_upper
+    exact = decide(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
+    assert isinstance(exact, Admitted)
+    assert exact.accounted == krr(2.0, 20_000)
+    smaller = make_request("b", cohort="watches", epsilon0=0.5, reports=15_000)
+    assert quote(watches, accountant, smaller).would_be == "admitted"
+    answer = decide(watches, accountant, smaller)
+    assert isinstance(answer, Admitted)
+    assert answer.accounted == krr(1.0, 10_000)
+    assert claimed(watches, accountant) == [1, 1]
+    for name, changes in {
+        "c": {"epsilon0": 1.5},
+        "d": {"reports": 9_000},
+        "e": {"sampled_from": 10**6},
+    }.items():
+        wanted: dict[str, Any] = {"epsilon0": 1.0, "reports": 10_000} | changes
+        refused = decide(watches, accountant, make_request(name, cohort="watches", **wanted))
+        assert isinstance(refused, Refused)
+        assert refused.reason == "no_free_slot"
+        assert refused.epsilon_requested_upper is None
+    last = make_request("f", cohort="watches", epsilon0=1.0, reports=10_000)
+    assert isinstance(decide(watches, accountant, last), Admitted)
+    full = decide(watches, accountant, dataclasses.replace(last, round_id="g"))
+    assert isinstance(full, Refused)
+    statement = budget(watches, accountant, "watches")
+    assert statement.epsilon_promised_upper == whole
+    assert statement.epsilon_spent_upper <= whole <= 1.0
+    assert statement.epsilon_spent_upper >= accountant.certify(PLAN, delta=DELTA).epsilon_lower
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_voiding_frees_the_slot(watches: Store, accountant: Accountant, make_request: MakeRequest) -> None:
+    decide(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
+    void(watches, accountant, "a", reason="never released", actor="tester")
+    assert claimed(watches, accountant) == [0, 0]
+    again = decide(watches, accountant, make_request("b", cohort="watches", epsilon0=2.0, reports=20_000))
+    assert isinstance(again, Admitted)
+    assert verify(watches, accountant, numbers="all").ok
+
+
+def test_the_truth_takes_the_place_of_its_slot_in_the_whole_plan(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for name, epsilon0, reports in (("a", 2.0, 20_000), ("b", 1.0, 10_000)):
+        decide(watches, accountant, make_request(name, cohort="watches", epsilon0=epsilon0, reports=reports))
+    settled = settle(watches, accountant, "b", reports=9_000, actor="tester")
+    assert not settled.overspent
+    truth = {krr(2.0, 20_000): 1, krr(1.0, 10_000): 1, settled.accounted: 1}
+    promised = budget(watches, accountant, "watches").epsilon_promised_upper
+    assert promised == accountant.certify(truth, delta=DELTA).epsilon_upper
+    assert settle(watches, accountant, "a", reports=20, actor="tester").overspent
+    # What is spent is within the budget still; what is promised is not, and that decides.
+    refused = decide(watches, accountant, make_request("c", cohort="watches", epsilon0=1.0, reports=10_000))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "cohort_overspent"
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_a_plan_beyond_the_budget_opens_nothing(store: Store, accountant: Accountant) -> None:
+    with pytest.raises(BeyondBudget, match="expected at most the budget"):
+        open_planned(store, accountant, epsilon=0.01)
+    with pytest.raises(NotFound):
+        store.cohort("watches")
+    for changes in ({"plan": None}, {"policy": "fixed"}, {"policy": "adaptive"}, {"population": 15_000}):
+        with pytest.raises(InvalidValue):
+            open_planned(store, accountant, **changes)
+    with pytest.raises(NotFound):
+        store.cohort("watches")
+
+
+def test_a_plan_is_part_of_what_a_cohort_was_opened_with(watches: Store, accountant: Accountant) -> None:
+    open_planned(watches, accountant)
+    with pytest.raises(Conflict):
+        open_planned(watches, accountant, plan={krr(1.0, 10_000): 2})
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+def test_a_raised_budget_admits_more_and_says_who_and_why(
+    store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
+) -> None:
+    plan = PLAN if policy == "plan" else None
+    open_planned(store, accountant, policy=policy, plan=plan, epsilon=0.4)
+    request = make_request("a", cohort="watches", epsilon0=2.0, reports=20_000)
+    admitted = 0
+    while isinstance(
+        decide(store, accountant, dataclasses.replace(request, round_id=f"{admitted}")), Admitted
+    ):
+        admitted += 1
+    before = budget(store, accountant, "watches")
+    changed = change_budget(store, accountant, "watches", epsilon=0.6, reason="a new contract", actor="board")
+    assert changed.epsilon_budget == 0.6
+    after = budget(store, accountant, "watches")
+    assert after.epsilon_spent_upper == before.epsilon_spent_upper
+    assert after.status == "open"
+    more = decide(store, accountant, dataclasses.replace(request, round_id="more"))
+    assert isinstance(more, Refused if policy == "plan" else Admitted)
+    assert budget(store, accountant, "watches").epsilon_spent_upper <= 0.6
+    (body,) = [
+        entry.content() for entry in store.entries_of("watches") if entry.kind == EntryKind.BUDGET_CHANGED
+    ]
+    assert (body.actor, body.details["reason"], body.details["epsilon_before"]) == (
+        "board",
+        "a new contract",
+        0.4,
+    )
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+def test_a_budget_below_what_is_promised_admits_nothing_any_more(
+    store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
+) -> None:
+    open_planned(store, accountant, policy=policy, plan=PLAN if policy == "plan" else None)
+    decide(store, accountant, make_request("a", cohort="watches", epsilon0=1.0, reports=10_000))
+    change_budget(store, accountant, "watches", epsilon=0.001, reason="caution", actor="board")
+    assert budget(store, accountant, "watches").status == "overspent"
+    refused = decide(store, accountant, make_request("b", cohort="watches", epsilon0=1.0, reports=10_000))
+    assert isinstance(refused, Refused)
+    # Raising does not mend a broken promise.
+    change_budget(store, accountant, "watches", epsilon=5.0, reason="regret", actor="board")
+    assert budget(store, accountant, "watches").status == "overspent"
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_what_is_no_budget_changes_nothing(watches: Store, accountant: Accountant) -> None:
+    for changes in (
+        {"epsilon": 0.0},
+        {"epsilon": float("nan")},
+        {"epsilon": 1.0},
+        {"delta": 1e-6},
+        {"reason": ""},
+    ):
+        content: dict[str, Any] = {"epsilon": 2.0, "reason": "why", "actor": "board"} | changes
+        with pytest.raises(InvalidValue):
+            change_budget(watches, accountant, "watches", **content)
+    with pytest.raises(NotFound):
+        change_budget(watches, accountant, "nobody", epsilon=2.0, reason="why", actor="board")
+    assert watches.view("watches").head_sequence == 1
