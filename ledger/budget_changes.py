@@ -23,10 +23,11 @@ def change_budget(
 ) -> Cohort:
     """Give a cohort another epsilon from now on; return the cohort.
 
-    Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares of delta and their rules, and hold up to the new epsilon.
-    Lowered: the smaller one is promised if what is spent, or the plan, is within it; otherwise the cohort is
-    overspent from now on. An overspent cohort stays overspent whatever is raised: it broke its promise.
-    Delta never changes, because filters divided it when the cohort was opened.
+    Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares
+    of delta and their rules, and hold up to the new epsilon. Lowered: the smaller one is promised if what is
+    spent, or the plan, is within it; otherwise the cohort is overspent from now on. An overspent cohort stays
+    overspent whatever is raised: it broke its promise. Delta never changes, because filters divided it when
+    the cohort was opened.
 
     Raises:
         NotFound: no such cohort.

@@ -91,8 +91,8 @@ def test_what_fits_is_dominated(slot: ShuffledRound) -> None:
 
 
 def test_a_smaller_sample_of_the_same_population_does_not_fit() -> None:
-    slot = made("krr(k=4, epsilon0=2)", 1_000, sampled_from=10_000)
-    smaller = made("krr(k=4, epsilon0=2)", 50, sampled_from=10_000)
+    slot = made("krr(k=4, epsilon0=4)", 1_000, sampled_from=10_000)
+    smaller = made("krr(k=4, epsilon0=4)", 100, sampled_from=10_000)
     assert not fits(smaller, slot)
     assert np.any(curve(smaller)[0] > curve(slot)[1]), "the rule would not be needed"
 

@@ -1,4 +1,4 @@
-"""Cohorts of policy `plan`, and budgets that change: what was promised stays promised, by entries that say so."""
+"""Plans, and budgets that change: what was promised stays promised, or an entry says that it does not."""
 
 from __future__ import annotations
 
@@ -72,11 +72,12 @@ def test_rounds_take_the_slots_that_dominate_them(
     assert isinstance(answer, Admitted)
     assert answer.accounted == krr(1.0, 10_000)
     assert claimed(watches, accountant) == [1, 1]
-    for name, changes in {
+    others: dict[str, dict[str, Any]] = {
         "c": {"epsilon0": 1.5},
         "d": {"reports": 9_000},
         "e": {"sampled_from": 10**6},
-    }.items():
+    }
+    for name, changes in others.items():
         wanted: dict[str, Any] = {"epsilon0": 1.0, "reports": 10_000} | changes
         refused = decide(watches, accountant, make_request(name, cohort="watches", **wanted))
         assert isinstance(refused, Refused)
