@@ -7,11 +7,13 @@ how much they cost. Real numbers are attacked in the other modules.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,7 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer, slot_for
 from ledger.admission import admit, open_cohort, pending_rounds, quote, register, settle, void
 from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
 from ledger.errors import Conflict
@@ -67,6 +69,26 @@ class AddingAccountant:
         )
 
 
+class ChargingAccountant(AddingAccountant):
+    """The same for filters: only the one for largest losses bounds anything, and it adds up exactly."""
+
+    def knows_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
+        return True
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        nothing = filters.nothing()
+        beyond = Fraction(10**30)
+        cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
+        return Charge(
+            gaussian=(beyond,) * len(nothing.gaussian), renyi=(*(beyond for _ in nothing.renyi[:-1]), cost)
+        )
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
+        certificate = super().certify(rounds, delta=delta)
+        certificate.epsilon_lower *= 1 - 1e-12  # sums of floats: a bound needs room
+        return certificate
+
+
 @dataclass
 class ModelCohort:
     """What a cohort must be."""
@@ -81,12 +103,13 @@ class Operations(RuleBasedStateMachine):
     """Everything anybody can do with rounds."""
 
     names = Bundle("names")
+    policy = "fixed"
     new_database: Callable[[], str]  # a function, kept on the class without becoming a method
 
     @initialize()
     def open(self) -> None:
         self.store = Store.connect(self.new_database())
-        self.accountant = cast("Accountant", AddingAccountant())
+        self.accountant = cast("Accountant", self.new_accountant())
         self.cohorts = {"phones": ModelCohort(), "tablets": ModelCohort()}
         for name in self.cohorts:
             open_cohort(
@@ -95,7 +118,7 @@ class Operations(RuleBasedStateMachine):
                 population=POPULATION,
                 epsilon=BUDGET,
                 delta=DELTA,
-                policy="fixed",
+                policy=self.policy,
                 actor="model",
             )
         self.requests: dict[str, RoundRequest] = {}
@@ -104,14 +127,19 @@ class Operations(RuleBasedStateMachine):
         self.charged: dict[str, ShuffledRound] = {}
         self.closings: dict[str, Settled | Voided] = {}
 
+    def new_accountant(self) -> AddingAccountant:
+        return AddingAccountant()
+
+    def cost(self, held: Counter[ShuffledRound]) -> float:
+        return float(self.accountant.certify(held, delta=DELTA).epsilon_upper)
+
     def spent(self, cohort: str) -> float:
-        return float(self.accountant.certify(+self.cohorts[cohort].held, delta=DELTA).epsilon_upper)
+        return self.cost(+self.cohorts[cohort].held)
 
     def would_admit(self, request: RoundRequest) -> bool:
         cohort = self.cohorts[request.cohort]
         wanted = cohort.held + Counter({slot_for(request.round): 1})
-        cost = self.accountant.certify(wanted, delta=DELTA).epsilon_upper
-        return not cohort.overspent and cost <= BUDGET
+        return not cohort.overspent and self.cost(wanted) <= BUDGET
 
     @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
     def register(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
@@ -222,9 +250,29 @@ class Operations(RuleBasedStateMachine):
         self.store.close()
 
 
+class AdaptiveOperations(Operations):
+    """The same where filters decide."""
+
+    policy = "adaptive"
+
+    def new_accountant(self) -> AddingAccountant:
+        return ChargingAccountant()
+
+    def cost(self, held: Counter[ShuffledRound]) -> float:
+        costs = {one: self.accountant.certify({one: 1}, delta=DELTA).epsilon_upper for one in held}
+        exact = sum((count * Fraction(costs[one]) for one, count in held.items()), Fraction(0))
+        rounded = float(exact)
+        return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
+
+
+@pytest.mark.parametrize("machine", [Operations, AdaptiveOperations])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(
-    database: str, request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path
+    machine: type[Operations],
+    database: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    sqlite_template: Path,
 ) -> None:
     def new_sqlite() -> str:
         path = tmp_path / f"{uuid.uuid4().hex}.db"
@@ -234,9 +282,9 @@ def test_any_sequence_of_operations(
     new_database, examples = new_sqlite, 25
     if database == "postgresql":
         new_database, examples = request.getfixturevalue("new_postgresql_ledger"), 5
-    Operations.new_database = staticmethod(new_database)
+    machine.new_database = staticmethod(new_database)
     run_state_machine_as_test(
-        Operations,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=25,
