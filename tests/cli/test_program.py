@@ -70,7 +70,7 @@ except SystemExit:
     )
     modules = set(done.stderr.split())
     assert ("matplotlib" in modules) is (command == "demo")
-    assert ("celery" in modules) is (command in ("round", "demo"))
+    assert ("celery" in modules) is (command == "round")
     assert ("sqlalchemy" in modules) is (command != "amplify")
 
 

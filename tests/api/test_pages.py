@@ -1,0 +1,249 @@
+"""The pages for people: sessions, forms that only they may send, and what a browser shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service as ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from ledger.access import revoke
+from ledger.api.pages import POLICY
+from ledger.api.sessions import COOKIE, Sessions
+from tests.api.conftest import Server
+from tests.api.test_rounds import TOO_MUCH
+
+WAIT_SECONDS_MAX = 60.0
+ATTACK = "<script>alert(1)</script>"
+FORM = {"randomizer": "krr(k=2, epsilon0=1)", "reports": "500"}
+
+
+def _login(server: Server, bearer: str = "reader") -> httpx.Client:
+    person = httpx.Client(base_url=server.url, timeout=60)
+    answer = person.post("/login", data={"token": server.tokens[bearer]})
+    assert answer.status_code == 303
+    return person
+
+
+def _secret(page: httpx.Response) -> str:
+    found = re.search(r'name="form_secret" value="([0-9a-f]{64})"', page.text)
+    assert found
+    return found.group(1)
+
+
+def test_strangers_see_the_login_and_nothing_else(server: Server) -> None:
+    for path in ("/", "/cohorts/phones", "/cohorts/absent", "/anything"):
+        answer = server.http.get(path)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+        assert "phones" not in answer.text
+    assert "phones" not in server.http.get("/login").text
+    wrong = server.http.post("/login", data={"token": "sl_wrong"})
+    assert wrong.status_code == 401
+    assert COOKIE not in wrong.cookies
+
+
+def test_a_session_cookie_is_not_the_token_and_keeps_to_itself(server: Server) -> None:
+    answer = server.http.post("/login", data={"token": server.tokens["reader"]})
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Max-Age=" in cookie
+    assert server.tokens["reader"].split("_")[2] not in cookie
+    elsewhere = server.http.post(
+        "/login", data={"token": server.tokens["reader"]}, headers={"Host": "ledger.example"}
+    )
+    assert "Secure" in elsewhere.headers["Set-Cookie"]
+    # A cookie opens pages, never the API: other sites could send it along.
+    session = answer.cookies[COOKIE]
+    assert server.http.get("/v1/cohorts", headers={"Cookie": f"{COOKIE}={session}"}).status_code == 401
+
+
+def test_a_session_ends_with_its_token_its_time_or_its_key(server: Server) -> None:
+    person = _login(server)
+    assert person.get("/").status_code == 200
+    good = person.cookies[COOKIE]
+    token_id, ends, nonce, mac = good.split(".")
+    forged = [
+        f"{token_id}.{int(ends) + 1}.{nonce}.{mac}",
+        f"{'0' * 16}.{ends}.{nonce}.{mac}",
+        f"{token_id}.{ends}.{nonce}.{'0' * 64}",
+        "",
+        "nonsense",
+    ]
+    other = Sessions("another key that is also long enough")
+    token = other.bearer(server.store, good)
+    assert token is None
+    for cookie in forged:
+        answer = httpx.get(f"{server.url}/", headers={"Cookie": f"{COOKIE}={cookie}"})
+        assert answer.status_code == 303, cookie
+    revoke(server.store, server.tokens["reader"].split("_")[1])
+    assert person.get("/").status_code == 303
+
+
+def test_forms_of_other_sites_or_sessions_do_nothing(server: Server) -> None:
+    person, other = _login(server), _login(server)
+    page = person.get("/cohorts/phones")
+    right = {**FORM, "form_secret": _secret(page)}
+    path = "/cohorts/phones/quote"
+    assert person.post(path, data=right).status_code == 200
+    assert person.post(path, data=FORM).status_code == 403
+    assert person.post(path, data={**right, "form_secret": "0" * 64}).status_code == 403
+    assert other.post(path, data=right).status_code == 403
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert person.post(path, data=right, headers=headers).status_code == 403
+        assert (
+            person.post("/login", data={"token": server.tokens["admin"]}, headers=headers).status_code == 403
+        )
+    assert person.post("/logout", data={"form_secret": _secret(page)}).status_code == 303
+    assert person.get("/").status_code == 303
+
+
+def test_a_page_shows_what_its_bearer_may_see(server: Server) -> None:
+    server.issue("limited", "reader", cohorts=["phones"])
+    person = _login(server, "limited")
+    home = person.get("/")
+    assert "phones" in home.text
+    assert "secret" not in home.text.replace("form_secret", "")
+    theirs, absent = person.get("/cohorts/secret"), person.get("/cohorts/absent")
+    assert theirs.status_code == absent.status_code == 404
+    assert re.sub(r"[0-9a-f]{64}", "", theirs.text) == re.sub(r"[0-9a-f]{64}", "", absent.text).replace(
+        "absent", "secret"
+    )
+
+
+def test_names_are_shown_and_never_run(server: Server) -> None:
+    opening = {"name": ATTACK, "population": 1000, "epsilon": 1, "delta": 1e-6}
+    assert server.ask("POST", "/v1/cohorts", json=opening).status_code == 201
+    assert server.register(ATTACK, cohort=ATTACK, reports=500, use_case=ATTACK).status_code == 201
+    person = _login(server)
+    path = "/cohorts/" + ATTACK.replace("/", "%2F").replace("<", "%3C").replace(">", "%3E")
+    for page in (person.get("/"), person.get(path)):
+        assert page.status_code == 200
+        assert ATTACK not in page.text
+        assert "&lt;script&gt;" in page.text
+        assert page.headers["Content-Security-Policy"] == POLICY
+        assert "script" not in POLICY.replace("default-src 'none'", "")
+        assert not re.search(r"<script|\son\w+=|\sstyle=|javascript:|https?://", page.text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reports": "0"}, "reports"),
+        ({"reports": "many"}, "reports"),
+        ({"reports": "9" * 30}, "reports"),
+        ({"randomizer": "rot13"}, "randomizer"),
+        ({"randomizer": ATTACK}, "randomizer"),
+        ({"honest_fraction": "half"}, "honest_fraction"),
+        ({"honest_fraction": "nan"}, "honest_fraction"),
+        ({"reports": "100001"}, "population"),
+    ],
+)
+def test_a_quote_that_makes_no_sense_says_why(server: Server, changes: dict[str, str], said: str) -> None:
+    person = _login(server)
+    secret = _secret(person.get("/cohorts/phones"))
+    answer = person.post("/cohorts/phones/quote", data={**FORM, **changes, "form_secret": secret})
+    assert answer.status_code == 422
+    alert = re.search(r'role="alert">(.*?)</p>', answer.text, re.DOTALL)
+    assert alert
+    assert said in alert.group(1)
+
+
+# In a browser.
+
+
+@pytest.fixture(params=["desktop", "phone", "without scripts"])
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with its chromedriver is installed: the pages were not tried in a browser")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
+        options.add_argument(argument)
+    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
+    if request.param == "without scripts":
+        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+    opened = webdriver.Chrome(options=options, service=ChromeService(driver))
+    if request.param == "phone":
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield opened
+    opened.quit()
+
+
+def _one(browser: WebDriver, selector: str) -> WebElement:
+    """Return the first element that a selector finds, once there is one."""
+    waiting = WebDriverWait(browser, WAIT_SECONDS_MAX, ignored_exceptions=[StaleElementReferenceException])
+    found: WebElement = waiting.until(lambda page: page.find_element(By.CSS_SELECTOR, selector))
+    return found
+
+
+def _all(browser: WebDriver, selector: str) -> list[WebElement]:
+    """Return all elements that a selector finds, once there is one."""
+    _one(browser, selector)
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def _reaches(browser: WebDriver, address: str) -> None:
+    WebDriverWait(browser, WAIT_SECONDS_MAX).until(lambda page: page.current_url == address)
+
+
+@pytest.mark.slow
+def test_somebody_logs_in_looks_around_and_asks_for_a_price(
+    serve: Callable[..., Server], browser: webdriver.Chrome
+) -> None:
+    server = serve()
+    for number in range(3):
+        server.register(f"health {number}", use_case="health-types")
+    server.register("too much", **TOO_MUCH)
+    spent = server.ask("GET", "/v1/cohorts/phones/budget").json()
+    browser.get(server.url + "/cohorts/phones")
+    _reaches(browser, server.url + "/login")
+    _one(browser, "[name=token]").send_keys(server.tokens["reader"])
+    _one(browser, "main button").click()
+    assert [card.text for card in _all(browser, ".cohort h2")] == [
+        "phones",
+        "secret",
+    ]
+    used = _one(browser, ".cohort .used")
+    assert float(used.get_attribute("width") or 0) == pytest.approx(
+        100 * spent["epsilon_spent_upper"], abs=0.01
+    )
+    _one(browser, "a.cohort").click()
+    _reaches(browser, server.url + "/cohorts/phones")
+    assert _one(browser, "h1").text == "phones"
+    assert len(_all(browser, "tbody tr")) == 5
+    text = _one(browser, "main").text
+    for expected in ("health 2", "too much", "budget exceeded", "3 admitted", "registrar"):
+        assert expected in text
+    assert len(_all(browser, ".chart .refused")) == 1
+    assert len(_all(browser, ".chart .line")) == 2  # spending and profile
+    for reports, verdict in (("1000", "admitted"), ("10", "refused")):
+        for name, value in (("randomizer", "generic(epsilon0=3)"), ("reports", reports)):
+            field = _one(browser, f"[name={name}]")
+            field.clear()
+            field.send_keys(value)
+        _one(browser, ".quote button").click()
+        assert f"would be {verdict}" in _one(browser, f".answer.{verdict}").text
+    body = _one(browser, "body")
+    window = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})
+    assert body.size["width"] <= window["cssLayoutViewport"]["clientWidth"]
+    assert (
+        window["cssContentSize"]["width"] <= window["cssLayoutViewport"]["clientWidth"]
+    )  # no sideways scrolling
+    said = [line for line in browser.get_log("browser") if line["level"] != "DEBUG"]
+    assert said == []  # nothing was blocked, nothing is missing
+    _one(browser, "header button").click()
+    _reaches(browser, server.url + "/login")
