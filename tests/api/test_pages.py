@@ -243,7 +243,11 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     assert (
         window["cssContentSize"]["width"] <= window["cssLayoutViewport"]["clientWidth"]
     )  # no sideways scrolling
-    said = [line for line in browser.get_log("browser") if line["level"] != "DEBUG"]
+    said = [
+        line
+        for line in browser.get_log("browser")  # type: ignore[no-untyped-call]
+        if line["level"] != "DEBUG"
+    ]
     assert said == []  # nothing was blocked, nothing is missing
     _one(browser, "header button").click()
     _reaches(browser, server.url + "/login")

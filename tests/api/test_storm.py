@@ -1,0 +1,23 @@
+"""Registrations while servers and workers are killed: one outcome per identifier, and the budget holds."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.benchmarks.http_storm import storm
+
+NEEDED = ("SHUFFLE_LEDGER_TEST_POSTGRES_URL", "SHUFFLE_LEDGER_TEST_BROKER_URL")
+
+
+@pytest.mark.slow
+def test_every_id_has_one_outcome_whoever_is_killed() -> None:
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not set: nothing was killed between HTTP and workers")
+    report = storm(registrations=240, clients=8, calm_seconds=4.0)
+    assert report.wrong == []
+    assert sum(report.outcomes.values()) == 240
+    assert set(report.outcomes) == {"admitted", "refused"}
+    assert report.kills >= 2

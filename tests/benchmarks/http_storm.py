@@ -1,0 +1,280 @@
+"""Clients register rounds over HTTP while servers and workers are killed and started again.
+
+`python -m tests.benchmarks.http_storm --registrations 10000 --clients 32` runs the large one; a test runs a
+small one. It needs PostgreSQL and a broker: SHUFFLE_LEDGER_TEST_POSTGRES_URL and _BROKER_URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from sqlalchemy.engine import make_url
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from ledger.access import issue
+from ledger.admission import open_cohort
+from ledger.budgets import Admitted, Pending, Refused, RoundRequest
+from ledger.client import LedgerClient
+from ledger.config import Settings
+from ledger.outcomes import round_record
+from ledger.schema import initialise
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+from workers.celery_app import create_app
+from workers.queues import queue_names
+
+PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
+SERVERS = WORKERS = 2
+COHORTS = {"north": "fixed", "south": "fixed", "east": "fixed", "west": "fixed"}
+KINDS = ("krr(k=8, epsilon0=1)", "generic(epsilon0=2)")
+REPORTS = 100_000
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass
+class Report:
+    """What a storm left behind."""
+
+    registrations: int
+    seconds: float
+    kills: int
+    outcomes: Mapping[str, int]
+    latencies: list[float]
+    wrong: list[str] = field(default_factory=list)  # every broken promise, in words
+
+    def __str__(self) -> str:
+        quantiles = statistics.quantiles(self.latencies, n=100)
+        return (
+            f"{self.registrations} registrations in {self.seconds:.0f} s"
+            f" ({self.registrations / self.seconds:.0f}/s), {self.kills} kills;"
+            f" {dict(self.outcomes)}; latency p50 {quantiles[49]:.3f} s, p99 {quantiles[98]:.3f} s;"
+            f" broken promises: {self.wrong or 'none'}"
+        )
+
+
+class Process:
+    """One server or worker that may be killed, with everything it started, and started again."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+        self._arguments = arguments
+        self._environment = environment
+        self._log = log
+        self.start()
+
+    def start(self) -> None:
+        """Start it, in a group of its own."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [PROGRAM, *self._arguments],
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill the whole group at once: nothing gets to clean up."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def storm(*, registrations: int, clients: int, calm_seconds: float, seed: int = 1) -> Report:
+    """Register so many rounds from so many clients; something is killed every `calm_seconds`."""
+    with _database() as url, tempfile.TemporaryDirectory() as folder:
+        environment = _environment(url)
+        with Store.connect(url) as store:
+            for name, policy in COHORTS.items():
+                open_cohort(
+                    store,
+                    name=name,
+                    population=10**6,
+                    epsilon=_budget_for(registrations),
+                    delta=1e-9,
+                    policy=policy,
+                    actor="storm",
+                )
+            token = issue(store, name="storm", role="registrar", actor="storm").token
+        ports = [_free_port() for _ in range(SERVERS)]
+        logs = Path(folder)
+        processes = [
+            Process(["serve", "--port", str(port)], environment, logs / f"server-{port}") for port in ports
+        ]
+        processes += [
+            Process(["worker", "--no-sweep"], environment, logs / f"worker-{number}")
+            for number in range(WORKERS)
+        ]
+        try:
+            began = time.monotonic()
+            answers, latencies, kills = _registered(
+                processes, ports, token, registrations, clients, calm_seconds, seed
+            )
+            seconds = time.monotonic() - began
+        finally:
+            for process in processes:
+                process.kill()
+            _forget_queues(environment)
+        with Store.connect(url) as store:
+            wrong = _broken_promises(store, answers)
+        outcomes = Counter(type(answer).__name__.lower() for answer in answers.values())
+        return Report(
+            registrations=registrations,
+            seconds=seconds,
+            kills=kills,
+            outcomes=outcomes,
+            latencies=latencies,
+            wrong=wrong,
+        )
+
+
+def _registered(
+    processes: list[Process],
+    ports: list[int],
+    token: str,
+    registrations: int,
+    clients: int,
+    calm_seconds: float,
+    seed: int,
+) -> tuple[dict[str, Admitted | Refused | Pending], list[float], int]:
+    chance, over, kills = random.Random(seed), threading.Event(), [0]  # noqa: S311 - reproducible, not secret
+
+    def kill_again_and_again() -> None:
+        while not over.wait(calm_seconds * (0.5 + chance.random())):
+            victim = chance.choice(processes)
+            victim.kill()
+            victim.start()
+            kills[0] += 1
+
+    answers: dict[str, Admitted | Refused | Pending] = {}
+    latencies: list[float] = []
+
+    def one_client(number: int) -> None:
+        url = f"http://127.0.0.1:{ports[number % len(ports)]}"
+        with LedgerClient(url, token, retry_seconds=PATIENCE_SECONDS, timeout_seconds=40) as client:
+            for index in range(number, registrations, clients):
+                request = _request(index)
+                started = time.monotonic()
+                answers[request.round_id] = client.register(request, wait_seconds=PATIENCE_SECONDS)
+                latencies.append(time.monotonic() - started)
+
+    killer = threading.Thread(target=kill_again_and_again)
+    killer.start()
+    try:
+        with ThreadPoolExecutor(clients) as pool:
+            for done in [pool.submit(one_client, number) for number in range(clients)]:
+                done.result()
+    finally:
+        over.set()
+        killer.join()
+    return answers, latencies, kills[0]
+
+
+def _request(index: int) -> RoundRequest:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(KINDS[index % len(KINDS)]), reports=REPORTS)
+    cohort = list(COHORTS)[index // len(KINDS) % len(COHORTS)]
+    return RoundRequest(round_id=f"storm-{index}", cohort=cohort, round=shuffled)
+
+
+def _budget_for(registrations: int) -> float:
+    """Return a budget that about two thirds of the rounds of a cohort fill."""
+    each = registrations // len(COHORTS) // len(KINDS)
+    kinds = [ShuffledRound(randomizer=parse_randomizer(kind), reports=REPORTS) for kind in KINDS]
+    held = {kind: max(1, 2 * each // 3) for kind in kinds}
+    return Accountant(precision=4e-3).certify(held, delta=1e-9).epsilon_upper
+
+
+def _broken_promises(store: Store, answers: Mapping[str, Admitted | Refused | Pending]) -> list[str]:
+    wrong = []
+    decided: Counter[str] = Counter()
+    for name in COHORTS:
+        for entry in store.entries_of(name):
+            if entry.kind in ("admitted", "refused"):
+                decided[str(entry.round_id)] += 1
+        found = budget(store, Accountant(precision=4e-3), name)
+        if not found.epsilon_spent_upper <= found.epsilon_budget:
+            wrong.append(f"{name}: overspent")
+        if not verify(store, Accountant(precision=4e-3), name).ok:
+            wrong.append(f"{name}: does not verify")
+    wrong += [f"{name}: {count} outcomes" for name, count in decided.items() if count != 1]
+    if set(decided) != set(answers):
+        wrong.append("the rounds decided are not the rounds answered")
+    wrong += [
+        f"{name}: answered otherwise"
+        for name in answers
+        if round_record(store, name).outcome != answers[name]
+    ]
+    return wrong
+
+
+def _environment(url: str) -> dict[str, str]:
+    return os.environ | {
+        "SHUFFLE_LEDGER_DATABASE_URL": url,
+        "SHUFFLE_LEDGER_BROKER_URL": os.environ["SHUFFLE_LEDGER_TEST_BROKER_URL"],
+        "SHUFFLE_LEDGER_QUEUE": f"shuffle-ledger-storm-{uuid.uuid4().hex}",
+    }
+
+
+def _forget_queues(environment: Mapping[str, str]) -> None:
+    settings = Settings(
+        broker_url=environment["SHUFFLE_LEDGER_BROKER_URL"], queue=environment["SHUFFLE_LEDGER_QUEUE"]
+    )
+    with create_app(settings).connection_for_write() as connection:
+        for name in vars(queue_names(settings.queue)).values():
+            with connection.channel() as channel:
+                channel.queue_delete(name)
+
+
+@contextmanager
+def _database() -> Iterator[str]:
+    server = make_url(os.environ["SHUFFLE_LEDGER_TEST_POSTGRES_URL"]).set(drivername="postgresql")
+    address, name = server.render_as_string(hide_password=False), f"shuffle_ledger_test_{uuid.uuid4().hex}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    url = server.set(drivername="postgresql+psycopg", database=name).render_as_string(hide_password=False)
+    try:
+        initialise(url)
+        yield url
+    finally:
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    """Run a storm and print what it left behind."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--registrations", type=int, default=10_000)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--calm-seconds", type=float, default=5.0)
+    given = parser.parse_args()
+    report = storm(registrations=given.registrations, clients=given.clients, calm_seconds=given.calm_seconds)
+    print(report, flush=True)
+    sys.exit(1 if report.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
