@@ -83,7 +83,7 @@ def store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
     """Run an application on a free port of this machine; yield its address."""
-    with socket.socket() as listening:
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:  # else asyncio leaves Nagle on
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)

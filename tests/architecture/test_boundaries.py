@@ -65,6 +65,9 @@ def test_every_import_contract_holds() -> None:
         ("workers/dispatch.py", "import cli.present"),
         ("cli/present.py", "import celery"),
         ("migrations/env.py", "import ledger.store"),
+        ("ledger/admission.py", "import ledger.api.app"),
+        ("ledger/client.py", "import fastapi"),
+        ("workers/tasks.py", "import prometheus_client"),
     ],
 )
 def test_a_broken_boundary_is_noticed(tmp_path: Path, file: str, line: str) -> None:

@@ -31,6 +31,10 @@ COMMANDS: dict[str, set[str]] = {
     "round import": {"cohorts"},
     "budget": set(),
     "audit verify": {"against"},
+    "serve": {"host", "port"},
+    "token create": {"role", "cohort", "expires-in-days"},
+    "token list": set(),
+    "token revoke": set(),
     "worker": set(),
     "demo": set(),
 }
