@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ledger.access import Role
+from ledger.api.reference import description, reference
 from tests.api.conftest import Server
 
+ROOT = Path(__file__).parents[2]
 GENERATED_MAX = 3
 SEED = 20210209  # the same requests every time; another seed is another test
 
@@ -33,9 +35,9 @@ def test_generated_requests_find_nothing(server: Server, tmp_path: Path) -> None
 
 
 def test_no_operation_is_open_to_strangers_but_health(server: Server) -> None:
-    description: dict[str, Any] = server.ask("GET", "/v1/openapi.json").json()
-    assert len(description["paths"]) >= 13
-    for path, operations in description["paths"].items():
+    published: dict[str, Any] = server.ask("GET", "/v1/openapi.json").json()
+    assert len(published["paths"]) >= 13
+    for path, operations in published["paths"].items():
         for method, operation in operations.items():
             answer = server.http.request(method, path.replace("{", "").replace("}", ""))
             if operation["security"] == []:
@@ -46,10 +48,10 @@ def test_no_operation_is_open_to_strangers_but_health(server: Server) -> None:
 
 
 def test_the_examples_work_as_printed(server: Server) -> None:
-    description = server.ask("GET", "/v1/openapi.json").json()
+    published = server.ask("GET", "/v1/openapi.json").json()
     bodies = {
         name: schema["examples"][0]
-        for name, schema in description["components"]["schemas"].items()
+        for name, schema in published["components"]["schemas"].items()
         if "examples" in schema and name != "RoundParameters"
     }
     assert set(bodies) == {"OpenCohort", "RegisterRound", "QuoteRounds", "SettleRound", "VoidRound"}
@@ -71,3 +73,9 @@ def test_the_examples_work_as_printed(server: Server) -> None:
 def test_every_role_is_known_to_the_database(server: Server) -> None:
     for role in Role:
         assert server.issue(f"another {role}", role)
+
+
+def test_the_reference_in_the_docs_is_the_published_one() -> None:
+    assert (ROOT / "docs" / "api.md").read_text("utf-8") == reference(description()), (
+        "run: python -m ledger.api.reference > docs/api.md"
+    )
