@@ -207,7 +207,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("budget", "imported"),
     ("budget", "nobody"),
 )
-BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6", "--policy", "fixed")
 CLOCK = ("opened_at", "registered_at", "digest")
 
 
