@@ -92,19 +92,11 @@ def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("cohort", overflow="fold")
     table.add_column("promise")
-    for name in (
-        "entries",
-        "budget",
-        "spent at most",
-        "at least",
-        "numbers",
-        "agree",
-        "second method",
-        "agree",
-    ):
+    for name in ("entries", "budget", "spent at most", "at least"):
         table.add_column(name, justify="right")
+    table.add_column("computed again", overflow="fold")
+    table.add_column("by a second method", overflow="fold")
     for each in cohorts:
-        second = [check.second for check in each.numbers if check.second is not None]
         words = {True: "kept", False: "broken", None: "cannot be said"}
         table.add_row(
             each.cohort,
@@ -113,12 +105,22 @@ def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
             shown(each.epsilon_budget),
             "-" if each.epsilon_spent_upper is None else upper(each.epsilon_spent_upper),
             "-" if each.epsilon_spent_lower is None else lower(each.epsilon_spent_lower),
-            f"{len(each.numbers):,} of {each.numbers_stated:,}",
-            shown(sum(check.agrees for check in each.numbers)),
-            shown(len(second)),
-            shown(sum(each.agrees for each in second)),
+            _computed(each),
+            _seconded(each),
         )
     return table
+
+
+def _computed(found: CohortFound) -> str:
+    agreeing = sum(check.agrees for check in found.numbers)
+    return f"{len(found.numbers):,} of {found.numbers_stated:,} numbers, {agreeing:,} agree"
+
+
+def _seconded(found: CohortFound) -> str:
+    second = [check.second for check in found.numbers if check.second is not None]
+    agreeing = sum(each.agrees for each in second)
+    numbers = f"{len(second):,} numbers, {agreeing:,} agree"
+    return f"{numbers}; {found.kinds_confirmed:,} of {found.kinds:,} kinds of rounds confirmed"
 
 
 def _findings(findings: tuple[Finding, ...]) -> Table:

@@ -116,6 +116,9 @@ def _cohort(
         promise_kept=recomputation.within if ok else None,
         rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
         rounds_refused=recomputation.kinds[EntryKind.REFUSED],
+        kinds=len(recomputation.met),
+        kinds_confirmed=len(recomputation.opinions.confirmed),
+        kinds_without=len(recomputation.opinions.without),
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
     )

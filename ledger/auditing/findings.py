@@ -66,6 +66,9 @@ class CohortFound:
     promise_kept: bool | None  # by the chain's own numbers, at every entry; None: it cannot be said
     rounds_admitted: int
     rounds_refused: int
+    kinds: int  # of rounds, in the numbers that were computed again
+    kinds_confirmed: int  # by a second method
+    kinds_without: int  # that no second method answers for
     numbers_stated: int
     numbers: tuple[NumberCheck, ...]
 

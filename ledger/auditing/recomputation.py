@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound
-from ledger.auditing.findings import NumberCheck, Numbers, Subject
+from ledger.auditing.findings import NumberCheck, Numbers, SecondOpinion, Subject
+from ledger.auditing.second_opinions import SecondOpinions
 from ledger.entries import EntryBody, EntryKind, Spending
 from ledger.errors import LedgerError
 from ledger.replay import Step
 from ledger.trails import Trail
 
 SAMPLES = 16  # per chain, beside every largest spending
+SECOND_COMPOSITIONS = 16  # numbers of a chain that get a second opinion
+SECOND_KINDS = 16  # kinds of rounds that do, unless all numbers are computed again
 _CLOSES = (EntryKind.SETTLED, EntryKind.VOIDED)
 
 
@@ -37,6 +40,8 @@ class Recomputation:
         self._questions: list[_Question] = []
         self._last: tuple[Step, bool] | None = None
         self._known: dict[tuple[frozenset[tuple[ShuffledRound, int]], float], Spending] = {}
+        self.opinions = SecondOpinions(accountant)
+        self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
         self.kinds: Counter[EntryKind] = Counter()
         self.problems: list[tuple[int | None, str]] = []
         self.stated = 0  # numbers in the chain
@@ -76,12 +81,27 @@ class Recomputation:
         """Return every number that was asked for, beside what its parameters give."""
         self._ask_last()
         checks = []
-        for done, question in enumerate(self._questions, start=1):
-            check = self._answer(question)
+        stride = max(1, len(self._questions) // SECOND_COMPOSITIONS)
+        for left, question in enumerate(reversed(self._questions)):
+            # Counted from the end, so that the last number always gets a second opinion.
+            check = self._answer(question, seconded=left % stride == 0)
             if check is not None:
                 checks.append(check)
-            tell(done, len(self._questions))
-        return checks
+            tell(left + 1, len(self._questions))
+        self._second_kinds(tell)
+        return checks[::-1]
+
+    def _second_kinds(self, tell: Callable[[int, int], None]) -> None:
+        stride = 1 if self._numbers == "all" else max(1, -(-len(self.met) // SECOND_KINDS))
+        chosen = list(self.met.items())[::stride]
+        for done, (kind, sequence) in enumerate(chosen, start=1):
+            try:
+                contradiction = self.opinions.on_kind(kind)
+            except AccountingError:
+                continue  # what cannot be computed is named with the number it is part of
+            if contradiction is not None:
+                self.problems.append((sequence, contradiction))
+            tell(done, len(chosen))
 
     def _compute_charges(self, step: Step, trail: Trail) -> None:
         try:
@@ -97,6 +117,8 @@ class Recomputation:
     def _ask(self, step: Step) -> None:
         body = step.body
         held = frozenset(step.held.items())
+        for kind in step.held:
+            self.met.setdefault(kind, body.sequence)
         subject: Subject = "reading" if step.filtered else "spent"
         self._questions.append(_Question(body=body, subject=subject, rounds=held, stated=body.spent))
         if step.candidate is None:
@@ -108,7 +130,7 @@ class Recomputation:
         asked = frozenset(step.candidate.items())
         self._questions.append(_Question(body=body, subject="requested", rounds=asked, stated=requested))
 
-    def _answer(self, question: _Question) -> NumberCheck | None:
+    def _answer(self, question: _Question, *, seconded: bool) -> NumberCheck | None:
         body, stated = question.body, question.stated
         try:
             again = self._certified(question.rounds, body.delta_budget)
@@ -134,6 +156,7 @@ class Recomputation:
         if body.kind is EntryKind.ADMITTED and again.epsilon_lower > body.epsilon_budget:
             what = f"it admits a round beyond the budget: at least {again.epsilon_lower:.6g} is spent with it"
             self.problems.append((body.sequence, what))
+        second = self._seconded(question, again) if seconded else None
         return NumberCheck(
             sequence=body.sequence,
             round_id=body.round_id,
@@ -143,8 +166,24 @@ class Recomputation:
             computed_upper=again.epsilon_upper,
             computed_lower=again.epsilon_lower,
             agrees=agrees,
-            second=None,
+            second=second,
         )
+
+    def _seconded(self, question: _Question, again: Spending) -> SecondOpinion | None:
+        computed = (again.epsilon_lower, again.epsilon_upper)
+        delta = question.body.delta_budget
+        second = self.opinions.on_composition(dict(question.rounds), delta=delta, computed=computed)
+        if second is not None and not second.agrees:
+            self.problems.append(
+                (
+                    question.body.sequence,
+                    (
+                        f"epsilon {question.subject} is from {computed[0]:.6g} to {computed[1]:.6g}; by"
+                        f" another method from {second.epsilon_lower:.6g} to {second.epsilon_upper:.6g}"
+                    ),
+                )
+            )
+        return second
 
     def _certified(self, rounds: frozenset[tuple[ShuffledRound, int]], delta: float) -> Spending:
         key = (rounds, delta)

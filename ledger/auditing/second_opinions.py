@@ -1,0 +1,73 @@
+"""Second opinions: the accountant's numbers beside those of a method that shares no arithmetic with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accounting import Accountant, AccountingError, ShuffledRound
+from accounting.second_method import AGREEMENT, SMALLEST_DELTA, composed_epsilon, round_delta
+from ledger.auditing.findings import SecondOpinion
+
+COMPOSITION = "one convolution of the rounds' losses on an even lattice"
+ROUND = "the law of one report's gain, added to itself on a lattice"
+# Where on its profile a round is looked at.
+_DELTAS = (1e-3, 1e-8)
+_WIDTH_TOLERANCE = 1e-3
+
+
+class SecondOpinions:
+    """Asks the second method, and remembers which kinds of rounds it confirmed."""
+
+    def __init__(self, accountant: Accountant) -> None:
+        self._accountant = accountant
+        self.confirmed: set[ShuffledRound] = set()
+        self.without: set[ShuffledRound] = set()  # kinds that no second method answers for
+
+    def on_kind(self, kind: ShuffledRound) -> str | None:
+        """Return how the second method contradicts a kind's privacy loss; None if it does not."""
+        if kind in self.confirmed or kind in self.without:
+            return None
+        loss = self._accountant.privacy_loss(kind)
+        answered = False
+        for delta in _DELTAS:
+            epsilon = self._accountant.certify({kind: 1}, delta=delta).epsilon_upper
+            below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
+            if not above >= SMALLEST_DELTA:
+                continue  # the round's own profile ends before
+            second = round_delta(kind, epsilon)
+            if second is None:
+                continue
+            answered = True
+            if not below * (1 - AGREEMENT) <= second <= above * (1 + AGREEMENT):
+                return (
+                    f"one round of {kind.randomizer.describe()}, {kind.reports} reports: delta at epsilon"
+                    f" {epsilon:.6g} is from {below:.6g} to {above:.6g}; by another method {second:.6g}"
+                )
+        (self.confirmed if answered else self.without).add(kind)
+        return None
+
+    def on_composition(
+        self, held: Mapping[ShuffledRound, int], *, delta: float, computed: tuple[float, float]
+    ) -> SecondOpinion | None:
+        """Return the epsilon of rounds together by the second method; None where it does not answer.
+
+        Args:
+            computed: the certified interval, lower end first.
+        """
+        if any(kind.slack > 0 for kind in held):
+            return None
+        pairs = [(self._accountant.privacy_loss(kind), count) for kind, count in held.items()]
+        try:
+            above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta)
+            below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta)
+        except AccountingError:
+            return None
+        if above is None or below is None:
+            return None
+        room = _WIDTH_TOLERANCE * computed[1]
+        return SecondOpinion(
+            method=COMPOSITION,
+            epsilon_upper=max(above, below),
+            epsilon_lower=min(above, below),
+            agrees=computed[0] <= above + room and below <= computed[1] + room,
+        )
