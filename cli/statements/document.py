@@ -122,12 +122,10 @@ def _promised(cohort: CohortStatement) -> list[str]:
     promise = cohort.promise
     return [
         (
-            f"The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything"
-            f" that is published"
-            " from their reports, even knowing all other users' data, learns little about any one of"
-            " them: if he held"
-            " two possible answers of a user for equally likely before, he is at most"
-            f" {certainty(promise.epsilon_budget)} sure of one of them afterwards. This is what epsilon¹"
+            f"The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything that"
+            " is published from their reports, even knowing all other users’ data, learns little about any"
+            " one of them: of two answers of a user that seemed equally likely before, one is at most"
+            f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
             f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
             f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
         ),
@@ -172,7 +170,7 @@ def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
         "that entry is, digit by digit, the head that was kept elsewhere, so this statement extends"
         " the earlier one"
         if since.proven
-        else "compare that entry's digest, under Facts, with the earlier statement's head: if they"
+        else "compare that entry’s digest, in the account below, with the earlier statement's head: if they"
         " are equal, this"
         " statement extends it"
     )
@@ -208,7 +206,7 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
         signed + " Without an honest shuffler only each device’s own noise protects a user⁸: all rounds"
         " together then"
         f" reveal up to epsilon {digits.upper(cohort.local_epsilon_upper)}"
-        f" ({certainty(cohort.local_epsilon_upper)} sure, in the words above).",
+        f" ({certainty(cohort.local_epsilon_upper)}, in the words above).",
     ]
 
 
