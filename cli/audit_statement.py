@@ -27,6 +27,7 @@ from ledger.checkpoints import make_checkpoint
 from ledger.signing import SigningKey
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+LOST = "entries were lost when the database was put back, and what they spent is unknown"
 Form = Literal["html", "pdf", "json", "csv"]
 
 
@@ -127,7 +128,7 @@ def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: b
 def _exit_code(made: Statement) -> ExitCode:
     damaged = [each for each in made.cohorts if each.verdict == "unknown"]
     for each in damaged:
-        sys.stderr.write(f"shuffle-ledger: {each.cohort}: {each.chain_problems[0]}\n")
+        sys.stderr.write(f"shuffle-ledger: {each.cohort}: {(*each.chain_problems, LOST)[0]}\n")
     return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
 
 

@@ -88,6 +88,13 @@ def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> Coho
 
 def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
     promise = cohort.promise
+    if cohort.verdict == "unknown" and not cohort.chain_problems:
+        return (
+            f"The ledger’s database was put back to an earlier state, as entry"
+            f" {cohort.lost[0].sequence:,} says."
+            " What was spent in the entries that were lost is unknown, so nobody can say whether the promise"
+            " was kept; the ledger decides nothing more for this cohort."
+        )
     if cohort.verdict == "unknown":
         return (
             "The chain of entries this statement is made from was changed, so that nothing in it"

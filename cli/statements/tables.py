@@ -82,6 +82,8 @@ def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterabl
     """Yields a cohort's tables: what is wrong first."""
     if cohort.chain_problems:
         yield _problems(cohort)
+    if cohort.lost:
+        yield _lost(cohort, rows_max)
     if cohort.overspends:
         yield _overspends(cohort, digits, rows_max)
     if cohort.budget_changes:
@@ -99,6 +101,26 @@ def _problems(cohort: CohortStatement) -> Table:
         intro="What was changed, as far as the chain itself tells.",
         columns=(Column(name="Found", width=1),),
         rows=tuple((each,) for each in cohort.chain_problems),
+        alarming=True,
+    )
+
+
+def _lost(cohort: CohortStatement, rows_max: int) -> Table:
+    rows = [
+        (f"{each.sequence:,}", moment(each.recorded_at), each.actor, each.reason or "")
+        for each in cohort.lost
+    ]
+    return _table(
+        "Entries lost",
+        "The database was put back to an earlier state. What followed that state is gone, and what it spent.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Recorded", width=24),
+            Column(name="By", width=20),
+            Column(name="Reason", width=48),
+        ),
+        rows,
+        rows_max,
         alarming=True,
     )
 

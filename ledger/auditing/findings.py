@@ -63,7 +63,7 @@ class CohortFound:
     delta_budget: float | None
     epsilon_spent_upper: float | None  # as the last entry states
     epsilon_spent_lower: float | None
-    promise_kept: bool | None  # by the chain's own numbers, at every entry; None: it cannot be said
+    promise_kept: bool | None  # by its own numbers, at every entry; None: changed, or entries were lost
     rounds_admitted: int
     rounds_refused: int
     kinds: int  # of rounds, in the numbers that were computed again

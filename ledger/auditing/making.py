@@ -151,7 +151,7 @@ def _cohort_statement(
             f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
         ),
         promise=_promise(opened, body),
-        status=view.cohort.status if last == now.sequence else "overspent" if replay.overspent else "open",
+        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
         epsilon_remaining=max(0.0, body.epsilon_budget - body.spent.epsilon_upper),
         discretization=body.spent.discretization,
@@ -168,6 +168,7 @@ def _cohort_statement(
         refusals=tuple(reading.refusals),
         budget_changes=tuple(reading.budget_changes),
         overspends=tuple(reading.overspends),
+        lost=tuple(reading.lost),
         moments=tuple(reading.moments),
         profile=profile,
         since=_since(reading, since, kept, beginning.digests) if since else None,
@@ -207,7 +208,7 @@ def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) 
 
 
 def _verdict(replay: Replay, reading: Reading) -> Verdict:
-    if replay.problems:
+    if replay.problems or reading.lost:
         return "unknown"
     return "broken" if reading.overspends or replay.overspent else "kept"
 

@@ -12,6 +12,7 @@ from ledger.auditing.statement import (
     Overspend,
     StatedBudgetChange,
     StatedClosing,
+    StatedLoss,
     StatedRefusal,
     StatedRound,
 )
@@ -33,6 +34,7 @@ class Reading:
         self.refusals: list[StatedRefusal] = []
         self.budget_changes: list[StatedBudgetChange] = []
         self.overspends: list[Overspend] = []
+        self.lost: list[StatedLoss] = []
         self.moments: list[Moment] = []
 
     def see(self, step: Step) -> None:
@@ -58,6 +60,15 @@ class Reading:
             self.refusals.append(_refusal(body))
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._closings[str(body.round_id)] = body
+        elif body.kind is EntryKind.FROZEN:
+            self.lost.append(
+                StatedLoss(
+                    sequence=body.sequence,
+                    recorded_at=body.recorded_at,
+                    actor=body.actor,
+                    reason=body.details.get("reason"),
+                )
+            )
         self._see_budget(body)
 
     def kinds(self) -> list[ShuffledRound]:

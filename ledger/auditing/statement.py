@@ -15,7 +15,7 @@ from ledger.statements import Head
 
 STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 
-# "unknown": the chain is damaged, so nothing it says can be relied on.
+# "unknown": the chain is damaged, so nothing it says can be relied on, or entries of it were lost.
 Verdict: TypeAlias = Literal["kept", "broken", "unknown"]
 
 
@@ -119,6 +119,16 @@ class Overspend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedLoss:
+    """The database was put back to an earlier state: what was spent after it is unknown."""
+
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Moment:
     """One entry of the chain, with the running total after it."""
 
@@ -184,6 +194,7 @@ class CohortStatement:
     refusals: tuple[StatedRefusal, ...]
     budget_changes: tuple[StatedBudgetChange, ...]
     overspends: tuple[Overspend, ...]
+    lost: tuple[StatedLoss, ...]
     moments: tuple[Moment, ...]
     profile: tuple[ProfilePoint, ...]
     since: Since | None

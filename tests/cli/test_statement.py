@@ -235,6 +235,26 @@ def changed(directory: Path, change: str) -> None:
         database.execute("UPDATE entries SET " + change)  # noqa: S608 - our own words
 
 
+def test_what_was_lost_with_a_database_put_back_is_never_called_kept(lived: Run, directory: Path) -> None:
+    backup = (directory / "shuffle-ledger.db").read_bytes()
+    registered(lived, "w5")
+    lived("audit", "keygen", "key.pem")
+    assert lived("audit", "checkpoint", "--signing-key", "key.pem", "-o", "anchor.json").code == 0
+    (directory / "shuffle-ledger.db").write_bytes(backup)
+    done = lived("audit", "reconcile", "--against", "anchor.json", "--reason", "the disk broke")
+    assert done.code == 0, done.stderr
+    answer = lived("audit", "statement", "phones", "--bundle", "b.zip")
+    assert answer.code == 6
+    assert "what they spent is unknown" in answer.stderr
+    assert 'class="verdict unknown"' in answer.stdout
+    assert "put back to an earlier state" in text_of(answer.stdout)
+    assert "the disk broke" in text_of(answer.stdout)
+    report = lived("audit", "verify", "b.zip", "--numbers", "none", "--json").json
+    assert report["ok"]
+    assert report["cohorts"][0]["promise_kept"] is None
+    assert lived("audit", "verify", "b.zip", "--numbers", "none", "--against", "anchor.json").code == 6
+
+
 def text_of(page: str) -> str:
     class Text(HTMLParser):
         found = ""
