@@ -10,13 +10,14 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean lock venv check-lock
+.PHONY: help demo test check bench figures clean lock venv check-lock
 
 help:
 	@echo "make demo   account a year of rounds for six cohorts; tables here, pictures in demo-output/"
 	@echo "make test   run the tests ($(WORKERS) processes)"
 	@echo "make check  lint, format, types, import contracts, lock"
 	@echo "make bench  measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
+	@echo "make figures  draw docs/figures/ again (minutes)"
 	@echo "make clean  remove .venv, caches and demo-output/"
 	@echo "make lock   resolve the dependencies again (needs uv on the PATH)"
 
@@ -38,6 +39,9 @@ check-lock:
 
 bench: $(BENCH_READY)
 	$(BENCH)/bin/python -m tests.benchmarks $(ARGUMENTS)
+
+figures: $(READY)
+	$(BIN)/python -m docs.figures.draw
 
 venv: $(READY)
 

@@ -63,7 +63,7 @@ def users(axes: Axes, points: int) -> None:
     _bounds(axes, numbers, lines)
     lower = [attack("krr(k=16, epsilon0=2)", n) for n in numbers]
     axes.plot(
-        numbers, lower, color=_COLORS[4], linewidth=1, linestyle=(0, (1, 2)), label="... and an attack on it"
+        numbers, lower, color=INK, linewidth=1.4, linestyle=(0, (1, 3)), label="... and an attack on it"
     )
     _finish(axes, "users", "epsilon at delta 1e-6", log=True)
 
@@ -81,7 +81,7 @@ def local_epsilon(axes: Axes, points: int) -> None:
     _bounds(axes, locals_, lines)
     lower = [attack(f"krr(k=16, epsilon0={e!r})", 10**6) for e in locals_]
     axes.plot(
-        locals_, lower, color=_COLORS[4], linewidth=1, linestyle=(0, (1, 2)), label="... and an attack on it"
+        locals_, lower, color=INK, linewidth=1.4, linestyle=(0, (1, 3)), label="... and an attack on it"
     )
     _finish(axes, "epsilon0", "epsilon at delta 1e-6", log=False)
     axes.set_yscale("log")
