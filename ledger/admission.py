@@ -336,7 +336,8 @@ def _closed(view: CohortView) -> tuple[RefusalReason, str]:
             " what it has spent is unknown, and it admits nothing any more."
         )
     return RefusalReason.COHORT_OVERSPENT, (
-        "The cohort is overspent, for a settled round cost more than the budget, and admits nothing any more:"
+        "The cohort is overspent, for a settled round cost more than the budget, or the budget was lowered"
+        " below what was promised. It admits nothing any more:"
         f" at most epsilon {view.spent.epsilon_upper:.6g} of {view.cohort.epsilon_budget:.6g} is spent."
     )
 

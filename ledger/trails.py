@@ -147,7 +147,7 @@ class Trail:
             self._promise = (promised, body.delta_budget)
         elif promised != before:
             yield "it changes what the whole plan costs, although no round turned out otherwise"
-        if body.spent.epsilon_upper > promised:
+        if body.spent.epsilon_upper > promised and not self.frozen:
             yield "it says more is spent than the whole plan costs"
 
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""What adaptivity costs: the share of rounds admitted, and the time of a decision, beside policy `fixed`."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer
+from ledger import admission, schema
+from ledger.budgets import RoundRequest
+from ledger.store import Store
+from tests.benchmarks.case import Case, Work
+
+_DECISIONS = 20
+_PRECISION = 4e-3
+_SHARES: tuple[tuple[str, int, int | None], ...] = (
+    ("generic(epsilon0=1)", 10_000, None),
+    ("generic(epsilon0=4)", 100_000, None),
+    ("generic(epsilon0=4)", 10_000, None),
+    ("generic(epsilon0=1)", 10_000, 100_000),
+    ("generic(epsilon0=4)", 10_000, 1_000_000),
+    ("generic(epsilon0=2)", 1_000, 10_000),
+    ("generic(epsilon0=4)", 1_000, 100_000),
+)
+
+
+def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
+
+
+def largest(holds: Callable[[int], bool]) -> int:
+    low, high = 0, 1
+    while holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
+    """How many rounds of a kind filters admit, beside how many the exact composition would."""
+    accountant = Accountant(precision=_PRECISION)
+    accountant.privacy_loss(shuffled)
+
+    def run() -> str:
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
+        charge = accountant.charge(shuffled, filters)
+        kept = largest(
+            lambda count: min(one.epsilon_upper for one in filters.readings(charge * count)) <= epsilon
+        )
+        exact = largest(
+            lambda count: accountant.certify({shuffled: count}, delta=delta).epsilon_upper <= epsilon
+        )
+        return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}"
+
+    return run
+
+
+def decisions(policy: str, history: int) -> Work:
+    """Rounds of one known kind, quoted in a cohort that has a history: all of a decision but its writing."""
+    url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'bench.db'}"
+    schema.initialise(url)
+    store, accountant = Store.connect(url), Accountant(precision=_PRECISION)
+    cohort = {"name": "bench", "population": 10**9, "epsilon": 50.0, "delta": 1e-9, "actor": "bench"}
+    admission.open_cohort(store, policy=policy, **cohort)  # type: ignore[arg-type]  # as the table says
+    numbers = itertools.count()
+
+    def request() -> RoundRequest:
+        kind = made("krr(k=8, epsilon0=1)", 10**8, None)
+        return RoundRequest(round_id=f"round-{next(numbers)}", cohort="bench", round=kind)
+
+    for _ in range(history):
+        wanted = request()
+        admission.register(store, wanted, actor="bench")
+        admission.admit(store, accountant, wanted.round_id)
+
+    def run() -> str:
+        for _ in range(_DECISIONS):
+            admission.quote(store, accountant, request())
+        return f"{_DECISIONS} decisions"
+
+    run()
+    return run
+
+
+def charging(shuffled: ShuffledRound) -> Work:
+    """A kind's charges, when its privacy loss is known: once for every kind and budget."""
+    accountant = Accountant(precision=_PRECISION)
+    accountant.privacy_loss(shuffled)
+    budgets = (FilterSet.for_budget(epsilon=1.0, delta=1e-9 * (1 + n / 1000)) for n in itertools.count())
+
+    def run() -> str:
+        return f"{float(accountant.charge(shuffled, next(budgets)).gaussian[0]):.6g}"
+
+    return run
+
+
+def named(randomizer: str, reports: int, population: int | None) -> str:
+    return f"{randomizer}, {reports:,}" + (f" of {population:,}" if population else "")
+
+
+def cases() -> Iterator[Case]:
+    """Shares of rounds admitted, decisions after histories, and charges from known losses."""
+    for kind, (epsilon, delta) in itertools.product(_SHARES, ((1.0, 1e-6), (4.0, 1e-9))):
+        yield Case(
+            name=f"{named(*kind)}, ({epsilon:g}, {delta:g})",
+            prepare=partial(share, made(*kind), epsilon, delta),
+            repeats=1,
+            computes=True,
+        )
+    for history, policy in itertools.product((10, 10_000), ("fixed", "adaptive")):
+        yield Case(
+            name=f"{_DECISIONS} decisions, policy {policy}, history of {history:,}",
+            prepare=partial(decisions, policy, history),
+            group=f"history {history}",
+            computes=True,
+        )
+    for kind in _SHARES[:4]:
+        yield Case(name=f"charges of {named(*kind)}", prepare=partial(charging, made(*kind)), computes=True)
