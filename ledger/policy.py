@@ -1,0 +1,154 @@
+"""How a cohort's rounds may be chosen, and what that makes of the numbers that decide.
+
+A policy has *rules*, fixed when the cohort is opened and written into its first entry, and a *standing* after
+every entry: what a decision needs to know of the past beside the rounds held. Every entry names the digest of
+the rules and carries the standing, so the head alone tells both, and no decision reads history.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accounting import Accountant, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
+from ledger import canonical, losses
+from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN
+from ledger.entries import Spending
+from ledger.errors import Damaged
+from ledger.rows import CohortView
+from ledger.store import Store
+
+_RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
+
+ASSUMES = {
+    POLICY_FIXED: (
+        "The parameters of all rounds are fixed in advance: they do not depend on what earlier rounds"
+        " revealed."
+    ),
+    POLICY_PLAN: (
+        "Rounds may be chosen after seeing the outputs of earlier ones, as long as each takes a free slot of"
+        " the plan that was fixed before the first one."
+    ),
+    POLICY_ADAPTIVE: (
+        "Rounds may be chosen after seeing the outputs of earlier ones, as long as each was admitted before"
+        " its release."
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What an entry would change: the numbers after it, and what the policy writes into it."""
+
+    spent: Spending
+    details: Mapping[str, Any]  # the standing, and the round's charge where there is one
+    promised_epsilon_upper: float | None = None  # what must stay within the budget; None: what is spent
+
+    def is_within(self, epsilon_budget: float) -> bool:
+        """Return whether the budget still holds: anything but a number within it says no."""
+        promised = (
+            self.spent.epsilon_upper if self.promised_epsilon_upper is None else self.promised_epsilon_upper
+        )
+        return promised <= epsilon_budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReading:
+    """One kind of rounds in a plan."""
+
+    round: ShuffledRound
+    count: int
+    claimed: int  # by rounds admitted and not voided
+
+
+class Policy(ABC):
+    """A cohort's policy with its rules. All methods are pure but for privacy losses read and stored."""
+
+    decided_by: str  # what a statement says: which number decides, and what it assumes
+
+    @abstractmethod
+    def opening(self) -> dict[str, Any]:
+        """Return what the policy writes into the first entry."""
+
+    @abstractmethod
+    def unchanged(self, view: CohortView) -> dict[str, Any]:
+        """Return what the policy writes into an entry that changes nothing it knows of."""
+
+    def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
+        """Return the plan's slots, if the policy has a plan."""
+        return ()
+
+    def promised(self, view: CohortView) -> float:
+        """Return the epsilon that must stay within the budget."""
+        return view.spent.epsilon_upper
+
+    def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
+        """Return what a round is accounted as; None if the policy has no place for it."""
+        return slot_for(described)
+
+    def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
+        """Return what each filter says, if the policy has filters."""
+        return ()
+
+    def composition(self, books: Books, view: CohortView) -> Spending:
+        """Return the certified composition of what is held."""
+        return view.spent
+
+    @abstractmethod
+    def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
+        """Return what admitting a round would change."""
+
+    @abstractmethod
+    def replacing(
+        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
+    ) -> Step:
+        """Return what charging `after` in place of the round admitted with these details would change.
+
+        With None the round released nothing, and gives back what it was charged.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """Where privacy losses come from; `keep` stores new ones."""
+
+    store: Store
+    accountant: Accountant
+    keep: bool = True
+
+    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
+        """Return the certified composition of rounds."""
+        return losses.certify(self.store, self.accountant, held, delta=delta, keep=self.keep)
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        """Return what a round costs each filter, from its stored privacy loss if there is one."""
+        if not self.accountant.knows_charge(accounted, filters):
+            losses.recall(self.store, self.accountant, [accounted])
+        return self.accountant.charge(accounted, filters)
+
+
+def standing_of(details: Mapping[str, Any], rules: str) -> Mapping[str, Any]:
+    """Return the standing that an entry's details carry, if it names these rules; raises Damaged."""
+    standing = details.get("standing")
+    if not isinstance(standing, Mapping):
+        raise Damaged("the last entry has no standing, which its cohort's policy needs")
+    if standing.get("rules") != rules:
+        raise Damaged("the last entry was decided by other rules than the cohort was opened with")
+    return standing
+
+
+def rules_digest(rules: Mapping[str, Any]) -> str:
+    """Return the digest by which entries name their cohort's rules."""
+    return canonical.framed_digest(_RULES_DOMAIN, canonical.encode(rules)).hex()
+
+
+def changed(
+    held: Mapping[ShuffledRound, int], changes: Mapping[ShuffledRound, int]
+) -> dict[ShuffledRound, int]:
+    """Return what is held after changes, without kinds of which nothing is left."""
+    counts = dict(held)
+    for accounted, count in changes.items():
+        counts[accounted] = counts.get(accounted, 0) + count
+    return {accounted: count for accounted, count in counts.items() if count}
