@@ -152,6 +152,12 @@ class LedgerClient:
         name = checked_text("cohort", cohort)
         return value_of(BudgetStatement, self._ask("GET", f"cohorts/{_segment(name)}/budget"))
 
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """Change a cohort's epsilon; a budget that is the present one already stays."""
+        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/budget"
+        return value_of(Cohort, self._ask("PUT", path, {"epsilon": epsilon, "reason": reason}))
+
     def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
         body = {"rounds": [_parameters(each) for each in rounds], "fits": fits}

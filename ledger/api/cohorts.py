@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
-from ledger.admission import open_cohort
+from ledger.admission import change_budget, open_cohort
 from ledger.api.description import ANSWERS, answers
-from ledger.api.schemas import OpenCohort, QuoteRounds
+from ledger.api.schemas import ChangeBudget, OpenCohort, QuoteRounds
 from ledger.api.service import (
     Asked,
     Auditor,
@@ -69,6 +69,21 @@ async def show_budget(cohort: CohortName, token: Reader, service: Asked) -> JSON
     """Show what a cohort may spend, has spent, and has left."""
     name = seen_cohort(token, cohort)
     found = await service.reading.run(lambda accountant: budget(service.store, accountant, name))
+    return JSONResponse(document_of(found))
+
+
+@router.put(
+    "/cohorts/{cohort}/budget", responses=answers(200, ANSWERS.cohort, "The cohort, with that budget.")
+)
+async def change_budget_(
+    cohort: CohortName, body: ChangeBudget, token: Manager, service: Asked
+) -> JSONResponse:
+    """Change a cohort's epsilon, by an entry that says who did it and why. Repeating it changes nothing."""
+    name = seen_cohort(token, cohort)
+    found = await in_thread(service.store.cohort, name)
+    if found.epsilon_budget != body.epsilon:
+        work = partial(change_budget, service.store, name=name, actor=token.name, **body.model_dump())
+        found = await service.deciding.run(work)
     return JSONResponse(document_of(found))
 
 

@@ -114,6 +114,17 @@ class OpenCohort(_Body):
     )
 
 
+class ChangeBudget(_Body):
+    """The budget's epsilon from now on, and why; delta never changes."""
+
+    epsilon: Epsilon
+    reason: Reason
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"epsilon": 2.0, "reason": "the board agreed to a longer study"}]}
+    )
+
+
 class RoundParameters(_Body):
     """A round as planned: the same fields as the command line's options and the columns of an import."""
 

@@ -54,10 +54,19 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         for name, schema in published["components"]["schemas"].items()
         if "examples" in schema and name != "RoundParameters"
     }
-    assert set(bodies) == {"OpenCohort", "RegisterRound", "QuoteRounds", "SettleRound", "VoidRound"}
+    assert set(bodies) == {
+        "OpenCohort",
+        "RegisterRound",
+        "QuoteRounds",
+        "SettleRound",
+        "VoidRound",
+        "ChangeBudget",
+    }
     opened = server.ask("POST", "/v1/cohorts", json=bodies["OpenCohort"])
     assert opened.status_code == 201
     cohort = bodies["OpenCohort"]["name"]
+    changed = server.ask("PUT", f"/v1/cohorts/{cohort}/budget", json=bodies["ChangeBudget"])
+    assert changed.status_code == 200
     quoted = server.ask("POST", f"/v1/cohorts/{cohort}/quote", json=bodies["QuoteRounds"])
     assert quoted.status_code == 200
     assert quoted.json()["rounds_admitted"] == 1

@@ -60,6 +60,21 @@ def test_verification_replays_one_chain(server: Server) -> None:
     assert report["cohorts"][0]["numbers_checked"] >= 1
 
 
+def test_a_budget_changes_by_an_entry_and_a_repetition_changes_nothing(server: Server) -> None:
+    body = {"epsilon": 2.5, "reason": "a longer study"}
+    for bearer in ("registrar", "reader", "auditor"):
+        assert server.ask("PUT", "/v1/cohorts/phones/budget", bearer=bearer, json=body).status_code == 403
+    first = server.ask("PUT", "/v1/cohorts/phones/budget", json=body)
+    assert first.status_code == 200
+    assert server.ask("PUT", "/v1/cohorts/phones/budget", json=body).content == first.content
+    assert first.json()["epsilon_budget"] == 2.5
+    page = server.ask("GET", "/v1/cohorts/phones/entries").json()
+    assert [entry["kind"] for entry in page["entries"]] == ["opened", "budget_changed"]
+    assert page["entries"][1]["body"]["actor"] == "admin"
+    assert page["entries"][1]["body"]["details"]["reason"] == "a longer study"
+    assert server.ask("PUT", "/v1/cohorts/absent/budget", json=body).status_code == 404
+
+
 def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     server.register("a")
     server.register("large", **TOO_MUCH)
