@@ -40,7 +40,10 @@ async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONRespons
     """Open a cohort with a budget. The same name with the same content changes nothing."""
     if not token.sees(checked_text("name", body.name)):
         raise NotAllowed("the token is limited to other cohorts")
-    opened = await in_thread(open_cohort, service.store, actor=token.name, **body.model_dump())
+    content = {**body.model_dump(exclude={"plan"}), "plan": body.planned(), "actor": token.name}
+    opened = await service.deciding.run(
+        lambda accountant: open_cohort(service.store, accountant=accountant, **content)
+    )
     return JSONResponse(document_of(opened), 201)
 
 

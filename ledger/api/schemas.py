@@ -24,6 +24,8 @@ from ledger.budgets import (
 )
 from ledger.quoting import BATCH_MAX
 
+PLAN_MAX = 1000  # kinds
+COUNT_MAX = 100_000
 # New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
 # blanks. The ledger itself takes every printable character; names that exist are found whatever they are.
 CHARACTERS = (
@@ -98,22 +100,6 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
 
-class OpenCohort(_Body):
-    """A cohort to open. Opening it again with the same content changes nothing."""
-
-    name: Name
-    population: Count
-    epsilon: Epsilon
-    delta: Delta
-    policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
-        }
-    )
-
-
 class ChangeBudget(_Body):
     """The budget's epsilon from now on, and why; delta never changes."""
 
@@ -152,6 +138,38 @@ class RoundParameters(_Body):
     def round(self) -> ShuffledRound:
         """Return the round; raises InvalidParameter where values contradict each other."""
         return ShuffledRound(**{name: getattr(self, name) for name in self._names})
+
+
+class PlannedRound(RoundParameters):
+    """Rounds of one kind that policy plan reserves."""
+
+    count: Annotated[int, Field(ge=1, le=COUNT_MAX), BeforeValidator(_whole)] = 1
+
+
+class OpenCohort(_Body):
+    """A cohort to open. Opening it again with the same content changes nothing."""
+
+    name: Name
+    population: Count
+    epsilon: Epsilon
+    delta: Delta
+    policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
+
+    plan: Annotated[list[PlannedRound], Field(min_length=1, max_length=PLAN_MAX)] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
+        }
+    )
+
+    def planned(self) -> dict[ShuffledRound, int] | None:
+        """Return how often each kind of round is planned; raises InvalidParameter."""
+        counts: dict[ShuffledRound, int] = {}
+        for each in self.plan or ():
+            shuffled = each.round()
+            counts[shuffled] = counts.get(shuffled, 0) + each.count
+        return counts or None
 
 
 class RegisterRound(RoundParameters):

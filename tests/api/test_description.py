@@ -52,7 +52,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     bodies = {
         name: schema["examples"][0]
         for name, schema in published["components"]["schemas"].items()
-        if "examples" in schema and name != "RoundParameters"
+        if "examples" in schema and name not in ("RoundParameters", "PlannedRound")
     }
     assert set(bodies) == {
         "OpenCohort",

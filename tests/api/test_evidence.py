@@ -75,6 +75,17 @@ def test_a_budget_changes_by_an_entry_and_a_repetition_changes_nothing(server: S
     assert server.ask("PUT", "/v1/cohorts/absent/budget", json=body).status_code == 404
 
 
+def test_a_planned_cohort_is_opened_with_its_plan(server: Server) -> None:
+    body = {"name": "planned", "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "plan"}
+    assert server.ask("POST", "/v1/cohorts", json=body).status_code == 409
+    body["plan"] = [{**ROUND, "count": 2}]
+    first = server.ask("POST", "/v1/cohorts", json=body)
+    assert first.status_code == 201, first.text
+    assert server.ask("POST", "/v1/cohorts", json=body).content == first.content
+    answers = [server.register(f"round {number}", cohort="planned") for number in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 201, 409]
+
+
 def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     server.register("a")
     server.register("large", **TOO_MUCH)
