@@ -17,7 +17,7 @@ from starlette.routing import Match, Route
 
 from accounting import InvalidParameter
 from ledger.documents import Json
-from ledger.errors import (
+from ledger.errors import BeyondBudget, (
     BehindCheckpoint,
     Conflict,
     InvalidValue,
@@ -61,6 +61,7 @@ REFUSED = ProblemType(kind="refused", status=409, title="The budget does not all
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
 )
+BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan costs more than the budget")
 TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
 BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")
 TOO_MANY_FAILURES = ProblemType(
@@ -80,6 +81,7 @@ PROBLEMS = (
     CONFLICT,
     REFUSED,
     CONTRADICTION,
+    BEYOND_BUDGET,
     TOO_LARGE,
     BAD_VALUE,
     TOO_MANY_FAILURES,
@@ -94,6 +96,7 @@ PROBLEMS = (
 _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (InvalidParameter, CONTRADICTION),
     (InvalidValue, CONTRADICTION),
+    (BeyondBudget, BEYOND_BUDGET),
     (NotAllowed, FORBIDDEN),
     (NotFound, NOT_FOUND),
     (Conflict, CONFLICT),

@@ -78,6 +78,8 @@ def test_a_budget_changes_by_an_entry_and_a_repetition_changes_nothing(server: S
 def test_a_planned_cohort_is_opened_with_its_plan(server: Server) -> None:
     body = {"name": "planned", "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "plan"}
     assert server.ask("POST", "/v1/cohorts", json=body).status_code == 409
+    dear = server.ask("POST", "/v1/cohorts", json={**body, "plan": [{**TOO_MUCH, "count": 9}]})
+    assert dear.json()["type"] == "urn:shuffle-ledger:problem:beyond_budget"
     body["plan"] = [{**ROUND, "count": 2}]
     first = server.ask("POST", "/v1/cohorts", json=body)
     assert first.status_code == 201, first.text
