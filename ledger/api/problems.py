@@ -17,8 +17,9 @@ from starlette.routing import Match, Route
 
 from accounting import InvalidParameter
 from ledger.documents import Json
-from ledger.errors import BeyondBudget, (
+from ledger.errors import (
     BehindCheckpoint,
+    BeyondBudget,
     Conflict,
     InvalidValue,
     NotAllowed,
