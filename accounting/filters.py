@@ -36,6 +36,8 @@ _SLACK_PART = 0.01
 _RESERVES = (0.0, 1 / 64, 1 / 16)
 
 _LARGEST_EPSILON = 1e4
+_LEAST_BUDGET = 1e-9
+_LEAST_DELTA = 1e-60
 _SMALLEST_EPSILON = 1e-12
 _COARSE = 192
 _FINE = 48
@@ -221,12 +223,17 @@ class FilterSet:
         """The filters for a budget. Their shares add up to at most delta, and never change.
 
         Raises:
-            InvalidParameter: epsilon is not above 0 and finite, or delta not between 0 and 1.
+            InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
+                1 or too small.
         """
-        epsilon = checks.real("epsilon", epsilon, "a finite number above 0")
-        if epsilon <= 0:
-            raise InvalidParameter("epsilon", epsilon, "a finite number above 0")
+        expected = f"a finite number, at least {_LEAST_BUDGET:g}"
+        given = checks.real("epsilon", epsilon, expected)
+        if given < _LEAST_BUDGET:
+            raise InvalidParameter("epsilon", epsilon, expected)
+        epsilon = min(given, _LARGEST_EPSILON)
         delta = checks.probability("delta", delta)
+        if delta < _LEAST_DELTA:
+            raise InvalidParameter("delta", delta, f"at least {_LEAST_DELTA:g}, which filters share")
         share = _RENYI_SHARE / len(_RENYI_ORDERS)
         main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
         variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))

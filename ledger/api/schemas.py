@@ -85,7 +85,7 @@ Reason = Annotated[
     StringConstraints(min_length=1, max_length=REASON_LENGTH_MAX, pattern=_text_pattern(REASON_LENGTH_MAX)),
 ]
 Epsilon = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
-Delta = Annotated[float, Field(ge=1e-300, lt=1, allow_inf_nan=False)]
+Delta = Annotated[float, Field(ge=1e-60, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(_whole)]
 Day = Annotated[

@@ -113,7 +113,15 @@ def test_a_reading_never_falls_when_more_is_spent(
 
 
 def test_what_is_no_budget_is_refused() -> None:
-    for epsilon, delta in ((0.0, 1e-6), (math.inf, 1e-6), (math.nan, 1e-6), (1.0, 0.0), (1.0, 1.0)):
+    for epsilon, delta in (
+        (0.0, 1e-6),
+        (math.inf, 1e-6),
+        (math.nan, 1e-6),
+        (1.0, 0.0),
+        (1.0, 1.0),
+        (5e-324, 1e-6),
+        (1.0, 5e-324),
+    ):
         with pytest.raises(InvalidParameter):
             FilterSet.for_budget(epsilon=epsilon, delta=delta)
 

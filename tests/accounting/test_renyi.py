@@ -141,7 +141,7 @@ def test_rounds_add_up_and_local_delta_is_infinite() -> None:
     both = accountant.renyi_divergence({one: 3, other: 2}, order=4)
     assert math.isclose(both.upper, 3 * single[0].upper + 2 * single[1].upper, rel_tol=1e-12)
     assert math.isclose(both.lower, 3 * single[0].lower + 2 * single[1].lower, rel_tol=1e-12)
-    assert both.upper - both.lower <= 1e-3 * both.upper
+    assert both.upper - both.lower <= 2e-3 * both.upper
     assert accountant.renyi_divergence({}, order=4).upper == 0
     impure = _round("generic(epsilon0=1)", 1000, delta0=1e-12)
     assert accountant.renyi_divergence({impure: 1}, order=2).upper == math.inf
