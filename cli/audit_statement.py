@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -13,8 +14,8 @@ import click
 
 from cli.failures import ExitCode
 from cli.fields import calendar_date, whole_number
-from cli.options import FILE, WHOLE, ledger_options
-from cli.present import document_of
+from cli.options import FILE, WHOLE, ledger_options, output_options
+from cli.present import document_of, present
 from cli.progress import progress_on
 from cli.session import open_session, settings_from
 from cli.statements.spreadsheet import spreadsheet
@@ -60,7 +61,10 @@ class AsOfType(click.ParamType[AsOf]):
     help="Prove that it extends this: an earlier checkpoint, heads, or JSON statement.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["html", "pdf", "json", "csv"]), default="html", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["html", "pdf", "json", "csv"]),
+    help="As what.  [default: html; json for --json without -o]",
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
 @click.option("--bundle", type=NEW_FILE, metavar="FILE.zip", help="Write the evidence, for `audit verify`.")
@@ -70,22 +74,27 @@ class AsOfType(click.ParamType[AsOf]):
     help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
 )
 @ledger_options
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@output_options
 def statement(
     cohort: str | None,
     every: bool,
     as_of: AsOf,
     since: int | None,
     extends: Path | None,
-    form: Form,
+    form: Form | None,
     output: Path | None,
     bundle: Path | None,
     signing_key: Path | None,
     database_url: str | None,
     actor: str | None,
+    as_json: bool,
 ) -> int:
-    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say."""
+    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.
+
+    With --json, standard output is the JSON statement, or with -o a summary of what was written.
+    """
     _check_usage(cohort, as_of, since, every=every)
+    form = _form(form, output, bundle, as_json=as_json)
     settings = settings_from(database_url=database_url, actor=actor)
     path = signing_key or settings.signing_key
     key = SigningKey.load(path) if path is not None else None
@@ -106,14 +115,28 @@ def statement(
             checkpoint=checkpoint.to_json() if checkpoint is not None else None,
             progress=tell,
         )
+        evidence = None
         if bundle is not None:
-            write_bytes_whole(bundle, make_bundle(store, names, checkpoint=checkpoint, progress=tell).data)
+            evidence = make_bundle(store, names, checkpoint=checkpoint, progress=tell)
+            write_bytes_whole(bundle, evidence.data)
     content = _SETTERS[form](made)
-    if output is not None:
-        write_bytes_whole(output, content)
-    else:
+    if output is None:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
+        return _exit_code(made)
+    write_bytes_whole(output, content)
+    if as_json:
+        written = {
+            "output": str(output),
+            "format": form,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "bundle": {"output": str(bundle), "sha256": evidence.sha256} if evidence else None,
+            "cohorts": {
+                each.cohort: {"verdict": each.verdict, "status": each.status, "head": each.head}
+                for each in made.cohorts
+            },
+        }
+        present(document_of(written), lambda: "", as_json=True)
     return _exit_code(made)
 
 
@@ -123,6 +146,14 @@ def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: b
     if every and (isinstance(as_of, int) or since is not None):
         message = "--as-of takes a day or a moment with --all, and --since nothing: entries count by cohort"
         raise click.UsageError(message)
+
+
+def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_json: bool) -> Form:
+    if output is not None and bundle is not None and output.resolve() == bundle.resolve():
+        raise click.UsageError("-o and --bundle name the same file")
+    if as_json and output is None and form not in (None, "json"):
+        raise click.UsageError(f"--json prints JSON and nothing else: name a file with -o for {form}")
+    return form or ("json" if as_json and output is None else "html")
 
 
 def _exit_code(made: Statement) -> ExitCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -515,3 +516,26 @@ def test_an_overspend_is_in_plain_sight_on_paper_too(overspent: Run, directory: 
     assert "Broken" in first
     assert "The promise was not kept" in re.sub(r"\s+", " ", first)
     assert "Overspends (1)" in first + second + _[0]
+
+
+def test_a_statement_answers_as_json_like_every_command(lived: Run, tmp_path: Path) -> None:
+    stated = lived("audit", "statement", "phones", "--json")
+    assert stated.code == 0, stated.stderr
+    assert stated.json["format"] == "shuffle-ledger-statement-1"
+    pdf, evidence = tmp_path / "phones.pdf", tmp_path / "phones.zip"
+    options = ("--format", "pdf", "-o", str(pdf), "--bundle", str(evidence), "--json")
+    written = lived("audit", "statement", "--all", *options).json
+    assert (written["output"], written["format"]) == (str(pdf), "pdf")
+    assert written["sha256"] == hashlib.sha256(pdf.read_bytes()).hexdigest()
+    assert written["bundle"]["sha256"] == hashlib.sha256(evidence.read_bytes()).hexdigest()
+    assert written["cohorts"]["phones"]["verdict"] == stated.json["cohorts"][0]["verdict"]
+    assert written["cohorts"]["phones"]["head"] == stated.json["cohorts"][0]["head"]
+
+
+def test_a_statement_that_cannot_be_what_was_asked_for_is_refused(lived: Run, tmp_path: Path) -> None:
+    same = str(tmp_path / "both")
+    for options in (("--json", "--format", "html"), ("-o", same, "--bundle", same, "--json")):
+        answer = lived("audit", "statement", "phones", *options)
+        assert answer.code == 2
+        assert answer.json["error"]["kind"] == "bad_usage"
+    assert list(tmp_path.glob("both*")) == []
