@@ -73,6 +73,8 @@ def delta_interval(
 ) -> tuple[Interval, float]:
     """Bounds on delta at epsilon, likewise, and the relative width of delta that is as precise as the wanted
     one of epsilon."""
+    if above.infinity >= 1:
+        return Interval(upper=1.0, lower=below.infinity), precision  # no loss is finite
     interval, wanted = Interval(upper=1.0, lower=0.0), precision
     for smoothing in _SMOOTHINGS:
         contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(precision))

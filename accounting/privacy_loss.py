@@ -96,8 +96,10 @@ class PrivacyLossDistribution:
         return min(largest, self.support)
 
     def variance(self) -> float:
-        """Variance of the finite privacy loss under P."""
+        """Variance of the finite privacy loss under P; 0 when every loss is infinite."""
         total = self.p.sum() + self.q.sum() + self.zero
+        if total == 0:
+            return 0.0
         mean = (self.losses * (self.p - self.q)).sum() / total
         second = (self.losses**2 * (self.p + self.q)).sum() / total
         return float(max(second - mean * mean, 0.0))

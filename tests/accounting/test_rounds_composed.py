@@ -356,3 +356,14 @@ def test_answers_are_remembered_until_a_loss_is_replaced() -> None:
     assert accountant.certify({shuffled: 3}, delta=1e-6) != first
     accountant.adopt(shuffled, Accountant().privacy_loss(_round("krr(k=2, epsilon0=1)", 5000)))
     assert accountant.certify({shuffled: 2}, delta=1e-6).epsilon_upper < first.epsilon_lower
+
+
+def test_a_round_in_clear_has_no_finite_bound_and_says_so() -> None:
+    in_clear = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
+    hidden = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000)
+    accountant = Accountant()
+    for rounds in ({in_clear: 1}, {in_clear: 2, hidden: 3}):
+        assert math.isinf(accountant.certify(rounds, delta=0.5).epsilon_upper)
+        certificate = accountant.certify_delta(rounds, epsilon=1.0)
+        assert certificate.delta_upper == 1.0
+        assert certificate.delta_lower > 0.999
