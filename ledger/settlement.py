@@ -6,7 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, InvalidParameter, ShuffledRound, slot_for
+from accounting import (
+    NUMERICAL_POLICY,
+    Accountant,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+    slot_for,
+)
+from accounting.shuffling import honest_share
 from ledger import appending, losses, policies
 from ledger.budgets import (
     REASON_LENGTH_MAX,
@@ -160,6 +168,8 @@ def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports:
     dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
     sample's own rate would make a round cheaper because reports were lost.
     """
+    if accounted.honest_fraction != declared.honest_fraction:
+        return _of_so_many_honest(accounted, honest_share(declared.honest_fraction, reports))
     if reports >= accounted.reports:
         return _at_rate(accounted, declared, reports)
     fewer = accounted.to_mapping() | {"reports": reports}
@@ -168,8 +178,7 @@ def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports:
     try:
         return slot_for(ShuffledRound.from_mapping(fewer))
     except InvalidParameter:
-        # Too few to leave one honest report, by the declared fraction: nothing hides the user.
-        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
+        return _alone(accounted)
 
 
 def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -178,3 +187,28 @@ def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) ->
         return accounted
     larger = {"reports": reports, "sampled_from": max(declared.sampled_from, reports)}
     return slot_for(ShuffledRound.from_mapping(declared.to_mapping() | larger))
+
+
+def _of_so_many_honest(accounted: ShuffledRound, honest: int) -> ShuffledRound:
+    """Return what dominates a round in a plan's slot that counts another share of the reports as honest.
+
+    Only the number of honest reports means the same in both; nothing is sampled there, or it would not fit.
+    """
+    if honest >= accounted.honest_reports:
+        return accounted
+    try:
+        return slot_for(dataclasses.replace(accounted, reports=honest, honest_fraction=1.0))
+    except InvalidParameter:
+        return _alone(accounted)
+
+
+def _alone(accounted: ShuffledRound) -> ShuffledRound:
+    """Return what to charge where too few reports arrived for another honest one to hide the user."""
+    try:
+        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
+    except InvalidParameter:
+        return _IN_CLEAR  # a protocol that promises nothing for one user alone
+
+
+# Everybody sees what the user has: no loss is larger.
+_IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, slot_for
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from ledger import admission, schema
 from ledger.admission import admit, admit_queued, open_cohort, pending_rounds, quote, register, settle, void
 from ledger.budgets import Admitted, Pending, RefusalReason, Refused, RoundRequest
@@ -244,6 +244,30 @@ def test_when_no_honest_report_is_left_nothing_hides_the_user(
     settled = settle(phones, accountant, "a", reports=1, actor="tester")
     assert settled.overspent
     assert settled.epsilon_spent_upper == pytest.approx(2.0, rel=1e-2)  # the local guarantee
+
+
+def test_a_protocol_that_takes_two_users_and_got_one_is_charged_all_there_is(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for cohort in ("phones", "watches"):
+        if cohort == "watches":
+            open_cohort(
+                phones,
+                name=cohort,
+                population=10**6,
+                epsilon=5.0,
+                delta=1e-6,
+                policy="adaptive",
+                actor="tester",
+            )
+        described = ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.1)"), reports=500)
+        request = RoundRequest(round_id=f"of {cohort}", cohort=cohort, round=described)
+        assert isinstance(decide(phones, accountant, request), Admitted)
+        settled = settle(phones, accountant, request.round_id, reports=1, actor="tester")
+        assert settled.overspent
+        assert math.isinf(settled.epsilon_spent_upper)
+    report = verify(phones, accountant, numbers="all")
+    assert report.ok, report
 
 
 def test_voiding_releases_the_reservation_but_not_what_was_sent(

@@ -123,6 +123,26 @@ def test_the_truth_takes_the_place_of_its_slot_in_the_whole_plan(
     assert report.ok, report
 
 
+def test_reports_are_counted_as_the_round_declares_them_and_not_as_its_slot_does(
+    store: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    half_honest = dataclasses.replace(krr(1.0, 20_000), honest_fraction=0.5)
+    open_planned(store, accountant, plan={krr(1.0, 10_000): 2, half_honest: 1})
+    doubtful = {"epsilon0": 1.0, "reports": 24_000, "honest_fraction": 0.5}
+    for name, declared in (("a", doubtful), ("b", doubtful), ("c", {"epsilon0": 1.0, "reports": 11_000})):
+        answer = decide(store, accountant, make_request(name, cohort="watches", **declared))
+        assert isinstance(answer, Admitted)
+    # 16,000 reports, half of them honest, are fewer than the 10,000 honest ones its slot was charged for.
+    fewer = settle(store, accountant, "a", reports=16_000, actor="tester")
+    assert fewer.accounted.honest_reports <= 8_000
+    enough = settle(store, accountant, "b", reports=22_000, actor="tester")
+    assert enough.accounted == krr(1.0, 10_000)
+    # 10,500 honest reports are more than the half of 20,000.
+    assert settle(store, accountant, "c", reports=10_500, actor="tester").accounted == half_honest
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
 def test_a_plan_beyond_the_budget_opens_nothing(store: Store, accountant: Accountant) -> None:
     with pytest.raises(BeyondBudget, match="expected at most the budget"):
         open_planned(store, accountant, epsilon=0.01)
