@@ -20,8 +20,10 @@ from ledger.policies import (
     total_charged,
 )
 
-# Charges computed again may differ from the stated ones by this share: other precision, another processor.
-CHARGE_TOLERANCE = 0.005
+# Charges are bounds from above, and another precision, of which 1e-6 to 0.1 may be set, makes another one:
+# computed again they may differ from the stated ones by these shares.
+CHARGE_BELOW_MAX = 0.025
+CHARGE_ABOVE_MAX = 0.1
 
 
 class ChargeSource(Protocol):
@@ -195,4 +197,4 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
 
 def _near(stated: Charge, again: Charge) -> bool:
     pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
-    return all(abs(float(a) - float(b)) <= CHARGE_TOLERANCE * float(b) for a, b in pairs)
+    return all(1 - CHARGE_BELOW_MAX <= float(a) / float(b) <= 1 + CHARGE_ABOVE_MAX for a, b in pairs)

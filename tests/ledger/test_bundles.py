@@ -115,6 +115,19 @@ def test_an_untouched_bundle_holds_with_every_number(made: BundleMade, key: Sign
     assert phones.epsilon_spent_upper == standing.spent.epsilon_upper
 
 
+def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(
+    lived: Store, make_request: MakeRequest
+) -> None:
+    coarse = Accountant(precision=0.1)
+    for name, epsilon0 in (("x", 0.5), ("y", 1.0)):
+        register(
+            lived, make_request(name, cohort="tablets", epsilon0=epsilon0, reports=2_000), actor="tester"
+        )
+        admit(lived, coarse, name)
+    report = verify_bundle(make_bundle(lived, ["tablets"]).data, Accountant(precision=1e-3), numbers="all")
+    assert report.ok, report.findings
+
+
 def test_the_same_ledger_gives_the_same_bytes(lived: Store, key: SigningKey) -> None:
     checkpoint = make_checkpoint(lived, key)
     once = make_bundle(lived, ["phones", "tablets"], checkpoint=checkpoint)
