@@ -174,8 +174,9 @@ def _worth_summing(
     left_out = np.zeros_like(step)
     pace = step * (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
     change = min(_CHANGE, 0.3 * np.sqrt(_NEGLIGIBLE / reports))
-    width = int(2 * change / max(float(pace.max()), 1e-300)) if nodes.size > _FEW_NODES else 0
-    if width < _FEW_TO_SKIP:
+    # One cell at most: where next to nothing turns, the modulus hardly changes at all.
+    width = int(min(2 * change / max(float(pace.max()), 1e-300), nodes.size))
+    if nodes.size <= _FEW_NODES or width < _FEW_TO_SKIP:
         return kept, left_out
     first = np.arange(0, nodes.size, width)
     centre = step[:, None] * (first + (width - 1) / 2)
