@@ -20,8 +20,9 @@ from accounting.exact_pairs import Pair
 # the bound that comes before them.
 _COARSE = 0.2
 _LOOSE = 0.05
-# Lists of outcomes that one profile keeps.
+# Lists of outcomes that one profile keeps, and outcomes in them.
 _REMEMBERED = 4
+_REMEMBERED_OUTCOMES = 2_000_000
 
 
 class MechanismProfile(ABC):
@@ -88,7 +89,8 @@ class BlanketProfile(MechanismProfile):
         self._limit = outcomes
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
-        self._outcomes: dict[tuple[int, int], Outcomes | None] = {}
+        self._outcomes: OrderedDict[tuple[int, int], Outcomes | None] = OrderedDict()
+        self._remembered = 0
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
@@ -153,10 +155,15 @@ class BlanketProfile(MechanismProfile):
         return blanket_profile(masses, honest, excess, smoothing=self._smoothing)
 
     def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
-        """The outcomes of so many reports, None when there are too many; remembered."""
+        """The outcomes of so many reports, None when there are too many; remembered for a while."""
         key = (id(masses), honest)
         if key not in self._outcomes:
-            self._outcomes[key] = enumerate_outcomes(masses, honest, limit=self._limit)
+            found = enumerate_outcomes(masses, honest, limit=self._limit)
+            self._remembered += 0 if found is None else found.p.size
+            while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
+                _, oldest = self._outcomes.popitem(last=False)
+                self._remembered -= 0 if oldest is None else oldest.p.size
+            self._outcomes[key] = found
         return self._outcomes[key]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +18,16 @@ from accounting.errors import InvalidParameter
 from accounting.notation import parse_randomizer
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
 from accounting.randomizers import Generic, LocalRandomizer
+from accounting.sampling import Cell, SamplingTerm, counts_in_sample, grouped, mixture, sampling_cells
 
 # Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
 _OUTCOMES = 1_000_000
+_OUTCOMES_OF_MANY = 200_000
+# Counts of honest reports that are this improbable are looked at this much more roughly.
+_LIGHT = 0.15
+_ROUGHER = 2.5
 _SEARCH_POINTS = 256
-_OUTLINE_TERMS = 4
+_OUTLINE_CELLS = 4
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
 _LARGEST_RESOLVED_LOSS = 60.0
 _UNLIMITED = 700.0
@@ -101,6 +107,10 @@ class ShuffledRound:
         if least == 0 and self.honest_fraction < 1:
             expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        uncertain = self.sampled_from is not None and self.honest_fraction < 1
+        if uncertain and not self.randomizer.takes_uncertain_honesty:
+            expected = f"1 for {self.randomizer.kind} when sampled_from is given, or no sampling"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
         if self.honest_reports < least:
             count = "one" if least == 1 else str(least)
             expected = f"a share of the {self.reports} reports that leaves at least {count} honest"
@@ -170,59 +180,62 @@ class RoundProfile:
     """
 
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
-        self._terms = sampling_terms(shuffled, group_width=10 * smoothing**2)
-        self._base = shuffled.randomizer.profile(
+        self._cells, self._honest = _honest_cells(shuffled, finest=1.5 * smoothing**2)
+        self._heaviest = max(cell.weight for cell in self._cells)
+        make = functools.partial(
+            shuffled.randomizer.profile,
             str(shuffled.analysis),
             participation=1.0 if shuffled.participation is None else shuffled.participation,
-            smoothing=smoothing,
-            outcomes=_OUTCOMES // len(self._terms),
+            outcomes=_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY,
         )
+        self._base = make(smoothing=smoothing)
+        self._rough = self._base if self.is_simple else make(smoothing=_ROUGHER * smoothing)
         self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
         self.end = self._last_loss()
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        return self._mixture(self._terms, excess)
+        return self._mixture(self._cells, excess)
 
-    def _mixture(self, terms: list[SamplingTerm], excess: FloatArray) -> ProfileBounds:
-        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        for term in terms:
-            above = self._base.bounds(term.fewest, excess / term.upper_rate)
-            below = above
-            if (term.fewest, term.upper_rate) != (term.most, term.lower_rate):
-                below = self._base.bounds(term.most, excess / term.lower_rate)
-            upper += term.weight * term.upper_rate * above.upper
-            lower += term.weight * term.lower_rate * below.lower
+    def _mixture(self, cells: list[Cell], excess: FloatArray) -> ProfileBounds:
+        upper, lower = mixture(cells, self._honest, self._bounds, excess)
         # Weights of a mixture are products of many ratios, and leave out a negligible mass.
-        room = 1e-14 if len(self._terms) == 1 else 1e-9
-        left_out = 0.0 if len(self._terms) == 1 else NEGLIGIBLE_DELTA
+        room = 1e-14 if self.is_simple else 1e-9
+        left_out = 0.0 if self.is_simple else NEGLIGIBLE_DELTA
         return ProfileBounds(upper * (1 + room) + left_out, lower * (1 - room))
+
+    def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
+        base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
+        return base.bounds(count, excess)
+
+    @property
+    def _rate(self) -> float:
+        """The largest probability with which a user may have been sampled."""
+        return self._cells[-1].most / self._honest
 
     @property
     def is_simple(self) -> bool:
         """Whether the number of honest reports is certain, so that the profile is not a mixture."""
-        return len(self._terms) == 1
+        return len(self._cells) == 1
 
     @property
     def is_enumerated(self) -> bool:
-        """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
-        return self.is_simple and self._base.is_listed(self._terms[0].fewest)
+        """Whether the profile is a sum over outcomes, so that more orders cost next to nothing."""
+        return self._base.is_listed(self._cells[-1].most)
 
     def outline(self, excess: FloatArray) -> ProfileBounds:
-        """Wider bounds, cheap for mixtures too: from the terms that weigh most, the others counted as 0 and
+        """Wider bounds, cheap for mixtures too: from the cells that weigh most, the others counted as 0 and
         as 1."""
-        terms = sorted(self._terms, key=lambda term: -term.weight)
-        few = terms[:_OUTLINE_TERMS]
-        bounds = self._mixture(few, excess)
-        rest = math.fsum(term.weight for term in terms[_OUTLINE_TERMS:])
+        cells = sorted(self._cells, key=lambda cell: -cell.weight)
+        bounds = self._mixture(cells[:_OUTLINE_CELLS], excess)
+        rest = math.fsum(cell.weight for cell in cells[_OUTLINE_CELLS:])
         return ProfileBounds(bounds.upper + rest, bounds.lower)
 
     def tail(self, loss: float, value: float, points: int) -> Tail:
         """Crude upper bounds on the profile from `loss` on, where it is at most `value`, to its end."""
         losses = np.linspace(loss, self.largest_loss, points)
-        rate = max(term.upper_rate for term in self._terms)
-        fewest = min(term.fewest for term in self._terms)
+        rate, fewest = self._rate, self._cells[0].fewest
         crude = self._base.crude_log(fewest, np.expm1(np.minimum(losses[1:-1], _UNLIMITED)) / rate)
         # The crude bound is known up to round-off, of which n multiplies a few units.
         crude += 1e-6 + 1e-14 * fewest
@@ -234,14 +247,15 @@ class RoundProfile:
 
     def _sampled_loss(self, loss: float) -> float:
         """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
-        most = max(term.upper_rate for term in self._terms)
-        if most >= 1 or math.isinf(loss):
+        if self._rate >= 1 or math.isinf(loss):
             return loss
-        return math.log1p(most * math.expm1(min(loss, 700.0))) * (1 + 8 * UNIT_ROUND_OFF)
+        return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 8 * UNIT_ROUND_OFF)
 
     def _infinite_loss(self) -> float:
         """Lower bound on the mass of outcomes that are impossible under the other input."""
-        terms = [one.weight * one.lower_rate * self._base.infinity(one.most) for one in self._terms]
+        terms = [
+            one.weight * (one.fewest / self._honest) * self._base.infinity(one.most) for one in self._cells
+        ]
         return max(math.fsum(terms) * (1 - 1e-9), 0.0)
 
     def _last_loss(self) -> float:
@@ -259,8 +273,7 @@ class RoundProfile:
         """Loss at which a crude bound on the profile falls below `NEGLIGIBLE_DELTA`, or the largest loss that
         is resolved."""
         limit = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
-        rate = max(term.upper_rate for term in self._terms)
-        fewest = min(term.fewest for term in self._terms)
+        rate, fewest = self._rate, self._cells[0].fewest
         low, high = limit * 1e-9, limit
         for _ in range(2):
             losses = np.geomspace(low, high, _SEARCH_POINTS)
@@ -272,62 +285,29 @@ class RoundProfile:
         return high
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingTerm:
-    """Rounds in which between `fewest` and `most` honest reports were sampled, with probability `weight`."""
+def _honest_cells(shuffled: ShuffledRound, *, finest: float) -> tuple[list[Cell], int]:
+    """The numbers of honest reports that may have been sampled, and of how many honest users."""
+    honest, certain = _certain_count(shuffled)
+    if certain:
+        return [Cell(weight=1.0, fewest=certain, most=certain, mean=float(certain))], honest
+    population, sample = int(shuffled.sampled_from or 0), shuffled.reports
+    return sampling_cells(*counts_in_sample(population, honest, sample), finest=finest), honest
 
-    weight: float
-    fewest: int
-    most: int
-    lower_rate: float
-    upper_rate: float
+
+def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:
+    """How many users are honest, and how many of them certainly report; 0 when that is not certain."""
+    if shuffled.sampled_from is None:
+        return shuffled.honest_reports, shuffled.honest_reports
+    honest = honest_share(shuffled.honest_fraction, shuffled.sampled_from)
+    return honest, shuffled.reports if honest == shuffled.sampled_from else 0
 
 
 def sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[SamplingTerm]:
-    """The mixture over the number of honest reports in the sample: one certain term unless users are sampled.
-
-    Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is `s
-    H^(j)(1 + excess/s)`, `s = j/H`; it falls with j in `H^(j)` and grows with s, so a group of counts is
-    bounded by its ends.
-    """
-    if shuffled.sampled_from is None:
-        honest = shuffled.honest_reports
-        return [SamplingTerm(weight=1.0, fewest=honest, most=honest, lower_rate=1.0, upper_rate=1.0)]
-    population, sample = shuffled.sampled_from, shuffled.reports
-    honest = honest_share(shuffled.honest_fraction, population)
-    if honest == population:
-        rate = sample / population
-        return [SamplingTerm(weight=1.0, fewest=sample, most=sample, lower_rate=rate, upper_rate=rate)]
-    counts, masses = _hypergeometric(population, honest, sample)
-    deviation = math.sqrt(float((masses * (counts - (masses * counts).sum()) ** 2).sum()))
-    centre = float((masses * counts).sum())
-    terms, start = [], int(np.searchsorted(counts, 1))
-    while start < counts.size:
-        far = abs(counts[start] - centre) > 5 * deviation
-        width = max(1, math.ceil((6 if far else 1) * group_width * counts[start]))
-        stop = min(start + width, counts.size)
-        fewest, most = int(counts[start]), int(counts[stop - 1])
-        weight = float(masses[start:stop].sum())
-        rates = {"lower_rate": fewest / honest, "upper_rate": most / honest}
-        terms.append(SamplingTerm(weight=weight, fewest=fewest, most=most, **rates))
-        start = stop
-    return terms
-
-
-def _hypergeometric(population: int, honest: int, sample: int) -> tuple[FloatArray, FloatArray]:
-    """Counts of honest users in the sample, and their probabilities, but for a mass below `NEGLIGIBLE_DELTA`.
-
-    The window is Hoeffding's for sampling without replacement; the masses follow by ratios from the mode, so
-    that no large logarithms are subtracted.
-    """
-    half = math.sqrt(sample * -math.log(NEGLIGIBLE_DELTA / 4) / 2) + 1
-    mean = sample * honest / population
-    low = max(0, sample + honest - population, math.floor(mean - half))
-    high = min(sample, honest, math.ceil(mean + half))
-    counts = np.arange(low, high + 1, dtype=np.float64)
-    j = counts[:-1]
-    ratios = (honest - j) / (j + 1) * ((sample - j) / (population - honest - sample + j + 1))
-    log_masses = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
-    masses = np.exp(log_masses - log_masses.max())
-    kept = masses > NEGLIGIBLE_DELTA * 1e-6
-    return counts[kept], masses[kept] / math.fsum(masses[kept])
+    """The mixture over the number of honest reports in the sample, in groups of that relative width: one
+    certain term unless users are sampled and some are dishonest."""
+    honest, certain = _certain_count(shuffled)
+    if certain:
+        rate = certain / honest
+        return [SamplingTerm(weight=1.0, fewest=certain, most=certain, lower_rate=rate, upper_rate=rate)]
+    population, sample = int(shuffled.sampled_from or 0), shuffled.reports
+    return grouped(*counts_in_sample(population, honest, sample), honest, width=group_width)

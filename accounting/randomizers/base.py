@@ -77,6 +77,8 @@ class LocalRandomizer(ABC):
     minimum_honest: ClassVar[int] = 1
     #: Whether its bounds hold when each user reports by a secret coin.
     takes_participation: ClassVar[bool] = True
+    #: Whether it is accounted when chance decides how many honest users are in a sample.
+    takes_uncertain_honesty: ClassVar[bool] = True
 
     epsilon0: float
 

@@ -217,6 +217,7 @@ class UniformityTester(_NoiseProtocol):
     """
 
     kind = "uniformity_tester"
+    takes_uncertain_honesty: ClassVar[bool] = False  # every number of honest users would need its own pair
 
     noise: float
 

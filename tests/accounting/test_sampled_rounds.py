@@ -8,12 +8,16 @@ from collections import Counter
 from typing import Any
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from accounting.errors import InvalidParameter
+from accounting.shuffling import RoundProfile
+from tests.accounting import exact_sums
 
 
 def _krr_table(k: int, epsilon0: float) -> list[list[mp.mpf]]:
@@ -91,6 +95,66 @@ def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: An
         certificate = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
         assert certificate.delta_lower <= exact <= certificate.delta_upper
         assert certificate.delta_upper - certificate.delta_lower <= 0.02 * certificate.delta_upper
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cells_of_counts_enclose_the_sum_over_every_count(seed: int) -> None:
+    """Cells from single counts to whole deviations, few orders and many: each between the bounds, by sums
+    over clones."""
+    random = np.random.default_rng(seed)
+    epsilon0 = float(random.uniform(0.3, 3.0))
+    population, sample = 300 + int(random.integers(300)), 40 + int(random.integers(120))
+    fraction = round(float(random.uniform(0.2, 0.97)), 3)
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
+        reports=sample,
+        sampled_from=population,
+        honest_fraction=fraction,
+    )
+    honest = math.floor(fraction * population)
+    share, e = sample / population, math.exp(epsilon0)
+    largest = math.log1p(share * (e - 1))
+    epsilons = np.linspace(0.0, largest, 9)[:-1]
+    law = stats.hypergeom(population, honest, sample)
+    exact = np.zeros(len(epsilons))
+    for j in range(1, sample + 1):
+        if law.pmf(j) < 1e-18:
+            continue
+        pair = exact_sums.clones(j, 2 / (1 + e), e / (1 + e))
+        rate = j / honest
+        found = [pair.delta(math.log1p(math.expm1(epsilon) / rate)) for epsilon in epsilons]
+        exact += law.pmf(j) * rate * np.array(found)
+    many = np.union1d(epsilons, np.linspace(0.0, largest, 400))
+    for smoothing, width in ((0.5, 1.0), (0.2, 1.0), (0.014, 0.02)):
+        profile = RoundProfile(shuffled, smoothing=smoothing)
+        for orders in (epsilons, many):
+            bounds = profile(np.expm1(orders))
+            at = np.searchsorted(orders, epsilons)
+            upper, lower = bounds.upper[at], bounds.lower[at]
+            assert np.all(lower <= exact * (1 + 1e-10) + 1e-15)
+            assert np.all(exact <= upper * (1 + 1e-10) + 1e-15)
+            seen = exact > 1e-12
+            assert np.all((upper - lower)[seen] <= width * upper[seen])
+
+
+def test_a_mixture_is_as_narrow_as_was_asked() -> None:
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("generic(epsilon0=1)"),
+        reports=10_000,
+        sampled_from=10**6,
+        honest_fraction=0.8,
+    )
+    accountant = Accountant()
+    for delta, rounds in ((1e-6, 1), (1e-10, 100), (1e-8, 10_000)):
+        assert accountant.certify({shuffled: rounds}, delta=delta).precise
+
+
+def test_a_uniformity_tester_with_an_uncertain_number_of_honest_users_is_refused() -> None:
+    arguments: dict[str, Any] = {"randomizer": "uniformity_tester(noise=5)", "reports": 100}
+    ShuffledRound(**arguments, sampled_from=1000)
+    ShuffledRound(**arguments, honest_fraction=0.5)
+    with pytest.raises(InvalidParameter, match="honest_fraction"):
+        ShuffledRound(**arguments, sampled_from=1000, honest_fraction=0.5)
 
 
 @settings(max_examples=500, deadline=None)

@@ -1,0 +1,169 @@
+"""How many honest users are in a secret sample, and the mixture of profiles that this makes.
+
+Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is
+`s H^(j)(1 + excess/s)`, `s = j/H`. In a cell of counts H^(j), which falls with j, is bounded by the cell's
+ends, and the rest is a convex function of s: at most its chord, and on average at least its value at the mean.
+`docs/theory.md` has the proofs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.blanket_sum import ProfileBounds
+from accounting.contour import FloatArray
+from accounting.privacy_loss import NEGLIGIBLE_DELTA
+
+# Beyond so many orders, those in between are bounded by chords instead of being evaluated.
+_MANY_ORDERS = 100
+# Cells are wider where they weigh less, up to so many deviations, more than that only far out.
+_WIDEST_IN_DEVIATIONS = 0.5
+# Logarithm of the smallest delta that is answered precisely: there larger counts matter more.
+_DEEPEST = 70.0
+_MOST_SHIFT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingTerm:
+    """Rounds in which between `fewest` and `most` honest reports were sampled, with probability `weight`."""
+
+    weight: float
+    fewest: int
+    most: int
+    lower_rate: float
+    upper_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Counts from `fewest` to `most`, of probability `weight`, and their mean."""
+
+    weight: float
+    fewest: int
+    most: int
+    mean: float
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the count is certain."""
+        return self.fewest == self.most
+
+
+#: Bounds on `H^(j)` at some orders, as sharp as the cell is worth.
+BaseBounds = Callable[[Cell, int, FloatArray], ProfileBounds]
+
+
+def mixture(
+    cells: list[Cell], honest: int, base: BaseBounds, excess: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds, before round-off, on `sum of weight * s H^(j)(1 + excess/s)`, `s = j/honest`, each of the shape
+    of `excess` (ascending)."""
+    upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+    between = excess.size > _MANY_ORDERS and excess[0] == 0
+    last: tuple[int, FloatArray, FloatArray] | None = None
+    for cell, after in itertools.zip_longest(cells, cells[1:]):
+        rate = cell.mean / honest * (1 - 1e-15)
+        if cell.is_single:
+            rate = cell.fewest / honest
+            found = base(cell, cell.fewest, excess / rate)
+            upper += cell.weight * rate * found.upper
+            lower += cell.weight * rate * found.lower
+            last = None
+            continue
+        orders = excess / rate
+        if not between:
+            last = None
+        elif last is None or last[0] != cell.fewest:
+            last = (cell.fewest, orders, base(cell, cell.fewest, orders).upper)
+        upper += cell.weight * _chord(cell, honest, base, excess, last)
+        # The next cell's first count is as good a lower bound, and serves there too.
+        shared = between and after is not None and not after.is_single
+        count = after.fewest if shared and after is not None else cell.most
+        found = base(cell, count, orders)
+        lower += cell.weight * rate * found.lower
+        last = (count, orders, found.upper)
+    return upper, lower
+
+
+def _chord(
+    cell: Cell,
+    honest: int,
+    base: BaseBounds,
+    excess: FloatArray,
+    known: tuple[int, FloatArray, FloatArray] | None,
+) -> FloatArray:
+    """The chord over a cell's rates at its mean; values at orders that are not known are bounded by chords
+    between those that are."""
+    share = (cell.mean - cell.fewest) / (cell.most - cell.fewest)
+    result = np.zeros_like(excess)
+    for count, weight in ((cell.fewest, 1 - share), (cell.most, share)):
+        rate = count / honest
+        if known is None:
+            values = base(cell, cell.fewest, excess / rate).upper
+        else:
+            values = np.interp(excess / rate, known[1], known[2])
+        result += weight * rate * values
+    return result
+
+
+def counts_in_sample(population: int, honest: int, sample: int) -> tuple[FloatArray, FloatArray]:
+    """Counts of honest users in the sample, from 1, and their probabilities, but for a mass below
+    `NEGLIGIBLE_DELTA`.
+
+    The window is Hoeffding's for sampling without replacement; the masses follow by ratios from the mode, so
+    that no large logarithms are subtracted.
+    """
+    half = math.sqrt(sample * -math.log(NEGLIGIBLE_DELTA / 4) / 2) + 1
+    mean = sample * honest / population
+    low = max(0, sample + honest - population, math.floor(mean - half))
+    high = min(sample, honest, math.ceil(mean + half))
+    counts = np.arange(low, high + 1, dtype=np.float64)
+    j = counts[:-1]
+    ratios = (honest - j) / (j + 1) * ((sample - j) / (population - honest - sample + j + 1))
+    log_masses = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    masses = np.exp(log_masses - log_masses.max())
+    kept = masses > NEGLIGIBLE_DELTA * 1e-6
+    counts, masses = counts[kept], masses[kept] / math.fsum(masses[kept])
+    return counts[counts > 0], masses[counts > 0]
+
+
+def sampling_cells(counts: FloatArray, masses: FloatArray, *, finest: float) -> list[Cell]:
+    """Cells of counts: of the relative width `finest` where they weigh most, wider where less."""
+    centre = float((masses * counts).sum() / masses.sum())
+    deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum() / masses.sum()))
+    shift = min(_DEEPEST * deviation / max(centre, 1.0), _MOST_SHIFT)
+    cells, start = [], 0
+    while start < counts.size:
+        away = (counts[start] - centre) / max(deviation, 1e-9)
+        away = max(-away, away - shift, 0.0)
+        fine = finest * counts[start]
+        limit = max(fine, _WIDEST_IN_DEVIATIONS * deviation * max(1.0, away - 3.0))
+        width = max(1, math.floor(min(fine * math.exp(min(away * away / 4, 50.0)), limit)))
+        stop = min(start + width, counts.size)
+        part, chosen = masses[start:stop], counts[start:stop]
+        weight, fewest, most = float(part.sum()), int(chosen[0]), int(chosen[-1])
+        mean = fewest + float((part * (chosen - fewest)).sum()) / weight
+        cells.append(Cell(weight=weight, fewest=fewest, most=most, mean=min(mean, float(most))))
+        start = stop
+    return cells
+
+
+def grouped(counts: FloatArray, masses: FloatArray, honest: int, *, width: float) -> list[SamplingTerm]:
+    """Groups of counts of that relative width, wider far out."""
+    centre = float((masses * counts).sum())
+    deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum()))
+    terms, start = [], 0
+    while start < counts.size:
+        far = abs(counts[start] - centre) > 5 * deviation
+        stop = min(start + max(1, math.ceil((6 if far else 1) * width * counts[start])), counts.size)
+        fewest, most = int(counts[start]), int(counts[stop - 1])
+        weight = float(masses[start:stop].sum())
+        rates = {"lower_rate": fewest / honest, "upper_rate": most / honest}
+        terms.append(SamplingTerm(weight=weight, fewest=fewest, most=most, **rates))
+        start = stop
+    return terms
