@@ -30,6 +30,7 @@ _PILOT_POINTS = 48
 # Lattice spacing in deviations of the loss, at precision 1: a variance of spacing^2 / 6 is added above, and
 # about five times that is taken away below.
 _FINENESS = 0.42
+_FINER = 0.14  # where orders cost next to nothing
 _MAXIMUM_POINTS = 1 << 15
 _ROOM = 64 * UNIT_ROUND_OFF
 _MAXIMUM_ORDER = 1e9
@@ -207,14 +208,19 @@ def from_profile(
         end: loss beyond which the profile is negligible; what is left there counts as infinite loss.
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, to which the lattice is matched.
-        cheap: whether orders cost next to nothing, so that an even, finer lattice is taken.
+        cheap: whether orders cost next to nothing, so that a finer lattice is taken, even where that is fine
+            enough.
 
     Guarantee: the profile of the first pair is at least, that of the second at most, the given profile, at
     every order.
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
     """
     stop = min(largest_loss, end)
-    index, spacing = _even_lattice(stop, precision) if cheap else _graded_lattice(profile, stop, precision)
+    index, spacing = _graded_lattice(profile, stop, precision, fineness=_FINER if cheap else _FINENESS)
+    if cheap:
+        # Even, unless that would be coarser where the mass is.
+        even = _even_lattice(stop, precision)
+        index, spacing = even if even[1] <= 2 * spacing else (index, spacing)
     excess = np.expm1(index * spacing)
     bounds = profile(excess)
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
@@ -238,7 +244,9 @@ def _even_lattice(stop: float, precision: float) -> tuple[IndexArray, float]:
     return np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points
 
 
-def _graded_lattice(profile: Profile, stop: float, precision: float) -> tuple[IndexArray, float]:
+def _graded_lattice(
+    profile: Profile, stop: float, precision: float, *, fineness: float
+) -> tuple[IndexArray, float]:
     """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out."""
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
     excess = np.expm1(pilot)
@@ -246,7 +254,7 @@ def _graded_lattice(profile: Profile, stop: float, precision: float) -> tuple[In
     q = _slope_changes(excess, values)
     variance = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
     deviation = max(math.sqrt(variance), stop * 1e-4)
-    last = math.ceil(stop / (deviation * _FINENESS * math.sqrt(precision)))
+    last = math.ceil(stop / (deviation * fineness * math.sqrt(precision)))
     spacing = stop * (1 + 2 * UNIT_ROUND_OFF) / last
     positions, stride = [0], 1
     edges = [4.0 * deviation, 16.0 * deviation]

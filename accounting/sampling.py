@@ -2,7 +2,7 @@
 
 Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is
 `s H^(j)(1 + excess/s)`, `s = j/H`. In a cell of counts H^(j), which falls with j, is bounded by the cell's
-ends, and the rest is a convex function of s: at most its chord, and on average at least its value at the mean.
+ends, and the rest is convex in s: at most its chord, and on average at least its value at the mean.
 `docs/theory.md` has the proofs.
 """
 
