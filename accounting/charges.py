@@ -22,15 +22,22 @@ from accounting.privacy_loss import PrivacyLossDistribution
 # Charges are rounded up to so many significant bits, which keeps exact sums short.
 _BITS = 32
 _PRECISION = 2e-4  # of a charge, relative
-# More smoothing than this many times the charge would not make it smaller, only harder to compute.
-_SMOOTHEST = 64.0
-# Orders to a deviation of the smoothing, or of the Gaussian where nothing is smoothed.
-_SMOOTHED_STEPS = 64.0
+# More smoothing than this many times the charge would hardly make it smaller, only harder to compute.
+_SMOOTHEST = 1024.0
+# Orders to a deviation of the smoothing, for the root of how many charges it is: chords are off by the square
+# of a step, and a charge moves the profile by its share of the variance.
+_SMOOTHED_STEPS = 8.0
+_SMOOTHED_STEPS_MIN = 64.0
+# Orders to a deviation of the Gaussian, where nothing is smoothed.
 _BARE_STEPS = 40.0
 _GROWTH = 0.012  # and of neighbouring losses, far out
 _FINE_DEVIATIONS = 9.0
 _KERNEL_POINTS_MAX = 1 << 22
-_ROOM = 1e-12
+# For sums of as many terms as a pair has losses, some 2^-37 of the sum, and for rounded places of losses: up
+# to 2^-31 of the profile where the noise is as narrow as `_KERNEL_POINTS_MAX` allows.
+_ROOM = 2.0**-30
+# The round-off of a tangent's few operations.
+_LINE_ROOM = 2.0**-48
 _SMALLEST = 1e-30
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -68,7 +75,8 @@ def _gaussian_charge(
     smoothing = min(reserve, _SMOOTHEST * about)
     leak = rules.leak_rate * least
     if smoothing:
-        losses, values = _smoothed_profile(pair, smoothing, leak)
+        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _SMOOTHED_STEPS_MIN)
+        losses, values = _smoothed_profile(pair, smoothing, leak, steps)
     else:
         losses, values = _bare_profile(pair, math.sqrt(about), leak)
     return _smallest(
@@ -145,8 +153,10 @@ def _is_below(
     touching = gaussian_tangents(math.sqrt((smoothing + charge) * (1 - _ROOM)), middle)
     with np.errstate(over="ignore"):
         order = np.exp(middle)
-        at_left = touching.value - touching.slope_lower * order * np.expm1(left - middle)
-        at_right = touching.value - touching.slope_upper * order * np.expm1(right - middle)
+        rise = touching.slope_lower * order * -np.expm1(left - middle)
+        fall = touching.slope_upper * order * np.expm1(right - middle)
+    at_left = (touching.value + rise) * (1 - _LINE_ROOM)
+    at_right = touching.value * (1 - _LINE_ROOM) - fall * (1 + _LINE_ROOM)
     room = _ROOM * (1 - leak)
     enough = (leak + (1 - leak - room) * at_left >= values[:last]) & (
         leak + (1 - leak - room) * at_right >= values[1 : last + 1]
@@ -170,12 +180,12 @@ def _bare_profile(pair: PrivacyLossDistribution, scale: float, leak: float) -> t
 
 
 def _smoothed_profile(
-    pair: PrivacyLossDistribution, variance: float, leak: float
+    pair: PrivacyLossDistribution, variance: float, leak: float, steps: float
 ) -> tuple[FloatArray, FloatArray]:
     """The profile of the pair together with Gaussian noise, at multiples of a part of the pair's spacing."""
     deviation = math.sqrt(variance)
     end = _end(pair, leak) + (math.sqrt(2 * -math.log(leak / 8)) + 1) * deviation + variance
-    fine = deviation / _SMOOTHED_STEPS
+    fine = deviation / steps
     parts = math.ceil(pair.spacing / fine)
     unit = pair.spacing / parts
     orders = np.unique(np.ceil(_graded(deviation, fine, end) / unit).astype(np.int64))

@@ -30,10 +30,10 @@ _PURE_SHARE = 1 / 512
 _PURE_REACH = 64.0
 # Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
 # distance from a purely private round.
-_LEAK_PART = 0.02
+_LEAK_PART = 0.05
 _SLACK_PART = 0.01
 # Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
-_RESERVES = (0.0, 1 / 64, 1 / 16)
+_RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5)
 
 _LARGEST_EPSILON = 1e4
 _LEAST_BUDGET = 1e-9
