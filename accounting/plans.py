@@ -46,8 +46,7 @@ def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:
         return all_honest and lower_rate and described.reports >= slot.reports
     if (described.participation or 0.0) > (slot.participation or 0.0):
         return False
-    # Not the honest ones alone: a round that turns out smaller is charged at its slot's honest share.
-    return described.reports >= slot.reports and described.honest_fraction >= slot.honest_fraction
+    return described.honest_reports >= slot.honest_reports
 
 
 def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:

@@ -97,15 +97,6 @@ def test_a_smaller_sample_of_the_same_population_does_not_fit() -> None:
     assert np.any(curve(smaller)[0] > curve(slot)[1]), "the rule would not be needed"
 
 
-def test_what_fits_is_dominated_when_fewer_reports_arrive() -> None:
-    # Both are told by their number of reports alone: each must be worth as much in the round as in its slot.
-    slot = made("generic(epsilon0=2)", 1_000)
-    assert not fits(made("generic(epsilon0=2)", 2_000, honest_fraction=0.5), slot)
-    partly = made("generic(epsilon0=2)", 2_000, honest_fraction=0.5)
-    assert fits(made("generic(epsilon0=2)", 2_000, honest_fraction=0.75), partly)
-    assert not fits(made("generic(epsilon0=2)", 1_500, honest_fraction=0.75), partly)
-
-
 def test_other_mechanisms_and_modes_do_not_fit() -> None:
     slot = made("krr(k=4, epsilon0=2)", 1_000)
     assert not fits(made("generic(epsilon0=1)", 1_000), slot)
