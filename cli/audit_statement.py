@@ -19,7 +19,7 @@ from cli.present import document_of, present
 from cli.progress import progress_on
 from cli.session import open_session, settings_from
 from cli.statements.spreadsheet import spreadsheet
-from cli.written_files import write_bytes_whole
+from cli.written_files import checked_place, write_bytes_whole
 from ledger.auditing.bundle import make_bundle
 from ledger.auditing.earlier import read_earlier_heads
 from ledger.auditing.making import AsOf, make_statement
@@ -149,6 +149,9 @@ def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: b
 
 
 def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_json: bool) -> Form:
+    for path in (output, bundle):
+        if path is not None:
+            checked_place(path)  # before what may take minutes
     if output is not None and bundle is not None and output.resolve() == bundle.resolve():
         raise click.UsageError("-o and --bundle name the same file")
     if as_json and output is None and form not in (None, "json"):

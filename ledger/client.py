@@ -29,11 +29,13 @@ from ledger.budgets import (
 )
 from ledger.documents import NotADocument, Value, decision_of, document_of, record_of_document, value_of
 from ledger.errors import (
+    BehindCheckpoint,
     Conflict,
     InvalidValue,
     LedgerError,
     NotAllowed,
     NotFound,
+    RoundStuck,
     TryAgain,
     Unauthorized,
     Unavailable,
@@ -55,6 +57,8 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "forbidden": NotAllowed,
     "not_found": NotFound,
     "conflict": Conflict,
+    "behind_checkpoint": BehindCheckpoint,
+    "stuck": RoundStuck,
     "busy": TryAgain,
     "too_many_failures": TryAgain,
     "unavailable": Unavailable,
@@ -288,7 +292,7 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
             field=str(document.get("field")), value=given, expected=str(document.get("expected"))
         )
     error = _KINDS.get(kind, LedgerError)(detail)
-    if answer.status_code in (429, 502, 503, 504):
+    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
     return error

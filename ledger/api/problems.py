@@ -154,6 +154,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
     first: Mapping[str, Any] = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _unreadable()
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
     field, value, expected = ".".join(place) or str(first["loc"][0]), first.get("input"), str(first["msg"])
     cause = first.get("ctx", {}).get("error")
@@ -172,16 +174,18 @@ async def on_http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == 400:
-        return problem(
-            BAD_VALUE,
-            "body: expected one strict JSON value in UTF-8",
-            members={"field": "body", "value": "", "expected": "one strict JSON value in UTF-8"},
-        )
+        return _unreadable()
     if error.status_code == 405:
         return problem(NOT_OFFERED, NOT_OFFERED.title + ".", headers={"Allow": _methods_at(request)})
     kind = _BY_STATUS.get(error.status_code, FAILED)
     detail = "There is nothing at this address." if kind is NOT_FOUND else kind.title + "."
     return problem(kind, detail, headers=error.headers)
+
+
+def _unreadable() -> JSONResponse:
+    expected = "one strict JSON value in UTF-8"
+    members: dict[str, Json] = {"field": "body", "value": "", "expected": expected}
+    return problem(BAD_VALUE, f"body: expected {expected}", members=members)
 
 
 def _methods_at(request: Request) -> str:

@@ -17,8 +17,18 @@ from cli.main import main
 from ledger.admission import quote, round_record
 from ledger.api.service import Dispatch
 from ledger.budgets import Admitted, Pending, Refused, RoundRequest
-from ledger.client import LedgerClient
-from ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound, TryAgain, Unauthorized, Unavailable
+from ledger.client import PROBLEM, LedgerClient
+from ledger.errors import (
+    BehindCheckpoint,
+    Conflict,
+    InvalidValue,
+    NotAllowed,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unauthorized,
+    Unavailable,
+)
 from ledger.statements import budget
 from ledger.verification import verify
 from tests.api.conftest import Server
@@ -127,6 +137,22 @@ def test_a_server_that_stays_busy_is_given_up_in_bounded_time(server: Server) ->
     )
     with pytest.raises(TryAgain):
         LedgerClient(server.url, "sl_x", transport=busy, retry_seconds=0.2).cohorts()
+
+
+def test_what_asking_again_does_not_mend_is_told_at_once(server: Server) -> None:
+    for kind, status, error in (("behind_checkpoint", 503, BehindCheckpoint), ("stuck", 500, RoundStuck)):
+        asked: list[str] = []
+
+        def answer(
+            request: httpx.Request, kind: str = kind, status: int = status, asked: list[str] = asked
+        ) -> httpx.Response:
+            asked.append(request.method)
+            return httpx.Response(status, json={"type": PROBLEM + kind, "detail": "why"})
+
+        client = LedgerClient(server.url, "sl_x", transport=httpx.MockTransport(answer), retry_seconds=30)
+        with pytest.raises(error, match="why"):
+            client.void("a", reason="never sent")
+        assert asked == ["POST"]
 
 
 def test_the_token_is_sent_to_no_other_server(server: Server) -> None:

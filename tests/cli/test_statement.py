@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import shutil
 import sqlite3
@@ -26,6 +27,7 @@ from selenium.webdriver.chrome.service import Service
 
 from accounting import Accountant, ShuffledRound, slot_for
 from cli.statements.numbers import Digits, certainty, one_in, percent, plain
+from cli.written_files import write_bytes_whole
 from tests.cli.conftest import Run
 
 NASTY = "<script>alert('x')</script>"
@@ -539,3 +541,20 @@ def test_a_statement_that_cannot_be_what_was_asked_for_is_refused(lived: Run, tm
         assert answer.code == 2
         assert answer.json["error"]["kind"] == "bad_usage"
     assert list(tmp_path.glob("both*")) == []
+
+
+def test_what_is_no_file_is_written_into_and_a_place_that_is_none_is_refused(
+    lived: Run, tmp_path: Path
+) -> None:
+    answer = lived("audit", "statement", "phones", "-o", str(tmp_path / "nowhere" / "a.html"), "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "output"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_bytes_whole(pipe, b"through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
