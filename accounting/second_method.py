@@ -136,6 +136,8 @@ def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], *, de
         return None
     if not parts:
         return 0.0
+    if any(pair.infinity >= 1 for pair, _ in parts):
+        return None
     means = [float((pair.losses * (pair.p - pair.q)).sum()) * count for pair, count in parts]
     deviation = math.sqrt(math.fsum(pair.variance() * count for pair, count in parts))
     largest = math.fsum(pair.largest_loss * count for pair, count in parts)

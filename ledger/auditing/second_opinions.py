@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from accounting import Accountant, AccountingError, ShuffledRound
@@ -13,6 +14,7 @@ ROUND = "the law of one report's gain, added to itself on a lattice"
 # Where on its profile a round is looked at.
 _DELTAS = (1e-3, 1e-8)
 _WIDTH_TOLERANCE = 1e-3
+_NOTHING = 1e-6  # of epsilon: by convolution, what is smaller is round-off
 
 
 class SecondOpinions:
@@ -32,8 +34,8 @@ class SecondOpinions:
         for delta in _DELTAS:
             epsilon = self._accountant.certify({kind: 1}, delta=delta).epsilon_upper
             below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
-            if not above >= SMALLEST_DELTA:
-                continue  # the round's own profile ends before
+            if math.isinf(epsilon) or not above >= SMALLEST_DELTA:
+                continue  # no finite epsilon holds, or the round's own profile ends before
             second = round_delta(kind, epsilon)
             if second is None:
                 continue
@@ -64,7 +66,7 @@ class SecondOpinions:
             return None
         if above is None or below is None:
             return None
-        room = _WIDTH_TOLERANCE * computed[1]
+        room = _WIDTH_TOLERANCE * computed[1] + _NOTHING
         return SecondOpinion(
             method=COMPOSITION,
             epsilon_upper=max(above, below),

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant
+from accounting import Accountant, ShuffledRound, parse_randomizer
 from ledger import canonical, entries
 from ledger.admission import admit, open_cohort, register, settle, void
 from ledger.auditing import bundle, container
@@ -126,6 +126,18 @@ def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(
         admit(lived, coarse, name)
     report = verify_bundle(make_bundle(lived, ["tablets"]).data, Accountant(precision=1e-3), numbers="all")
     assert report.ok, report.findings
+
+
+def test_a_round_charged_as_if_in_clear_is_verified_like_any_other(
+    lived: Store, accountant: Accountant
+) -> None:
+    described = ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.1)"), reports=500)
+    register(lived, RoundRequest(round_id="z", cohort="tablets", round=described), actor="tester")
+    admit(lived, accountant, "z")
+    settle(lived, accountant, "z", reports=1, actor="tester")
+    report = verify_bundle(make_bundle(lived, ["tablets"]).data, AUDITOR, numbers="all")
+    assert report.ok, report.findings
+    assert not report.cohorts[0].promise_kept
 
 
 def test_the_same_ledger_gives_the_same_bytes(lived: Store, key: SigningKey) -> None:
