@@ -30,7 +30,7 @@ class Certificate:
     Attributes:
         epsilon_upper: at least the exact epsilon of the rounds' analyses; infinite when no finite one is
             certain.
-        epsilon_lower: at most that epsilon.
+        epsilon_lower: at most that epsilon; infinite when it certainly is.
         delta_upper: at least the exact delta at epsilon; equal to the delta asked for when epsilon was
             computed.
         delta_lower: at most that delta; likewise.
@@ -76,8 +76,8 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """Distance of the bounds."""
-        return self.upper - self.lower
+        """Distance of the bounds; infinite when the upper one is."""
+        return self.upper - self.lower if self.upper < float("inf") else float("inf")
 
     def error(self) -> ErrorBudget:
         """The width by cause; what truncation and round-off do not explain is discretization."""

@@ -150,7 +150,7 @@ class Composition:
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)
         round_off += 4 * UNIT_ROUND_OFF * self.infinity
-        if not math.isfinite(scale * total) or not math.isfinite(round_off):
+        if not math.isfinite(scale * (total + on.truncation)) or not math.isfinite(round_off):
             return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
         if self.side == "upper":
             truncation = scale * on.truncation + self.infinity
@@ -258,9 +258,11 @@ class Composition:
 def _kernels(z: ComplexArray, tau: float) -> tuple[ComplexArray, ComplexArray]:
     """Transforms of the kernels above and below `(1 - exp(-y))_+`, without the modulus of `exp(z^2 tau^2 /
     2)`."""
-    turn = np.exp(1j * (z.imag * z.real * tau**2))
-    upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
-    lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
+    # Too wide a smoothing overflows: such a contour is known by its sums, which are not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        turn = np.exp(1j * (z.imag * z.real * tau**2))
+        upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
+        lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
     return upper, lower
 
 

@@ -30,7 +30,9 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
     """Bounds on epsilon at delta: ever less smoothing, until they are as close as was asked or stop closing
     in."""
     if above.infinity >= delta:
-        return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
+        # Where so much certainly is at infinite loss, the exact value is infinite too.
+        certain = below.infinity > delta
+        return Interval(upper=math.inf, lower=math.inf if certain else 0.0, truncation=math.inf)
     interval = Interval(upper=above.largest_loss, lower=0.0)
     for smoothing in _SMOOTHINGS:
         found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision))

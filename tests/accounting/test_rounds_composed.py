@@ -367,3 +367,52 @@ def test_a_round_in_clear_has_no_finite_bound_and_says_so() -> None:
         certificate = accountant.certify_delta(rounds, epsilon=1.0)
         assert certificate.delta_upper == 1.0
         assert certificate.delta_lower > 0.999
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "rounds", "delta"),
+    [
+        ("oue(epsilon0=8)", 1000, 100, 1e-10),
+        ("rappor(epsilon0=8)", 1000, 100, 1e-10),
+        ("generic(epsilon0=1)", 10**5, 100, 1e-2),
+    ],
+)
+def test_heavy_atoms_and_large_deltas_are_narrow_too(
+    randomizer: str, reports: int, rounds: int, delta: float
+) -> None:
+    """Losses that are too coarse for the answer are computed again: inside what both coarse and fine say."""
+    question = {ShuffledRound(randomizer=randomizer, reports=reports): rounds}  # type: ignore[arg-type]
+    certificate = Accountant().certify(question, delta=delta)
+    assert certificate.precise
+    fine = Accountant(precision=3e-4).certify(question, delta=delta)
+    assert certificate.epsilon_lower <= fine.epsilon_upper
+    assert fine.epsilon_lower <= certificate.epsilon_upper
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 100])
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.0, 1.01, 2.0])
+def test_an_infinite_epsilon_is_never_called_precise(rounds: int, share: float) -> None:
+    """Mass at infinity beyond delta makes both bounds infinite; short of it, neither."""
+    revealed = 1e-3
+    question = {ShuffledRound(randomizer=f"declared(epsilon=0.1, delta={revealed})", reports=1): rounds}  # type: ignore[arg-type]
+    delta = share * -math.expm1(rounds * math.log1p(-revealed))
+    certificate = Accountant().certify(question, delta=delta)
+    assert certificate.precise == math.isfinite(certificate.epsilon_upper)
+    if share < 1:
+        assert certificate.epsilon_lower == certificate.epsilon_upper == math.inf
+    else:
+        assert certificate.epsilon_lower < math.inf
+    if share > 1:
+        assert certificate.epsilon_upper < math.inf
+
+
+def test_contours_that_overflow_say_nothing() -> None:
+    """Smoothed beyond what floats hold, a contour gives the trivial bounds, not a NaN."""
+    loss = Accountant().privacy_loss(ShuffledRound(randomizer="rappor(epsilon0=8)", reports=1000))  # type: ignore[arg-type]
+    spectra = SpectrumMemory()
+    above = Composition([(LossSpectrum(loss.upper, spectra), 10**6)], "upper")
+    below = Composition([(LossSpectrum(loss.lower, spectra), 10**6)], "lower")
+    for tau in (30.0, 60.0, 1e3):
+        contour = above.contour(3e6, 0.01)._replace(smoothing=tau)
+        assert 0 < above.delta(3e6, contour).value <= 1
+        assert 0 <= below.delta(3e6, contour).value <= above.delta(3e6, contour).value

@@ -1,0 +1,85 @@
+"""The accountant at its limits: every randomizer from 10 to 1e9 reports, a hundred kinds, repeated questions,
+and samples in which chance decides how many users are honest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from tests.benchmarks.accountant_speed import clone_kinds, composition
+from tests.benchmarks.case import Case, Interval, Work
+
+RANDOMIZERS = (
+    "generic(epsilon0=1)",
+    "krr(epsilon0=1, k=2)",
+    "krr(epsilon0=2, k=10)",
+    "blh(epsilon0=2)",
+    "rappor(epsilon0=4)",
+    "oue(epsilon0=2)",
+    "hadamard(epsilon0=4)",
+    "laplace(epsilon0=1)",
+)
+_SAMPLED = (
+    ("generic(epsilon0=1)", 200, 10_000),
+    ("generic(epsilon0=1)", 1000, 10_000),
+    ("krr(epsilon0=2, k=10)", 1000, 100_000),
+    ("generic(epsilon0=1)", 10_000, 10**6),
+    ("generic(epsilon0=1)", 10**5, 10**8),
+    ("binomial_sum(p=0.9)", 1000, 10_000),
+)
+_QUESTIONS = 1000
+
+
+def privacy_loss(randomizer: str, reports: int) -> Work:
+    """One round's privacy loss from nothing."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports)
+
+    def run() -> str:
+        return f"{Accountant().privacy_loss(shuffled).upper.index.size} losses"
+
+    return run
+
+
+def repeated_question(kinds: int, rounds: int) -> Work:
+    """A question that was answered before, asked a thousand times."""
+    accountant, counts = Accountant(), clone_kinds(kinds, rounds)
+    accountant.certify(counts, delta=1e-6)
+
+    def run() -> Interval:
+        for _ in range(_QUESTIONS - 1):
+            accountant.certify(counts, delta=1e-6)
+        certificate = accountant.certify(counts, delta=1e-6)
+        return Interval(certificate.epsilon_upper, certificate.epsilon_lower)
+
+    return run
+
+
+def partly_honest(randomizer: str, sample: int, population: int) -> Work:
+    """A hundred rounds of a sample of a population of which 80 % are honest, from nothing."""
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(randomizer), reports=sample, sampled_from=population, honest_fraction=0.8
+    )
+
+    def run() -> Interval:
+        certificate = Accountant().certify({shuffled: 100}, delta=1e-8)
+        return Interval(certificate.epsilon_upper, certificate.epsilon_lower)
+
+    return run
+
+
+def cases() -> Iterator[Case]:
+    """Losses, then questions."""
+    for written in RANDOMIZERS:
+        for reports in (10, 10**3, 10**6, 10**9):
+            prepare = partial(privacy_loss, written, reports)
+            yield Case(name=f"loss, {written}, n = {reports:g}", prepare=prepare, computes=True)
+    for written, sample, population in _SAMPLED:
+        name = f"100 rounds of {written}, {sample} of {population:g}, 80 % honest"
+        prepare = partial(partly_honest, written, sample, population)
+        yield Case(name=name, prepare=prepare, computes=True)
+    prepare = partial(composition, 100, 10**6, 1e-6, warm=True)
+    yield Case(name="100 kinds, 10000 rounds of each", prepare=prepare, computes=True)
+    for kinds in (1, 100):
+        prepare = partial(repeated_question, kinds, 10_000)
+        yield Case(name=f"the same question again, {_QUESTIONS} times, {kinds} kinds", prepare=prepare)
