@@ -167,7 +167,7 @@ def _parallel(written: object, depth: int) -> Parallel:
         weight, part = _weighted(one, f"parts[{place}]")
         weights.append(weight)
         parts.append(part)
-    return Parallel(weights=tuple(weights), parts=_parts(parts, depth))  # type: ignore[arg-type]
+    return Parallel(weights=tuple(weights), parts=_parts(parts, depth))  # type: ignore[arg-type]  # checked there
 
 
 def _weighted(one: object, field: str) -> tuple[object, object]:

@@ -63,8 +63,8 @@ def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
     axes.set_ylim(0, 1.15 * max([*budgets, *(each for each in uppers if math.isfinite(each))]))
     axes.set_ylabel(f"ε at δ = {plain(cohort.promise.delta_budget)}")
     if by_day:
-        axes.xaxis.set_major_locator(locator := AutoDateLocator())  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator := AutoDateLocator())  # type: ignore[no-untyped-call]  # half typed
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
         axes.set_xlabel("day of collection")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -120,7 +120,7 @@ def _places(cohort: CohortStatement, *, by_day: bool) -> list[float]:
     days = [each.collected_on for each in cohort.moments]
     # The cohort was opened before its first round; on the axis, on the same day.
     first = next(each for each in days if each is not None)
-    return [float(date2num(each or first)) for each in days]  # type: ignore[no-untyped-call]
+    return [float(date2num(each or first)) for each in days]  # type: ignore[no-untyped-call]  # the same
 
 
 def _finite(value: float) -> float:

@@ -35,7 +35,7 @@ def html(statement: Statement) -> bytes:
 def _svg(cohort: CohortStatement, what: Literal["spending", "profile"], number: int) -> Markup:
     # Our own drawing, made of paths: nothing that people named is in it.
     text = drawing(cohort, what, "svg").decode("utf-8")
-    return Markup(re.sub(r'(id="|href="#|url\(#)', rf"\g<1>c{number}-", text))  # noqa: S704
+    return Markup(re.sub(r'(id="|href="#|url\(#)', rf"\g<1>c{number}-", text))  # noqa: S704 - a drawing of ours
 
 
 def _footnoted(text: str) -> Markup:
