@@ -94,6 +94,8 @@ class AttackProfile:
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which a crude upper bound on what the witnesses show has fallen below delta."""
         end = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
+        if end == 0:
+            return 0.0  # all values look alike
         losses = np.geomspace(_SMALLEST * end, end, _REACH_POINTS)
         rate = max(term.upper_rate for term in self._terms)
         fewest = min(term.fewest for term in self._terms)

@@ -58,7 +58,7 @@ def epsilon_interval_with_slack(
             break
         answer = epsilon_interval(above, below, left, precision)
         if guess == 0:
-            rest = delta - (1 + math.exp(answer.lower)) * slack
+            rest = delta - (1 + math.exp(min(answer.lower, 700.0))) * slack
             lower = epsilon_interval(above, below, rest, precision).lower if rest > 0 else answer.lower
         if answer.upper <= guess:
             lower = min(lower, answer.upper)

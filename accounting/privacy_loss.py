@@ -33,6 +33,8 @@ _FINENESS = 0.42
 _FINER = 0.14  # where orders cost next to nothing
 _MAXIMUM_POINTS = 1 << 15
 _ROOM = 64 * UNIT_ROUND_OFF
+# Steps of the excess that a profile of height 1 needs for slopes to a tenth of what masses may be off by.
+_DIGITS = 1e11 * UNIT_ROUND_OFF
 _MAXIMUM_ORDER = 1e9
 
 
@@ -215,11 +217,15 @@ def from_profile(
     every order.
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
     """
+    # Masses are changes of slopes: on steps too fine for the profile's own digits they would be noise.
+    finest = _DIGITS * float(profile(np.zeros(1)).upper[0])
+    end = max(end, finest)
     stop = min(largest_loss, end)
-    index, spacing = _graded_lattice(profile, stop, precision, fineness=_FINER if cheap else _FINENESS)
+    fineness = _FINER if cheap else _FINENESS
+    index, spacing = _graded_lattice(profile, stop, precision, fineness=fineness, finest=finest)
     if cheap:
         # Even, unless that would be coarser where the mass is.
-        even = _even_lattice(stop, precision)
+        even = _even_lattice(stop, precision, finest)
         index, spacing = even if even[1] <= 2 * spacing else (index, spacing)
     excess = np.expm1(index * spacing)
     bounds = profile(excess)
@@ -239,13 +245,13 @@ def from_profile(
     return above, below
 
 
-def _even_lattice(stop: float, precision: float) -> tuple[IndexArray, float]:
-    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS))
+def _even_lattice(stop: float, precision: float, finest: float) -> tuple[IndexArray, float]:
+    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, 1e-300)))
     return np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points
 
 
 def _graded_lattice(
-    profile: Profile, stop: float, precision: float, *, fineness: float
+    profile: Profile, stop: float, precision: float, *, fineness: float, finest: float
 ) -> tuple[IndexArray, float]:
     """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out."""
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
@@ -254,7 +260,7 @@ def _graded_lattice(
     q = _slope_changes(excess, values)
     variance = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
     deviation = max(math.sqrt(variance), stop * 1e-4)
-    last = math.ceil(stop / (deviation * fineness * math.sqrt(precision)))
+    last = math.ceil(stop / max(deviation * fineness * math.sqrt(precision), finest))
     spacing = stop * (1 + 2 * UNIT_ROUND_OFF) / last
     positions, stride = [0], 1
     edges = [4.0 * deviation, 16.0 * deviation]

@@ -16,6 +16,7 @@ from scipy.signal import fftconvolve
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.randomizers.base import DecomposedRandomizer
 from accounting.shuffling import ShuffledRound, honest_share
 
 #: Relative distance within which a second method's answer confirms a first one's.
@@ -42,15 +43,15 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
     None where the round is bounded by anything but decompositions of one randomizer among a certain number
     of honest reports, and where no lattice settles the answer.
     """
-    analyse = getattr(shuffled.randomizer, "analysis", None)
     honest, rate = shuffled.honest_reports, 1.0
     if shuffled.sampled_from is not None:
         if honest_share(shuffled.honest_fraction, shuffled.sampled_from) != shuffled.sampled_from:
             return None  # how many honest reports are in the sample is not certain
         honest, rate = shuffled.reports, shuffled.reports / shuffled.sampled_from
-    if analyse is None or shuffled.delta0 > 0 or honest > _MOST_REPORTS:
+    decomposed = isinstance(shuffled.randomizer, DecomposedRandomizer)
+    if not decomposed or shuffled.delta0 > 0 or honest > _MOST_REPORTS:
         return None
-    analysis = analyse(str(shuffled.analysis))
+    analysis = shuffled.randomizer.analysis(str(shuffled.analysis))
     excess = math.expm1(epsilon) / rate
     if math.log1p(excess) >= analysis.largest_loss:
         return 0.0
@@ -134,7 +135,8 @@ def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], *, de
     parts = [(pair, count) for pair, count in parts if count]
     if delta < SMALLEST_DELTA:
         return None
-    if not parts:
+    # Total variation distances add up: so little may be too little to be laid out on a lattice.
+    if math.fsum(count * pair.hockey_stick_divergence(0.0) for pair, count in parts) <= delta:
         return 0.0
     if any(pair.infinity >= 1 for pair, _ in parts):
         return None

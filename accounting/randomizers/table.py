@@ -65,7 +65,7 @@ class Table(DecomposedRandomizer):
         masses = self._masses()
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = {
-                (x0, x1, other): float(np.nan_to_num((masses[x0] - masses[x1]) ** 2 / masses[other]).sum())
+                (x0, x1, other): float(np.nansum((masses[x0] - masses[x1]) ** 2 / masses[other]))
                 for x0, x1 in itertools.combinations(range(len(masses)), 2)
                 for other in range(len(masses))
             }

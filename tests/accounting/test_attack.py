@@ -196,6 +196,12 @@ def test_an_attack_comes_close_where_analyses_are_tight() -> None:
     assert attack_epsilon(generic, delta=1e-6) >= 0.99 * certificate.epsilon_lower  # type: ignore[operator]
 
 
+def test_reports_that_tell_nothing_are_attacked_in_vain() -> None:
+    shuffled = _round("table([[0.5, 0.5], [0.5, 0.5]])", 10)
+    assert attack_epsilon(shuffled, delta=1e-6) == 0.0
+    assert attack_delta(shuffled, epsilon=0.0) == 0.0
+
+
 def test_pairwise_independent_hashes_are_not_attacked_with_a_third_value() -> None:
     """Without a domain the hash may be pairwise independent: the others hold one of the two values."""
     assert len(parse_randomizer("blh(epsilon0=1)").witnesses()) == 1

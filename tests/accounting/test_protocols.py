@@ -249,6 +249,14 @@ def test_what_shares_leak_is_charged() -> None:
     assert gap == pytest.approx(3 * (1 + math.exp(0.5)) * 2 * 2.0**-20, rel=1e-6)
 
 
+def test_slack_is_charged_however_large_the_losses() -> None:
+    """A hundred labels in clear: `exp(epsilon)` times any slack is more than 1, and far beyond a float."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=1e-9)"), reports=10)
+    certificate = Accountant().certify({shuffled: 100}, delta=1e-6)
+    assert certificate.epsilon_upper == math.inf
+    assert not certificate.precise
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.3, 1e-6), (3.0, 0.01), (0.0, 1e-9)])
 def test_declared_rounds_are_randomized_response(epsilon: float, delta: float) -> None:
     mp.mp.dps = 40
@@ -284,6 +292,8 @@ def test_adding_or_removing_is_half_of_substituting() -> None:
         ("declared(epsilon=2)", 3, 1e-30, 6.0),
         ("declared(epsilon=0)", 5, 1e-30, 0.0),
         ("declared(epsilon=0, delta=1e-9)", 5, 1e-8, 0.0),
+        ("declared(epsilon=0, delta=0.5)", 1, 0.6, 0.0),
+        ("declared(epsilon=1e-9, delta=0.3)", 2, 0.52, 0.0),
     ],
 )
 def test_declared_deltas_are_not_rounded_up(written: str, rounds: int, delta: float, epsilon: float) -> None:

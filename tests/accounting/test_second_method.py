@@ -125,3 +125,15 @@ def test_where_it_has_no_answer_it_gives_none(accountant: Accountant) -> None:
     )
     assert composed_epsilon([(certain.upper, 3)], delta=1e-6) is None, "no finite epsilon holds"
     assert composed_epsilon([(loss.upper, 0)], delta=1e-6) == 0.0
+
+
+@pytest.mark.parametrize(
+    "written", ["binomial_sum(p=0.5)", "declared(epsilon=1)", "distinct_elements(p=0.1)"]
+)
+def test_rounds_without_a_decomposition_have_no_second_method(written: str) -> None:
+    assert round_delta(one_round(written, reports=10), 0.1) is None
+
+
+def test_rounds_that_tell_nothing_are_laid_on_no_lattice(accountant: Accountant) -> None:
+    shuffled = one_round("table([[0.5, 0.5], [0.5, 0.5]])", reports=10)
+    assert composed_epsilon([(accountant.privacy_loss(shuffled).upper, 3)], delta=1e-6) == 0.0
