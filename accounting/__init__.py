@@ -6,10 +6,11 @@ from accounting.attack import attack_delta, attack_epsilon
 from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
-from accounting.filters import Charge, FilterReading, FilterSet
+from accounting.filter_sets import Charge, FilterReading, FilterSet
+from accounting.fitting import fits
 from accounting.frequency import FrequencyError, frequency_error
 from accounting.notation import parse_randomizer
-from accounting.plans import fits, largest_common_epsilon0
+from accounting.plans import largest_common_epsilon0
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import (
     BinaryLocalHash,

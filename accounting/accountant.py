@@ -14,7 +14,7 @@ from accounting.certificate import Certificate, Interval, RenyiBound
 from accounting.charges import charge_of
 from accounting.composition import Composition
 from accounting.errors import InvalidParameter
-from accounting.filters import Charge, FilterSet
+from accounting.filter_sets import Charge, FilterSet
 from accounting.inversion import (
     delta_interval,
     epsilon_interval,

@@ -15,7 +15,8 @@ from fractions import Fraction
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.filters import Charge, FilterSet, GaussianFilter, RenyiFilter
+from accounting.filter_sets import Charge, FilterSet
+from accounting.filters import GaussianFilter, RenyiFilter
 from accounting.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
 from accounting.privacy_loss import PrivacyLossDistribution
 

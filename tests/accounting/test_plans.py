@@ -32,6 +32,8 @@ SLOTS = [
     made("krr(k=4, epsilon0=2)", 1_000, sampled_from=10_000),
     made("krr(k=4, epsilon0=2)", 5_000, participation=0.2),
     made("generic(epsilon0=1)", 1_000, honest_fraction=0.8),
+    made("declared(epsilon=1, delta=1e-6)", 1),
+    made('declared(epsilon=1, delta=1e-6, relation="add-remove")', 1),
 ]
 CHANGES: list[dict[str, float]] = [
     {},
@@ -47,6 +49,10 @@ CHANGES: list[dict[str, float]] = [
     {"participation": 1.5},
     {"honest_fraction": 0.5},
     {"honest_fraction": 1.2},
+    {"epsilon": 0.5},
+    {"epsilon": 1.1},
+    {"epsilon": 0.5, "delta": 1.1},
+    {"delta": 0.5},
     {"delta0": 0.1},
     {"delta0": 10.0},
 ]
@@ -104,6 +110,10 @@ def test_other_mechanisms_and_modes_do_not_fit() -> None:
     assert not fits(made("krr(k=4, epsilon0=1)", 1_000, participation=0.5), slot)
     assert not fits(made("krr(k=3, epsilon0=2)", 1_000), slot)
     assert not fits(made("krr(k=8, epsilon0=2)", 1_000, analysis="strong-adversary"), slot)
+    # By substitution, adding and removing count twice.
+    removed = made('declared(epsilon=0.6, delta=1e-7, relation="add-remove")', 1)
+    assert not fits(removed, made("declared(epsilon=1, delta=1e-6)", 1))
+    assert fits(removed, made("declared(epsilon=1.2, delta=1e-6)", 1))
 
 
 def test_the_largest_common_epsilon0_fits_and_hardly_more_does() -> None:

@@ -1,0 +1,231 @@
+"""The filters of a budget, and what rounds cost them together.
+
+A round is charged before it is released: a number for every filter, the smallest certified one (see
+`charges.py`). Charges add exactly. Rounds go on while one of the filters holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from accounting import checks
+from accounting.errors import InvalidParameter
+from accounting.filters import GaussianFilter, RenyiFilter
+from accounting.gaussian import gaussian_divergence
+
+# Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
+# cannot bound: few reports, heavy tails.
+_RENYI_SHARE = 0.08
+_RENYI_ORDERS = (1.0, 0.75)  # in units of the order that suits a Gaussian budget
+# For what no other filter bounds: the largest losses add up. It needs next to nothing of delta, and stays
+# finite up to many times the budget.
+_PURE_SHARE = 1 / 512
+_PURE_REACH = 64.0
+# Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
+# distance from a purely private round.
+_LEAK_PART = 0.05
+_SLACK_PART = 0.01
+# Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
+_RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5)
+
+_LARGEST_EPSILON = 1e4
+_LEAST_BUDGET = 1e-9
+_LEAST_DELTA = 1e-60
+_ROOM = 2.0**-40
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What one round costs each filter, and what rounds cost together; exact.
+
+    Attributes:
+        gaussian: variances, one for each reserve.
+        renyi: Renyi divergences, one for each order.
+    """
+
+    gaussian: tuple[Fraction, ...]
+    renyi: tuple[Fraction, ...]
+
+    def __add__(self, other: Charge) -> Charge:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Charge) -> Charge:
+        return self._combined(other, -1)
+
+    def __mul__(self, count: int) -> Charge:
+        return Charge(
+            gaussian=tuple(count * a for a in self.gaussian), renyi=tuple(count * a for a in self.renyi)
+        )
+
+    def at_least(self, other: Charge) -> Charge:
+        """The larger of two charges, filter by filter."""
+        return Charge(
+            gaussian=tuple(map(max, self.gaussian, other.gaussian)),
+            renyi=tuple(map(max, self.renyi, other.renyi)),
+        )
+
+    def _combined(self, other: Charge, sign: int) -> Charge:
+        return Charge(
+            gaussian=tuple(a + sign * b for a, b in zip(self.gaussian, other.gaussian, strict=True)),
+            renyi=tuple(a + sign * b for a, b in zip(self.renyi, other.renyi, strict=True)),
+        )
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form: exact numbers, written `numerator/denominator`."""
+        return {
+            "gaussian": [str(value) for value in self.gaussian],
+            "renyi": [str(value) for value in self.renyi],
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
+        """The charge that a JSON form describes; raises InvalidParameter."""
+        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterReading:
+    """One filter's answer: its name, its share of delta, and the smallest epsilon at which it holds."""
+
+    name: str
+    delta: float
+    epsilon_upper: float
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterSet:
+    """A Gaussian filter and Renyi filters that share a budget's delta. Rounds may go on while one of them
+    holds.
+
+    Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
+    released outputs together are `(epsilon, sum of the shares)`-DP.
+    Source: docs/adaptivity.md, Lemma 3.
+    """
+
+    gaussian: GaussianFilter
+    renyi: tuple[RenyiFilter, ...]
+
+    @classmethod
+    def for_budget(cls, *, epsilon: float, delta: float) -> FilterSet:
+        """The filters for a budget. Their shares add up to at most delta, and never change.
+
+        Raises:
+            InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
+                1 or too small.
+        """
+        expected = f"a finite number, at least {_LEAST_BUDGET:g}"
+        given = checks.real("epsilon", epsilon, expected)
+        if given < _LEAST_BUDGET:
+            raise InvalidParameter("epsilon", epsilon, expected)
+        epsilon = min(given, _LARGEST_EPSILON)
+        delta = checks.probability("delta", delta)
+        if delta < _LEAST_DELTA:
+            raise InvalidParameter("delta", delta, f"at least {_LEAST_DELTA:g}, which filters share")
+        share = _RENYI_SHARE / len(_RENYI_ORDERS)
+        main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
+        variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
+        leak, slack = _rates(main, variance, epsilon)
+        reserves = tuple(part * variance for part in _RESERVES)
+        gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
+        renyi = []
+        for part in _RENYI_ORDERS:
+            theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
+            total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
+            leak, slack = _rates(share * delta, total, epsilon)
+            order = 1 + max(theta, 2.0**-20)
+            renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+        pure = _PURE_SHARE * delta
+        leak = pure / (_PURE_REACH * epsilon)
+        renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
+        return cls(gaussian=gaussian, renyi=tuple(renyi))
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form."""
+        gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
+        renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
+        return {"gaussian": gaussian, "renyi": renyi}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
+        """The filters that a JSON form describes; raises InvalidParameter."""
+        match mapping:
+            case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
+                reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
+                rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
+                try:
+                    return cls(
+                        gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
+                        renyi=tuple(_renyi(one) for one in orders),
+                    )
+                except TypeError:
+                    pass
+        raise InvalidParameter("filters", mapping, "a Gaussian filter and Renyi filters")
+
+    def nothing(self) -> Charge:
+        """What an empty cohort has spent."""
+        return Charge(
+            gaussian=(Fraction(0),) * len(self.gaussian.reserves), renyi=(Fraction(0),) * len(self.renyi)
+        )
+
+    def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
+        """What each filter says to charges that add up to `spent`, the Gaussian one first."""
+        names = ["gaussian", *(one.name for one in self.renyi)]
+        found = [self.gaussian.reading(spent.gaussian)]
+        found += [one.reading(total) for one, total in zip(self.renyi, spent.renyi, strict=True)]
+        shares = [self.gaussian.delta, *(one.delta for one in self.renyi)]
+        return tuple(
+            FilterReading(
+                name=name, delta=share, epsilon_upper=one.epsilon_upper, epsilon_lower=one.epsilon_lower
+            )
+            for name, share, one in zip(names, shares, found, strict=True)
+        )
+
+
+def _renyi(mapping: object) -> RenyiFilter:
+    if isinstance(mapping, Mapping) and mapping.get("order", 0) is None:
+        rest = {name: value for name, value in mapping.items() if name != "order"}
+        return RenyiFilter(order=math.inf, **_numbers(rest))
+    return RenyiFilter(**_numbers(mapping))
+
+
+def _numbers(mapping: object) -> dict[str, float]:
+    if not isinstance(mapping, Mapping):
+        raise InvalidParameter("filters", mapping, "named numbers")
+    expected = "a finite number, not negative"
+    numbers = {str(name): checks.real(str(name), value, expected) for name, value in mapping.items()}
+    for name, value in numbers.items():
+        if value < 0:
+            raise InvalidParameter(name, value, expected)
+    return numbers
+
+
+def _rates(share: float, total: float, epsilon: float) -> tuple[float, float]:
+    slack = _SLACK_PART * share / total / (1 + math.exp(min(epsilon, 500.0)))
+    return _LEAK_PART * share / total, slack
+
+
+def _gaussian_budget(epsilon: float, delta: float) -> float:
+    """About the largest variance of a Gaussian mechanism within a budget; nothing rests on it."""
+    low, high = 1e-30, 1e30
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        within = float(gaussian_divergence(math.sqrt(middle), np.array([epsilon]))[1][0]) <= delta
+        low, high = (middle, high) if within else (low, middle)
+    return low
+
+
+def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
+    values = mapping.get(field)
+    if not isinstance(values, list | tuple):
+        raise InvalidParameter(field, values, "a list of exact numbers")
+    try:
+        return tuple(Fraction(str(value)) for value in values)
+    except (ValueError, ZeroDivisionError):
+        raise InvalidParameter(field, values, "exact numbers such as 3/4") from None
