@@ -1,8 +1,8 @@
 """Filters: budgets that stay sound when each round is chosen after the outputs of earlier ones were seen.
 
 A filter holds while what rounds were charged allows its share of delta at the budget's epsilon; its reading
-is the smallest epsilon at which it holds. `docs/adaptivity.md` has the theorems, sources, and the proofs of what
-is ours. `filter_sets.py` says which filters a budget has, `charges.py` what a round is charged.
+is the smallest epsilon at which it holds. `docs/adaptivity.md` has the theorems, sources, and the proofs of
+what is ours. `filter_sets.py` says which filters a budget has, `charges.py` what a round is charged.
 """
 
 from __future__ import annotations
