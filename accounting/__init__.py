@@ -6,6 +6,7 @@ from accounting.attack import attack_delta, attack_epsilon
 from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
+from accounting.filter_menu import Choice, FilterMenu
 from accounting.filter_sets import Charge, FilterReading, FilterSet
 from accounting.fitting import fits
 from accounting.frequency import FrequencyError, frequency_error
@@ -30,6 +31,7 @@ from accounting.randomizers import (
     Table,
     UniformityTester,
 )
+from accounting.repetition import RepetitionFilter
 from accounting.round_loss import RoundLoss
 from accounting.shuffling import ShuffledRound
 from accounting.slots import slot_for
@@ -45,10 +47,12 @@ __all__ = [
     "Calibration",
     "Certificate",
     "Charge",
+    "Choice",
     "DamagedPrivacyLoss",
     "Declared",
     "DistinctElements",
     "ErrorBudget",
+    "FilterMenu",
     "FilterReading",
     "FilterSet",
     "FrequencyError",
@@ -64,6 +68,7 @@ __all__ = [
     "PrivacyLossDistribution",
     "Rappor",
     "RenyiBound",
+    "RepetitionFilter",
     "RoundLoss",
     "ShuffledRound",
     "Table",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -141,17 +142,21 @@ class Accountant:
 
     def knows_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Whether the round's charge, or the privacy loss it is computed from, is in memory."""
-        return (shuffled, filters) in self._charges or shuffled in self._losses
+        key = (shuffled, dataclasses.replace(filters, repetition=None))
+        return key in self._charges or shuffled in self._losses
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
+        repetition, filters = filters.repetition, dataclasses.replace(filters, repetition=None)
         key = (shuffled, filters)
         if key not in self._charges:
             pair = self._remembered(shuffled).loss.upper
             self._charges[key] = charge_of(pair, filters, slack=_slack({shuffled: 1}))
             while len(self._charges) > _MAXIMUM_CHARGES_REMEMBERED:
                 self._charges.popitem(last=False)
-        return self._charges[key]
+        if repetition is None:
+            return self._charges[key]
+        return dataclasses.replace(self._charges[key], repetition=(repetition.charge(shuffled),))
 
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
         """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.

@@ -7,7 +7,8 @@ A round is charged before it is released: a number for every filter, the smalles
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from accounting import checks
 from accounting.errors import InvalidParameter
-from accounting.filters import GaussianFilter, RenyiFilter
+from accounting.filters import GaussianFilter, Reading, RenyiFilter
 from accounting.gaussian import gaussian_divergence
+from accounting.repetition import REPETITIONS_MAX, RepetitionFilter, largest_count
 
 # Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
 # cannot bound: few reports, heavy tails.
@@ -35,7 +37,7 @@ _RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5)
 
 _LARGEST_EPSILON = 1e4
 _LEAST_BUDGET = 1e-9
-_LEAST_DELTA = 1e-60
+LEAST_DELTA = 1e-60
 _ROOM = 2.0**-40
 _BISECTIONS = 60
 
@@ -47,46 +49,42 @@ class Charge:
     Attributes:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
+        repetition: units, where there is a repetition filter.
     """
 
     gaussian: tuple[Fraction, ...]
     renyi: tuple[Fraction, ...]
+    repetition: tuple[Fraction, ...] = ()
 
     def __add__(self, other: Charge) -> Charge:
-        return self._combined(other, 1)
+        return self._combined(operator.add, other)
 
     def __sub__(self, other: Charge) -> Charge:
-        return self._combined(other, -1)
+        return self._combined(operator.sub, other)
 
     def __mul__(self, count: int) -> Charge:
-        return Charge(
-            gaussian=tuple(count * a for a in self.gaussian), renyi=tuple(count * a for a in self.renyi)
-        )
+        return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
 
     def at_least(self, other: Charge) -> Charge:
         """The larger of two charges, filter by filter."""
-        return Charge(
-            gaussian=tuple(map(max, self.gaussian, other.gaussian)),
-            renyi=tuple(map(max, self.renyi, other.renyi)),
-        )
+        return self._combined(max, other)
 
-    def _combined(self, other: Charge, sign: int) -> Charge:
-        return Charge(
-            gaussian=tuple(a + sign * b for a, b in zip(self.gaussian, other.gaussian, strict=True)),
-            renyi=tuple(a + sign * b for a, b in zip(self.renyi, other.renyi, strict=True)),
-        )
+    def _combined(self, combine: Callable[[Fraction, Fraction], Fraction], other: Charge) -> Charge:
+        pairs = {name: zip(part, vars(other)[name], strict=True) for name, part in vars(self).items()}
+        return Charge(**{name: tuple(combine(a, b) for a, b in pair) for name, pair in pairs.items()})
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form: exact numbers, written `numerator/denominator`."""
-        return {
-            "gaussian": [str(value) for value in self.gaussian],
-            "renyi": [str(value) for value in self.renyi],
-        }
+        parts = {name: [str(value) for value in part] for name, part in vars(self).items()}
+        return {name: part for name, part in parts.items() if part or name != "repetition"}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
         """The charge that a JSON form describes; raises InvalidParameter."""
-        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"))
+        repetition = _exact(mapping, "repetition") if "repetition" in mapping else ()
+        return cls(
+            gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), repetition=repetition
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +99,8 @@ class FilterReading:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterSet:
-    """A Gaussian filter and Renyi filters that share a budget's delta. Rounds may go on while one of them
-    holds.
+    """A Gaussian filter, Renyi filters and perhaps one for repetitions, which share a budget's delta. Rounds
+    may go on while one of them holds.
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
     released outputs together are `(epsilon, sum of the shares)`-DP.
@@ -111,6 +109,7 @@ class FilterSet:
 
     gaussian: GaussianFilter
     renyi: tuple[RenyiFilter, ...]
+    repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
 
     @classmethod
     def for_budget(cls, *, epsilon: float, delta: float) -> FilterSet:
@@ -126,8 +125,8 @@ class FilterSet:
             raise InvalidParameter("epsilon", epsilon, expected)
         epsilon = min(given, _LARGEST_EPSILON)
         delta = checks.probability("delta", delta)
-        if delta < _LEAST_DELTA:
-            raise InvalidParameter("delta", delta, f"at least {_LEAST_DELTA:g}, which filters share")
+        if delta < LEAST_DELTA:
+            raise InvalidParameter("delta", delta, f"at least {LEAST_DELTA:g}, which filters share")
         share = _RENYI_SHARE / len(_RENYI_ORDERS)
         main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
         variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
@@ -147,7 +146,7 @@ class FilterSet:
         return cls(gaussian=gaussian, renyi=tuple(renyi))
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form."""
+        """The JSON form of all but the repetition filter, which the first admitted round brings."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
         return {"gaussian": gaussian, "renyi": renyi}
@@ -170,22 +169,43 @@ class FilterSet:
 
     def nothing(self) -> Charge:
         """What an empty cohort has spent."""
+        zero = Fraction(0)
         return Charge(
-            gaussian=(Fraction(0),) * len(self.gaussian.reserves), renyi=(Fraction(0),) * len(self.renyi)
+            gaussian=(zero,) * len(self.gaussian.reserves),
+            renyi=(zero,) * len(self.renyi),
+            repetition=(zero,) if self.repetition else (),
         )
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
         """What each filter says to charges that add up to `spent`, the Gaussian one first."""
-        names = ["gaussian", *(one.name for one in self.renyi)]
-        found = [self.gaussian.reading(spent.gaussian)]
-        found += [one.reading(total) for one, total in zip(self.renyi, spent.renyi, strict=True)]
-        shares = [self.gaussian.delta, *(one.delta for one in self.renyi)]
-        return tuple(
-            FilterReading(
-                name=name, delta=share, epsilon_upper=one.epsilon_upper, epsilon_lower=one.epsilon_lower
-            )
-            for name, share, one in zip(names, shares, found, strict=True)
-        )
+        found = [_named("gaussian", self.gaussian.delta, self.gaussian.reading(spent.gaussian))]
+        found += [
+            _named(one.name, one.delta, one.reading(total))
+            for one, total in zip(self.renyi, spent.renyi, strict=True)
+        ]
+        if self.repetition is not None:
+            (units,) = spent.repetition
+            found.append(_named("repetition", self.repetition.delta, self.repetition.reading(units)))
+        return tuple(found)
+
+    def epsilon_upper(self, spent: Charge) -> float:
+        """The smallest epsilon at which one of the filters holds."""
+        return min(reading.epsilon_upper for reading in self.readings(spent))
+
+    def most_alike(self, charge: Charge, *, epsilon: float) -> int:
+        """How many rounds of one charge the filters admit, up to `REPETITIONS_MAX`."""
+        budget = self.gaussian.reserves[-1] / _RESERVES[-1]
+        about = budget / max(float(charge.gaussian[0]), budget / REPETITIONS_MAX)
+        return largest_count(lambda count: self.epsilon_upper(charge * count) <= epsilon, math.floor(about))
+
+    def shares(self) -> tuple[float, ...]:
+        """The filters' shares of delta."""
+        repeated = () if self.repetition is None else (self.repetition.delta,)
+        return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated)
+
+
+def _named(name: str, delta: float, reading: Reading) -> FilterReading:
+    return FilterReading(name=name, delta=delta, **reading._asdict())
 
 
 def _renyi(mapping: object) -> RenyiFilter:

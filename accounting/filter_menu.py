@@ -1,0 +1,176 @@
+"""Which filters a cohort of policy `adaptive` has: one of a few sets, chosen by its first admitted round.
+
+All sets are fixed when the cohort is opened. They differ in how much of delta is kept for repetitions of the
+first round: nothing where other filters admit nearly as many such rounds, much where they do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from accounting.errors import InvalidParameter
+from accounting.filter_sets import LEAST_DELTA, Charge, FilterSet
+from accounting.repetition import (
+    REPETITIONS_MAX,
+    Composer,
+    RepetitionFilter,
+    most_repeated,
+    repetition_of,
+)
+from accounting.shuffling import ShuffledRound
+
+# Shares of delta for the repetition filter. What is left for the others is a power of two.
+_SHARES = (0.0, 1 / 2, 3 / 4, 15 / 16, 255 / 256)
+# A set is good enough if it admits this part of the rounds of the first kind that the best one does: more of
+# them where users were not sampled and clones are many, for then the first set nearly always does.
+_ENOUGH = 0.9
+_ENOUGH_OF_REGULAR = 0.97
+_REGULAR_CLONES = 3000.0
+_ROOM = 2.0**-40
+
+
+class Teller(Composer, Protocol):
+    """What tells costs: an `Accountant`, or somebody who asks one."""
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet, /) -> Charge:
+        """What a round costs each of a budget's filters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """One set of filters, and the share of delta it leaves for repetitions."""
+
+    filters: FilterSet
+    repetition_delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the first admitted round decided: which alternative, and the repetition filter if that has one."""
+
+    alternative: int
+    repetition: RepetitionFilter | None
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form."""
+        repetition = self.repetition and self.repetition.to_mapping()
+        return {"alternative": self.alternative, "repetition": repetition}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Choice:
+        """The choice that a JSON form describes; raises InvalidParameter."""
+        match mapping:
+            case {"alternative": int(alternative), "repetition": None}:
+                return cls(alternative=alternative, repetition=None)
+            case {"alternative": int(alternative), "repetition": Mapping() as repetition}:
+                return cls(alternative=alternative, repetition=RepetitionFilter.from_mapping(repetition))
+        raise InvalidParameter("choice", mapping, "an alternative, and its repetition filter if it has one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterMenu:
+    """The sets of filters that a budget may have; of one alternative, that is the set.
+
+    Guarantee: if the alternative, and the kind of its repetition filter, are chosen before the first output,
+    all released outputs together are `(epsilon, delta)`-DP if on every path one filter of the chosen set
+    holds at epsilon at the end.
+    Source: docs/adaptivity.md, Lemmas 6 and 8.
+    """
+
+    alternatives: tuple[Alternative, ...]
+
+    @classmethod
+    def for_budget(cls, *, epsilon: float, delta: float) -> FilterMenu:
+        """The menu of a budget; raises InvalidParameter as `FilterSet.for_budget` does."""
+        alternatives = []
+        for share in _SHARES:
+            rest = delta * (1 - share)
+            if share and rest < LEAST_DELTA:
+                break
+            filters = FilterSet.for_budget(epsilon=epsilon, delta=rest)
+            repetition = (delta - rest) * (1 - _ROOM)
+            alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
+        return cls(alternatives=tuple(alternatives))
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether the first admitted round has anything to choose."""
+        return len(self.alternatives) > 1
+
+    def filters(self, choice: Choice | None) -> FilterSet:
+        """The filters in force; without a choice, the first ones, of which nothing was spent.
+
+        Raises:
+            InvalidParameter: the choice is none of this menu's.
+        """
+        if choice is None:
+            return self.alternatives[0].filters
+        if not 0 <= choice.alternative < len(self.alternatives):
+            raise InvalidParameter("alternative", choice.alternative, "one of the menu's")
+        chosen, repetition = self.alternatives[choice.alternative], choice.repetition
+        if (repetition.delta if repetition else 0.0) != chosen.repetition_delta:
+            raise InvalidParameter("repetition", choice.alternative, "the share of delta that the menu says")
+        return dataclasses.replace(chosen.filters, repetition=repetition)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form; of one alternative, its set's."""
+        if not self.needs_choice:
+            return self.alternatives[0].filters.to_mapping()
+        listed = [
+            {"filters": one.filters.to_mapping(), "repetition_delta": one.repetition_delta}
+            for one in self.alternatives
+        ]
+        return {"alternatives": listed}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> FilterMenu:
+        """The menu that a JSON form describes; raises InvalidParameter."""
+        listed = mapping.get("alternatives", [{"filters": mapping, "repetition_delta": 0.0}])
+        alternatives = []
+        for one in listed if isinstance(listed, list | tuple) else [listed]:
+            match one:
+                case {"filters": Mapping() as filters, "repetition_delta": float(share)} if 0 <= share < 1:
+                    chosen = FilterSet.from_mapping(filters)
+                    alternatives.append(Alternative(filters=chosen, repetition_delta=share))
+                case _:
+                    raise InvalidParameter("alternatives", one, "filters, and a delta for repetitions")
+        if not alternatives or alternatives[0].repetition_delta:
+            raise InvalidParameter("alternatives", listed, "a set without repetitions, and others after it")
+        return cls(alternatives=tuple(alternatives))
+
+    def choose(self, teller: Teller, kind: ShuffledRound, *, epsilon: float) -> Choice:
+        """What a cohort chooses whose first admitted round is accounted as `kind`.
+
+        The first set that admits nearly as many such rounds as the best. Nothing but the round's parameters
+        decides, so that the choice is independent of the data.
+        """
+        first, *others = self.alternatives
+        enough = _ENOUGH_OF_REGULAR if _is_regular(kind) else _ENOUGH
+        alike = first.filters.most_alike(teller.charge(kind, first.filters), epsilon=epsilon)
+        beaten = math.floor(alike / enough) + 1  # the fewest of which `alike` is not enough
+
+        def repeated(one: Alternative) -> int:
+            share = one.repetition_delta
+            return most_repeated(teller, kind, epsilon=epsilon, delta=share, about=beaten)
+
+        nothing = Choice(alternative=0, repetition=None)
+        if not others or beaten > REPETITIONS_MAX:
+            return nothing
+        # One composition settles most cases; the rest is for those in which it is within the budget.
+        if teller.certify({kind: beaten}, delta=others[-1].repetition_delta).epsilon_upper > epsilon:
+            return nothing
+        goal = enough * repeated(others[-1])
+        chosen = next((one for one in others[:-1] if repeated(one) >= goal), others[-1])
+        repetition = repetition_of(teller, kind, delta=chosen.repetition_delta, most=repeated(chosen))
+        return Choice(alternative=self.alternatives.index(chosen), repetition=repetition)
+
+
+def _is_regular(kind: ShuffledRound) -> bool:
+    """Whether everybody reports, and expected clones are so many that a Gaussian filter fits well."""
+    everybody = kind.sampled_from is None and kind.participation is None
+    clones = 2 * kind.honest_reports / (1 + math.exp(min(kind.randomizer.epsilon0, 700.0)))
+    return everybody and clones >= _REGULAR_CLONES
