@@ -5,11 +5,12 @@ FROM python:${PYTHON} AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
 COPY requirements/ requirements/
-# What runs, by hash; and, apart from it, what builds our wheel. Nothing of the latter is kept.
-RUN python -m venv /opt/shuffle-ledger \
- && /opt/shuffle-ledger/bin/python -m pip install --require-hashes --requirement requirements/runtime.txt
+# What builds our wheel, and, apart from it, what runs; both by hash. Only the latter is kept: no pip in it.
 RUN python -m venv /build/venv \
  && /build/venv/bin/python -m pip install --require-hashes --requirement requirements/dev.txt
+RUN python -m venv --without-pip /opt/shuffle-ledger \
+ && /build/venv/bin/python -m pip --python /opt/shuffle-ledger/bin/python install \
+    --require-hashes --requirement requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY accounting/ accounting/
 COPY cli/ cli/
@@ -18,7 +19,7 @@ COPY ledger/ ledger/
 COPY migrations/ migrations/
 COPY workers/ workers/
 RUN /build/venv/bin/python -m build --no-isolation --wheel --outdir dist . \
- && /opt/shuffle-ledger/bin/python -m pip install --no-deps dist/*.whl \
+ && /build/venv/bin/python -m pip --python /opt/shuffle-ledger/bin/python install --no-deps dist/*.whl \
  && /opt/shuffle-ledger/bin/python -m compileall -qq -j 0 /opt/shuffle-ledger/lib
 
 FROM python:${PYTHON}
