@@ -145,6 +145,10 @@ class Accountant:
         key = (shuffled, dataclasses.replace(filters, repetition=None))
         return key in self._charges or shuffled in self._losses
 
+    def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
+        """Whether `charge` answers from memory."""
+        return (shuffled, filters) in self._charges
+
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
         repetition, filters = filters.repetition, dataclasses.replace(filters, repetition=None)

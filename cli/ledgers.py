@@ -12,7 +12,15 @@ from cli.failures import BadValue
 from cli.losses_ahead import losses_ahead
 from cli.session import Session, open_session, settings_from
 from ledger import statements
-from ledger.admission import open_cohort, quote, register, round_record, settle, void
+from ledger.admission import (
+    open_cohort,
+    quote,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
 from ledger.errors import NotFound
 from ledger.statements import BudgetStatement
@@ -109,7 +117,10 @@ class DatabaseLedger:
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """See `Ledger`."""
         session = self.session
-        answer = register(session.store, request, actor=session.settings.actor)
+        actor = session.settings.actor
+        if session.settings.broker_url is None:
+            return register_and_admit(session.store, session.accountant, request, actor=actor)
+        answer = register(session.store, request, actor=actor)
         if not isinstance(answer, Pending):
             return answer, True
         return decide(session, request.round_id), False

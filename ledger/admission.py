@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +38,18 @@ from ledger.errors import (
     TryAgain,
     Unavailable,
 )
-from ledger.outcomes import outcome_from, outcome_of, round_record
+from ledger.outcomes import outcome_from, outcome_in, outcome_of, round_record
 from ledger.policies import Books
-from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
+from ledger.rows import ATTEMPTS_MAX, CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from ledger.settlement import settle, void
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.store import Store
+
+EARLIER_ROUNDS_MAX = 10_000
 
 __all__ = [
     "admit",
+    "admit_at_once",
+    "admit_in_order",
     "admit_queued",
     "change_budget",
     "open_cohort",
@@ -54,10 +59,17 @@ __all__ = [
     "quote_at",
     "quote_next",
     "register",
+    "register_and_admit",
     "round_record",
     "settle",
     "void",
 ]
+
+_log = logging.getLogger(__name__)
+
+
+class _OthersWait(Exception):
+    """Rounds of the cohort that were registered earlier are undecided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +165,7 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     round_id = checked_text("round_id", round_id)
     try:
         entry = appending.append_outcome(
-            store, round_id, lambda view, stored: _draft(store, accountant, view, stored)
+            store, round_id, lambda view, stored: _draft(store, accountant, view, stored, _registered(stored))
         )
         return outcome_from(entry)
     except (BehindCheckpoint, NotFound, TryAgain, Unavailable):
@@ -161,6 +173,67 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     except Exception as error:
         store.record_failure(round_id, f"{type(error).__name__}: {error}")
         raise
+
+
+def register_and_admit(
+    store: Store, accountant: Accountant, request: RoundRequest, *, actor: str
+) -> tuple[Outcome, bool]:
+    """Register a round and decide it here; also return whether it had been decided before.
+
+    In one commit where that takes no long computation, else in two: the round first, so that nothing is lost
+    should this process die while it computes. Rounds of the same cohort that were registered earlier and left
+    undecided are decided first, and keep their order.
+
+    **Guarantee**: as `admit`.
+
+    Raises:
+        What `register` and `admit_queued` raise.
+    """
+    try:
+        outcome = _admit_at_once(store, accountant, request, actor)
+    except _OthersWait:
+        _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
+        # Who came since then is no earlier than this one.
+        outcome = _admit_at_once(store, accountant, request, actor, others_first=False)
+    if outcome is not None:
+        return outcome, False
+    answer = register(store, request, actor=actor)
+    if isinstance(answer, Pending):
+        return admit_in_order(store, accountant, request.round_id), False
+    return answer, True
+
+
+def admit_at_once(
+    store: Store, accountant: Accountant, request: RoundRequest, *, actor: str
+) -> Outcome | None:
+    """Register a round and decide it in one commit, or write nothing and return None.
+
+    None if the decision takes a long computation, if the identifier is taken, or if rounds of the cohort that
+    were registered earlier are undecided: `register` and `admit` are for these.
+
+    **Guarantee**: as `admit`; and the round's row is there if and only if its outcome is.
+
+    Raises:
+        NotFound, InvalidValue: as `register`.
+        TryAgain: nothing was decided and nothing was left behind.
+        Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
+    """
+    try:
+        return _admit_at_once(store, accountant, request, actor)
+    except _OthersWait:
+        return None
+
+
+def admit_in_order(store: Store, accountant: Accountant, round_id: str) -> Outcome:
+    """Decide a registered round after those of its cohort that were registered earlier and left undecided.
+
+    Who was interrupted and starts again keeps the order.
+
+    Raises:
+        What `admit_queued` raises.
+    """
+    _admit_each(store, accountant, pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX))
+    return admit_queued(store, accountant, round_id)
 
 
 def admit_queued(
@@ -240,11 +313,71 @@ def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
     return store.pending(limit=limit, cohort=stored.cohort, up_to=stored.registration - 1)
 
 
-def _draft(store: Store, accountant: Accountant, view: CohortView, stored: StoredRound) -> EntryDraft:
-    request = _registered(stored)
+def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
+    for round_id in waiting:
+        try:
+            admit_queued(store, accountant, round_id)
+        except (TryAgain, Unavailable):
+            raise
+        except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
+            _log.exception("round %s, registered earlier, could not be decided", round_id)
+
+
+def _admit_at_once(
+    store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
+) -> Outcome | None:
+    actor = checked_text("actor", actor)
+    content = request.to_bytes()
+    digest = request_digest(content)
+
+    def drafted(new: NewRound) -> EntryDraft | None:
+        _check_population(request, new.view.cohort.name, new.view.cohort.population)
+        if new.others_wait and others_first:
+            raise _OthersWait
+        stored = StoredRound(
+            registration=new.registration,
+            round_id=request.round_id,
+            cohort=request.cohort,
+            content=content,
+            content_digest=digest,
+            registered_by=actor,
+            registered_at=new.view.at,
+        )
+        try:
+            if not _is_quick(store, accountant, new.view, request):
+                return None
+            draft = _draft(store, accountant, new.view, stored, request)
+        except (TryAgain, Unavailable):
+            raise
+        except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
+            return None
+        return dataclasses.replace(draft, registers=stored)
+
+    try:
+        body = appending.append_with_round(store, request.cohort, request.round_id, drafted)
+    except Damaged:
+        return None  # likewise
+    return outcome_in(body) if body else None
+
+
+def _is_quick(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
+    """Whether a decision needs nothing but what is in memory, and may be awaited."""
+    if view.cohort.status != "open":
+        return True
+    policy = policies.policy_of(store, view)
+    accounted = policy.accounted(view, request.round)
+    if accounted is None:
+        return True
+    books = Books(store=store, accountant=accountant)
+    return policy.is_quick(books, view, accounted) and losses.is_stored(store, accounted)
+
+
+def _draft(
+    store: Store, accountant: Accountant, view: CohortView, stored: StoredRound, request: RoundRequest
+) -> EntryDraft:
     decision = _decide(store, accountant, view, request, keep=True)
     details = {
-        "request": canonical.decode(stored.content),
+        "request": request.to_mapping(),
         "accounted": decision.accounted.to_mapping(),
         "requested": decision.requested.to_mapping() if decision.requested else None,
         "privacy_loss": None,

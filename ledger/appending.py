@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -14,9 +14,9 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from ledger.entries import LedgerEntry
+from ledger.entries import EntryBody, LedgerEntry
 from ledger.errors import LostRace, TryAgain
-from ledger.rows import CohortView, EntryDraft, StoredRound
+from ledger.rows import CohortView, EntryDraft, NewRound, StoredRound
 from ledger.store import Store
 
 RACES_MAX = 200
@@ -26,6 +26,7 @@ WAIT_FIRST_SECONDS = 0.002
 WAIT_MAX_SECONDS = 0.25
 
 Answer = TypeVar("Answer")
+Tried = TypeVar("Tried")
 
 
 def append(
@@ -62,6 +63,30 @@ def append_outcome(
     return _racing(store, lambda: store.view_of_round(round_id), of_pending)
 
 
+def append_with_round(
+    store: Store, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
+) -> EntryBody | None:
+    """Append the outcome that `decide` drafts for a new round, with its row; see `Store.append_with_round`.
+
+    Raises:
+        TryAgain: others were faster every time; nothing was left behind.
+        NotFound: no such cohort.
+        Damaged: the cohort is not as its last entry says.
+    """
+
+    def once() -> EntryBody | None:
+        try:
+            return store.append_with_round(cohort, round_id, decide)
+        except LostRace:
+            store.turns.note_contention(cohort)
+            raise
+
+    try:
+        return once()
+    except LostRace:
+        return _insisting(once)
+
+
 def _racing(
     store: Store,
     read: Callable[[], CohortView | LedgerEntry],
@@ -95,6 +120,10 @@ def _racing(
             store.turns.note_contention(view.cohort.name)
             raise
 
+    return _insisting(once)
+
+
+def _insisting(once: Callable[[], Tried]) -> Tried:
     racing = Retrying(
         retry=retry_if_exception_type(LostRace),
         stop=stop_after_attempt(RACES_MAX) | stop_after_delay(RACING_SECONDS_MAX),
@@ -104,7 +133,7 @@ def _racing(
     return racing(once)
 
 
-def _give_up(state: RetryCallState) -> LedgerEntry:
+def _give_up(state: RetryCallState) -> NoReturn:
     raise TryAgain(
         f"others wrote to the cohort first, {state.attempt_number} times; nothing was changed, try again"
     )

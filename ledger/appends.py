@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, update
+from sqlalchemy.exc import IntegrityError
 
 from ledger import engines, entries, rows
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
@@ -14,9 +15,10 @@ from ledger.rows import CohortView, EntryDraft
 from ledger.tables import COUNT_OF_KIND, cohorts, heads
 
 _DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
+_TAKEN = "23505"  # PostgreSQL's word for a key that exists
 # The same as `_in_steps`, for the common case, in one round trip. Everything hangs on the head's move: where
 # it did not move, nothing else is written.
-_AT_ONCE = """
+_MOVED_AND_HELD = """
 WITH moved AS (
   UPDATE heads SET sequence = %(sequence)s, digest = %(digest)s, status = %(status)s,
     admitted = admitted + %(admitted)s, refused = refused + %(refused)s
@@ -35,12 +37,22 @@ WITH moved AS (
   WHERE %(accounted_digest)s::bytea IS NOT NULL
   ON CONFLICT (cohort, accounted_digest) DO UPDATE
   SET count = holdings.count + excluded.count, local_count = holdings.local_count + excluded.local_count
-), linked AS (
+), """
+_DECIDED = """linked AS (
   UPDATE rounds SET outcome_sequence = %(sequence)s FROM moved
   WHERE rounds.round_id = %(round_id)s AND rounds.outcome_sequence IS NULL
 )
-SELECT count(*) FROM moved
 """
+_REGISTERED = """registered AS (
+  INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by, registered_at,
+    outcome_sequence)
+  SELECT %(registration)s, %(round_id)s, cohort, %(content)s, %(content_digest)s, %(registered_by)s,
+    %(registered_at)s, %(sequence)s FROM moved
+)
+"""
+_ANSWER = "SELECT count(*) FROM moved"
+_AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
+_WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER
 
 
 def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
@@ -59,6 +71,31 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     if moved != 1:
         raise _lost(view)
     return entry
+
+
+def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> EntryBody:
+    """Append with the row of the round that is decided, on a connection of `engines.deciding`.
+
+    Raises:
+        LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
+    """
+    if draft.registers is None or not _is_simple(draft):
+        raise AssertionError("only the decision about a new round is appended like this")
+    body = _body(view, draft)
+    entry = LedgerEntry.following(view.head_digest, body)
+    try:
+        if connection.dialect.name == "postgresql":
+            parameters = {**vars(draft.registers), **_parameters(view, draft, entry)}
+            moved = connection.exec_driver_sql(_WITH_ROUND, parameters).scalar_one()
+        else:
+            moved = _in_steps(connection, view, draft, entry)
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlstate", None) == _TAKEN:
+            raise LostRace(f"round {entry.round_id!r} was registered meanwhile") from error
+        raise
+    if moved != 1:
+        raise _lost(view)
+    return body
 
 
 def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:
@@ -130,10 +167,12 @@ def _in_steps(connection: Connection, view: CohortView, draft: EntryDraft, entry
     }
     if connection.execute(update(heads).where(unmoved).values(**moved)).rowcount != 1:
         return 0
+    if draft.registers is not None:
+        rows.insert_decided_round(connection, draft.registers, entry.sequence)
     rows.insert_entry(connection, entry)
     for change in draft.changes:
         rows.change_holding(connection, cohort.name, change)
-    if entry.round_id is not None:
+    if entry.round_id is not None and draft.registers is None:
         rows.link_round(connection, entry)
     if draft.epsilon_budget is not None:
         row = update(cohorts).where(cohorts.c.name == cohort.name)

@@ -109,16 +109,18 @@ class RoundRequest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes that the identifier is bound to."""
-        return canonical.encode(
-            {
-                "version": _REQUEST_VERSION,
-                "round_id": self.round_id,
-                "cohort": self.cohort,
-                "round": self.round.to_mapping(),
-                "collected_on": self.collected_on.isoformat() if self.collected_on else None,
-                "use_case": self.use_case,
-            }
-        )
+        return canonical.encode(self.to_mapping())
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fields, for an entry's details: what the canonical bytes spell."""
+        return {
+            "version": _REQUEST_VERSION,
+            "round_id": self.round_id,
+            "cohort": self.cohort,
+            "round": self.round.to_mapping(),
+            "collected_on": self.collected_on.isoformat() if self.collected_on else None,
+            "use_case": self.use_case,
+        }
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundRequest:

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
+    Integer,
     Table,
     Text,
+    column,
     create_engine,
     event,
     func,
     select,
+    table,
     type_coerce,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -29,7 +33,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, Operat
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ledger.errors import Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
-from ledger.tables import UtcDateTime
+from ledger.tables import UtcDateTime, rounds
 
 LOCK_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 60
@@ -86,7 +90,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that sees one moment of the database throughout. Raises TryAgain, Unavailable."""
-    with _translated_errors(), engine.connect() as connection:
+    with translated_errors(), engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with connection.begin():
@@ -96,7 +100,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that commits at the end, or leaves nothing. Raises TryAgain, Unavailable."""
-    with _translated_errors(), engine.connect() as connection:
+    with translated_errors(), engine.connect() as connection:
         # On SQLite the write lock is taken at the start: a reader that turns writer half-way may fail.
         connection.execution_options(**{_WRITE_OPTION: True})
         with connection.begin():
@@ -106,14 +110,25 @@ def writing(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def reading_once(engine: Engine) -> Iterator[Connection]:
     """Yield a connection for one statement, which sees one moment by itself: no round trips around it."""
-    with _translated_errors(), _for_one_statement(engine) as connection:
+    with translated_errors(), _for_one_statement(engine) as connection:
         yield connection
 
 
 @contextmanager
 def writing_once(engine: Engine) -> Iterator[Connection]:
     """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
-    with _translated_errors(), _for_one_statement(engine, write=True) as connection:
+    with translated_errors(), _for_one_statement(engine, write=True) as connection:
+        yield connection
+
+
+@contextmanager
+def deciding(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection on which to read, to decide quickly, and to write one statement or none.
+
+    On SQLite all of it is one transaction, beside which nobody else can write. On PostgreSQL each statement
+    is its own: what was read may be outdated by then, and the statement that writes has to find out.
+    """
+    with translated_errors(), _for_one_statement(engine, write=True) as connection:
         yield connection
 
 
@@ -142,6 +157,17 @@ def clock(dialect_name: str) -> ColumnElement[datetime]:
         return type_coerce(now, UtcDateTime())
     # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
     return type_coerce(func.clock_timestamp(), UtcDateTime())
+
+
+def next_registration(dialect_name: str) -> ColumnElement[int]:
+    """Return the number of the next round to be registered, as an expression."""
+    if dialect_name == "sqlite":
+        # As SQLite itself would number the row: nobody else can, for the write lock is held.
+        given = select(func.max(column("seq", Integer))).where(column("name") == rounds.name)
+        last = select(func.max(rounds.c.registration))
+        numbers = (given.select_from(table("sqlite_sequence")), last)
+        return func.max(*(func.coalesce(number.scalar_subquery(), 0) for number in numbers)) + 1
+    return func.nextval(f"{rounds.name}_registration_seq", type_=BigInteger())
 
 
 def database_time(connection: Connection) -> datetime:
@@ -206,7 +232,8 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
+    """Raise the ledger's errors in place of the driver's."""
     try:
         yield
     except DBAPIError as error:

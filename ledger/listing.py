@@ -11,7 +11,8 @@ from ledger import engines, rows
 from ledger.budgets import CohortStatus
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import InvalidValue
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.rows import ATTEMPTS_MAX
+from ledger.store import Store
 from ledger.tables import entries, heads, rounds
 
 PAGE_MAX = 1000

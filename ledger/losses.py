@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -11,6 +12,8 @@ from ledger.entries import Spending
 from ledger.errors import Damaged
 from ledger.rows import StoredLoss
 from ledger.store import Store
+
+_KEYS_REMEMBERED_MAX = 8192
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,11 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
             accountant.adopt(accounted, loss)
 
 
+def is_stored(store: Store, accounted: ShuffledRound) -> bool:
+    """Return whether a round's privacy loss is stored."""
+    return store.loss_digest(_key(accounted)) is not None
+
+
 def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
     """Return the digest of a round's privacy loss, storing the loss if it is not stored."""
     digest = store.loss_digest(_key(accounted))
@@ -65,8 +73,12 @@ def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> 
     key = _key(accounted)
     blob = accountant.privacy_loss(accounted).to_bytes()
     digest = entries.loss_digest(blob)
-    store.insert_loss(StoredLoss(key=key, digest=digest, blob=blob))
-    recalled = _sound(store.loss(key), accountant, accounted)
+    own = StoredLoss(key=key, digest=digest, blob=blob)
+    store.insert_loss(own)
+    stored = store.loss(key)
+    if stored == own:
+        return digest
+    recalled = _sound(stored, accountant, accounted)
     if recalled is None:
         return digest
     accountant.adopt(accounted, recalled)
@@ -101,5 +113,6 @@ def checked(stored: StoredLoss) -> RoundLoss:
         raise Damaged(f"privacy loss {stored.key.hex()}: {error}") from error
 
 
+@functools.lru_cache(maxsize=_KEYS_REMEMBERED_MAX)
 def _key(accounted: ShuffledRound) -> bytes:
     return entries.loss_key(entries.round_bytes(accounted), NUMERICAL_POLICY)

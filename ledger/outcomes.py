@@ -78,7 +78,11 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
 
 def outcome_from(entry: LedgerEntry) -> Outcome:
     """Return the decision an entry records; raises Damaged when it records none."""
-    body = entry.content()
+    return outcome_in(entry.content())
+
+
+def outcome_in(body: EntryBody) -> Outcome:
+    """Return the decision that an entry's body records; raises Damaged when it records none."""
     if body.kind is EntryKind.ADMITTED:
         return Admitted(
             round_id=str(body.round_id),
@@ -103,7 +107,7 @@ def outcome_from(entry: LedgerEntry) -> Outcome:
             epsilon_budget=body.epsilon_budget,
             delta_budget=body.delta_budget,
         )
-    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry decides nothing")
+    raise Damaged(f"cohort {body.cohort!r}, entry {body.sequence}: a {body.kind} entry decides nothing")
 
 
 def closing_from(entry: LedgerEntry) -> Settled | Voided:

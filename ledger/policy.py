@@ -96,6 +96,10 @@ class Policy(ABC):
         """Return the certified composition of what is held."""
         return view.spent
 
+    def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
+        """Return whether `admitting` answers from memory, so that a decision may be awaited."""
+        return False
+
     @abstractmethod
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """Return what admitting a round would change."""

@@ -36,6 +36,10 @@ class AdaptivePolicy(Policy):
         """See `Policy`."""
         return self._standing(self.total(view))
 
+    def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
+        """See `Policy`."""
+        return books.accountant.remembers_charge(accounted, self.filters)
+
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`."""
         charge = books.charge(accounted, self.filters)

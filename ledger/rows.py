@@ -28,6 +28,7 @@ from ledger.tables import (
 )
 from ledger.tables import entries as entries_table
 
+ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
 _DECODED_ROUNDS_MAX = 8192
 
 
@@ -53,6 +54,7 @@ class EntryDraft:
     changes: tuple[HoldingChange, ...] = ()
     status: CohortStatus | None = None  # None: unchanged
     epsilon_budget: float | None = None  # None: unchanged
+    registers: StoredRound | None = None  # the round it decides, where its row is written with the entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,15 @@ class CohortView:
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRound:
+    """A round that is not registered yet, and the moment at which it may be, with its outcome."""
+
+    view: CohortView
+    registration: int  # its number, should it be
+    others_wait: bool  # rounds of the cohort that were registered earlier are undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +119,11 @@ class StoredRound:
     content_digest: bytes
     registered_by: str
     registered_at: datetime
-    queued_at: datetime | None
-    outcome_sequence: int | None
-    closing_sequence: int | None
-    attempts: int
-    last_error: str | None
+    queued_at: datetime | None = None
+    outcome_sequence: int | None = None
+    closing_sequence: int | None = None
+    attempts: int = 0
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +206,11 @@ def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRou
     statement = dialect.insert(rounds).values(**values).on_conflict_do_nothing().returning(rounds)
     row = connection.execute(statement).one_or_none()
     return None if row is None else round_from(row)
+
+
+def insert_decided_round(connection: Connection, stored: StoredRound, sequence: int) -> None:
+    """Insert a round together with the entry that decides it."""
+    connection.execute(insert(rounds).values(**{**vars(stored), "outcome_sequence": sequence}))
 
 
 def round_from(row: Row[Any]) -> StoredRound:

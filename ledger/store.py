@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, and_, func, insert, select, update
 
@@ -15,9 +15,11 @@ from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind,
 from ledger.errors import Conflict, Damaged, NotFound
 from ledger.restores import Anchor, Guard
 from ledger.rows import (
+    ATTEMPTS_MAX,
     CohortView,
     EntryDraft,
     MissingRounds,
+    NewRound,
     Standing,
     StoredHolding,
     StoredLoss,
@@ -38,12 +40,14 @@ from ledger.tables import entries as entries_table
 from ledger.turns import Turns
 from ledger.views import Kinds
 
-ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
 ERROR_LENGTH_MAX = 2000
 PAGE_ROWS = 500
 PENDING_LIMIT_MAX = 10_000
 REMEMBERED_MAX = 20_000
 MISSING_MAX = 100  # rounds that are named
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Store:
@@ -213,9 +217,7 @@ class Store:
     def population(self, name: str) -> int:
         """Return how many users a cohort has, which never changes; raises NotFound."""
         if name not in self._populations:
-            if len(self._populations) >= REMEMBERED_MAX:
-                self._populations.clear()
-            self._populations[name] = self.cohort(name).population
+            self._remember(self._populations, name, self.cohort(name).population)
         return self._populations[name]
 
     def holdings(self, name: str) -> list[StoredHolding]:
@@ -248,6 +250,30 @@ class Store:
         if stored.content != content:
             raise Conflict(f"round {request.round_id!r} was registered with other content")
         return stored
+
+    def append_with_round(
+        self, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
+    ) -> EntryBody | None:
+        """Append the outcome that `decide` drafts for a new round together with the round's row.
+
+        None, and nothing is written, if the identifier is taken or `decide` drafts nothing. `decide` must be
+        quick, for on SQLite others wait, and writes nothing itself.
+
+        Raises:
+            LostRace: another entry was appended first, or the identifier was taken since.
+            NotFound: no such cohort.
+            Damaged: as `view`.
+        """
+        with engines.deciding(self._engine) as connection, self.turns.take_on(connection, cohort):
+            self.check_anchor()  # now: the connection may have been opened for this
+            opening = cohort not in self._first_bodies
+            found, first = views.of_new_round(connection, self._kinds, cohort, round_id, opening=opening)
+            if first is not None:
+                self._remember(self._first_bodies, cohort, first)
+            draft = decide(found) if found is not None else None
+            if found is None or draft is None:
+                return None
+            return appends.append_on(connection, found.view, draft)
 
     def round(self, round_id: str) -> StoredRound:
         """Return a registered round; raises NotFound."""
@@ -344,9 +370,7 @@ class Store:
     def first_body(self, cohort: str) -> bytes:
         """Return the canonical bytes that a chain begins with, read once, for they never change."""
         if cohort not in self._first_bodies:
-            if len(self._first_bodies) >= REMEMBERED_MAX:
-                self._first_bodies.clear()
-            self._first_bodies[cohort] = self.entry(cohort, FIRST_SEQUENCE).body
+            self._remember(self._first_bodies, cohort, self.entry(cohort, FIRST_SEQUENCE).body)
         return self._first_bodies[cohort]
 
     def standing(self) -> Standing:
@@ -416,15 +440,19 @@ class Store:
         with engines.reading_once(self._engine) as connection:
             found = connection.execute(query).scalar_one_or_none()
         if found is not None:
-            if len(self._loss_digests) >= REMEMBERED_MAX:
-                self._loss_digests.clear()
-            self._loss_digests[key] = found
+            self._remember(self._loss_digests, key, found)
         return found
 
     def insert_loss(self, loss: StoredLoss) -> None:
         """Store a privacy loss unless one is stored under its key."""
         with engines.writing(self._engine) as connection:
             engines.insert_if_absent(connection, privacy_losses, vars(loss))
+
+    @staticmethod
+    def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:
+        if len(memory) >= REMEMBERED_MAX:
+            memory.clear()
+        memory[key] = value
 
     # Upkeep
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ledger import engines
@@ -19,6 +20,12 @@ from ledger.errors import TryAgain
 CONTENDED_SECONDS = 1.0  # how long a lost race, or a wait, makes the next decisions take turns
 COHORTS_REMEMBERED_MAX = 10_000
 _LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all others
+# Returns whether there was a line.
+_LINE_UP = text(
+    "SELECT CASE WHEN pg_try_advisory_lock(:space, :line) THEN false"
+    " ELSE pg_advisory_lock(:space, :line) IS NOT NULL END"
+)
+_LEAVE = text("SELECT pg_advisory_unlock(:space, :line)")
 
 
 class Turns:
@@ -57,9 +64,28 @@ class Turns:
                     held.close()
             yield
 
+    @contextmanager
+    def take_on(self, connection: Connection, cohort: str) -> Iterator[None]:
+        """Do as `take` where others were met just now, on a connection that commits every statement."""
+        if not (engines.is_postgresql(self._main) and self.is_contended(cohort)):
+            yield
+            return
+        place = {"space": _LOCK_SPACE, "line": _line(cohort)}
+        try:
+            with engines.translated_errors():
+                if connection.execute(_LINE_UP, place).scalar_one():
+                    self.note_contention(cohort)
+        except TryAgain:
+            yield
+            return
+        try:
+            yield
+        finally:
+            _leave(connection, place)
+
     def _wait(self, connection: Connection, cohort: str) -> None:
         # The lock ends with its transaction: with this turn, or with this process.
-        line = int.from_bytes(hashlib.sha256(cohort.encode("utf-8")).digest()[:4], "big", signed=True)
+        line = _line(cohort)
         if not connection.execute(select(func.pg_try_advisory_xact_lock(_LOCK_SPACE, line))).scalar_one():
             self.note_contention(cohort)
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK_SPACE, line)))
@@ -68,3 +94,16 @@ class Turns:
         if self._own is None:
             self._own = engines.connect(self._main.url.render_as_string(hide_password=False))
         return self._own
+
+
+def _line(cohort: str) -> int:
+    return int.from_bytes(hashlib.sha256(cohort.encode("utf-8")).digest()[:4], "big", signed=True)
+
+
+def _leave(connection: Connection, place: Mapping[str, int]) -> None:
+    if connection.invalidated:
+        return  # the lock went with the connection
+    try:
+        connection.execute(_LEAVE, place)
+    except DBAPIError:
+        connection.invalidate()  # nobody may find it with the lock

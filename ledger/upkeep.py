@@ -11,9 +11,9 @@ from accounting import Accountant
 from ledger.budgets import Cohort
 from ledger.checkpoints import CheckpointHead
 from ledger.errors import NotFound
-from ledger.rows import StoredVerification
+from ledger.rows import ATTEMPTS_MAX, StoredVerification
 from ledger.saved_heads import SavedHeads
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.store import Store
 from ledger.verification import verify
 
 NAMED_MAX = 20  # rounds and cohorts that an alarm names

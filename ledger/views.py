@@ -7,14 +7,27 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Text, and_, bindparam, cast, func, select
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    select,
+)
 from sqlalchemy.sql.selectable import FromClause
 
 from accounting import ShuffledRound
 from ledger import engines, entries, rows
 from ledger.entries import EntryBody, LedgerEntry
 from ledger.errors import Damaged, NotFound
-from ledger.rows import CohortView, StoredRound
+from ledger.rows import CohortView, NewRound, StoredRound
 from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
 from ledger.tables import entries as entries_table
 
@@ -85,6 +98,27 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView 
     return _view(connection, kinds, row, stored)
 
 
+def of_new_round(
+    connection: Connection, kinds: Kinds, cohort: str, round_id: str, *, opening: bool
+) -> tuple[NewRound | None, bytes | None]:
+    """Return what a round is registered and decided on at once, None if its identifier is taken.
+
+    With `opening` also the body of the chain's first entry.
+
+    Raises:
+        NotFound: no such cohort.
+        Damaged: as `of_cohort`.
+    """
+    values = {"name": cohort, "round_id": round_id, "opening": opening}
+    row = connection.execute(_of_new_round(connection.dialect.name), values).one_or_none()
+    if row is None:
+        raise NotFound(f"no cohort {cohort!r}")
+    if row.registration is None:
+        return None, row.opening
+    view = _view(connection, kinds, row, None)
+    return NewRound(view=view, registration=row.registration, others_wait=row.others_wait), row.opening
+
+
 def _view(connection: Connection, kinds: Kinds, row: Row[Any], stored: StoredRound | None) -> CohortView:
     if row.entry_body is None:
         raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
@@ -137,6 +171,24 @@ def _of_round(dialect_name: str) -> Select[Any]:
     query = _selected(dialect_name, _with_head(beside))
     query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
     return query.where(rounds.c.round_id == bindparam("round_id"))
+
+
+@functools.cache
+def _of_new_round(dialect_name: str) -> Select[Any]:
+    first = entries_table.alias("first")
+    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
+    beside = beside.outerjoin(rounds, rounds.c.round_id == bindparam("round_id"))
+    opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
+    beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
+    other = rounds.alias("other")
+    waiting = and_(other.c.cohort == cohorts.c.name, other.c.outcome_sequence.is_(None))
+    waiting = and_(waiting, other.c.attempts < rows.ATTEMPTS_MAX)
+    query = _selected(dialect_name, beside).add_columns(
+        first.c.body.label("opening"),
+        exists().where(waiting).label("others_wait"),
+        case((rounds.c.round_id.is_(None), engines.next_registration(dialect_name))).label("registration"),
+    )
+    return query.where(cohorts.c.name == bindparam("name"))
 
 
 def _with_head(source: FromClause) -> FromClause:

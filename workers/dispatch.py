@@ -13,16 +13,14 @@ from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from accounting import Accountant
-from ledger.admission import admit_queued, pending_before
+from ledger.admission import admit_in_order
 from ledger.budgets import Outcome, Pending
 from ledger.config import Settings
-from ledger.errors import TryAgain, Unavailable
 from ledger.outcomes import outcome_of
 from ledger.store import Store
 from workers.celery_app import ADMIT_ROUND, create_app
 from workers.queues import is_rabbitmq, queue_names
 
-EARLIER_ROUNDS_MAX = 10_000
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
 OVERDUE_SECONDS = 300.0
@@ -44,7 +42,7 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
         What `ledger.admission.admit_queued` raises, without a broker.
     """
     if settings.broker_url is None:
-        return _decide_here(store, accountant, round_id)
+        return admit_in_order(store, accountant, round_id)
     decided = outcome_of(store, store.round(round_id))
     if decided is not None:
         return decided
@@ -123,17 +121,6 @@ def _app_of(settings: Settings) -> Celery:
 @functools.lru_cache(maxsize=_BROKERS_MAX)
 def _app_from(settings: str) -> Celery:
     return create_app(Settings.model_validate_json(settings))
-
-
-def _decide_here(store: Store, accountant: Accountant, round_id: str) -> Outcome:
-    for earlier in pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX):
-        try:
-            admit_queued(store, accountant, earlier)
-        except (TryAgain, Unavailable):
-            raise
-        except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
-            _log.exception("round %s, registered earlier, could not be decided", earlier)
-    return admit_queued(store, accountant, round_id)
 
 
 def _wait(store: Store, round_id: str, timeout_seconds: float) -> Outcome | Pending:

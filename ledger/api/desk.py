@@ -27,18 +27,29 @@ class Desk:
         self._limiter = anyio.CapacityLimiter(1)
         self._line_max = line_max
         self._waiting = 0
+        self._quick = 0
 
     @property
     def waiting(self) -> int:
         """How many requests are in line, the one being served included."""
         return self._waiting
 
-    async def run(self, work: Callable[[Accountant], Answer]) -> Answer:
-        """Return what `work` makes of the accountant; raises TryAgain when the line is full."""
+    @property
+    def is_quick(self) -> bool:
+        """Whether nothing in line may take long."""
+        return self._quick == self._waiting
+
+    async def run(self, work: Callable[[Accountant], Answer], *, quick: bool = False) -> Answer:
+        """Return what `work` makes of the accountant; raises TryAgain when the line is full.
+
+        `quick` promises that it computes nothing.
+        """
         if self._waiting >= self._line_max:
             raise TryAgain("the server is busy with other computations; nothing was changed, try again")
         self._waiting += 1
+        self._quick += quick
         try:
             return await anyio.to_thread.run_sync(partial(work, self._accountant), limiter=self._limiter)
         finally:
             self._waiting -= 1
+            self._quick -= quick

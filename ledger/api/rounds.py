@@ -7,7 +7,7 @@ from urllib.parse import quote as quoted
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from ledger.admission import register, settle, void
+from ledger.admission import settle, void
 from ledger.api.description import ANSWERS, REGISTERED, answers
 from ledger.api.problems import REFUSED, problem
 from ledger.api.schemas import RegisterRound, SettleRound, VoidRound
@@ -42,9 +42,7 @@ async def register_(
     name = seen_cohort(token, body.cohort)
     await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
     request = body.request()
-    answer = await in_thread(register, service.store, request, actor=token.name)
-    if isinstance(answer, Pending):
-        answer = await service.decided(answer, wait_seconds=wait_of(prefer))
+    answer = await service.registered(request, actor=token.name, wait_seconds=wait_of(prefer))
     return await _decision(service, request, answer, waited=wait_of(prefer))
 
 

@@ -16,7 +16,7 @@ from fastapi import Depends, Header, Path, Request
 
 from accounting import Accountant
 from ledger.access import AccessToken, Permission
-from ledger.admission import pending_rounds
+from ledger.admission import admit_at_once, pending_rounds, register
 from ledger.api.desk import Desk
 from ledger.api.gate import Door
 from ledger.api.memory import Memory
@@ -64,6 +64,21 @@ class Service:
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
+
+    async def registered(
+        self, request: RoundRequest, *, actor: str, wait_seconds: float | None
+    ) -> Outcome | Pending:
+        """Register a round and have it decided: at once where that is quick, else as `decided`."""
+        if self.dispatch.publish is None and self.deciding.is_quick:
+            outcome = await self.deciding.run(
+                lambda accountant: admit_at_once(self.store, accountant, request, actor=actor), quick=True
+            )
+            if outcome is not None:
+                return outcome
+        answer = await in_thread(register, self.store, request, actor=actor)
+        if isinstance(answer, Pending):
+            return await self.decided(answer, wait_seconds=wait_seconds)
+        return answer
 
     async def decided(self, pending: Pending, *, wait_seconds: float | None) -> Outcome | Pending:
         """Return a round's outcome; Pending if it is not decided after `wait_seconds`.

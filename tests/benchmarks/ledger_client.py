@@ -45,8 +45,7 @@ def admitting(url: str, cohorts: list[str], prefix: str) -> Iterator[Operation]:
         def admit() -> None:
             kind, cohort = next(turns)
             request = RoundRequest(round_id=next(names), cohort=cohort, round=kind)
-            admission.register(store, request, actor="bench")
-            admission.admit(store, accountant, request.round_id)
+            admission.register_and_admit(store, accountant, request, actor="bench")
 
         yield admit
 

@@ -1,7 +1,7 @@
 """The ledger: rounds of known kinds registered and decided, beside bare rows that the same driver inserts.
 
-Every client is a process of its own. An admission here is two commits, for a round is registered before it is
-decided; a bare row is one. Rates are of both, in turn, on the same machine; p99 is of one admission as its
+Every client is a process of its own. Both sides commit once: a round of a known kind is registered with its
+outcome. Rates are of both, in turn, on the same machine; p99 is of one admission as its
 client sees it. On PostgreSQL where SHUFFLE_LEDGER_TEST_POSTGRES_URL says there is one.
 """
 

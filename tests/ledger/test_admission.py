@@ -16,8 +16,9 @@ from ledger import admission, schema
 from ledger.admission import admit, admit_queued, open_cohort, pending_rounds, quote, register, settle, void
 from ledger.budgets import Admitted, Pending, RefusalReason, Refused, RoundRequest
 from ledger.errors import Conflict, InvalidValue, LedgerError, NotFound, RoundStuck, SchemaError
+from ledger.rows import ATTEMPTS_MAX
 from ledger.statements import budget, history
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.store import Store
 from ledger.verification import verify
 
 MakeRequest = Callable[..., RoundRequest]

@@ -15,7 +15,16 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from accounting import Accountant
-from ledger.admission import admit, open_cohort, quote, register, settle, void
+from ledger.admission import (
+    admit,
+    admit_at_once,
+    open_cohort,
+    quote,
+    register,
+    register_and_admit,
+    settle,
+    void,
+)
 from ledger.budgets import Admitted, RefusalReason, Refused, RoundRequest
 from ledger.checkpoints import Checkpoint, make_checkpoint
 from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue
@@ -119,6 +128,8 @@ def test_a_ledger_that_was_put_back_is_read_and_never_written(
         before = store.standing().heads
         attempts: list[Callable[[], object]] = [
             lambda: register(store, make_request("new"), actor="tester"),
+            lambda: register_and_admit(store, accountant, make_request("new"), actor="tester"),
+            lambda: admit_at_once(store, accountant, make_request("new"), actor="tester"),
             lambda: opened(store, "watches"),
             lambda: settle(store, accountant, "a", reports=900, actor="tester"),
             lambda: void(store, accountant, "a", reason="a bug", actor="tester"),

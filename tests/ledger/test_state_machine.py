@@ -32,7 +32,17 @@ from hypothesis.stateful import (
 )
 
 from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import admit, open_cohort, pending_rounds, quote, register, settle, void
+from ledger.admission import (
+    admit,
+    admit_at_once,
+    open_cohort,
+    pending_rounds,
+    quote,
+    register,
+    register_and_admit,
+    settle,
+    void,
+)
 from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
 from ledger.errors import Conflict
 from ledger.outcomes import round_record
@@ -72,10 +82,17 @@ class AddingAccountant:
 class ChargingAccountant(AddingAccountant):
     """The same for filters: only the one for largest losses bounds anything, and it adds up exactly."""
 
+    def __init__(self) -> None:
+        self.seen: set[ShuffledRound] = set()  # what is known is decided at once
+
     def knows_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
         return True
 
+    def remembers_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
+        return accounted in self.seen
+
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        self.seen.add(accounted)
         nothing = filters.nothing()
         beyond = Fraction(10**30)
         cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
@@ -97,6 +114,13 @@ class ModelCohort:
     local: float = 0.0
     overspent: bool = False
     entries: list[tuple[str, str | None]] = field(default_factory=lambda: [("opened", None)])
+
+
+def requested(name: str, cohort: str, epsilon0: float, reports: int) -> RoundRequest:
+    randomizer = parse_randomizer({"kind": "krr", "k": 4, "epsilon0": epsilon0})
+    return RoundRequest(
+        round_id=name, cohort=cohort, round=ShuffledRound(randomizer=randomizer, reports=reports)
+    )
 
 
 class Operations(RuleBasedStateMachine):
@@ -143,10 +167,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
     def register(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
-        randomizer = parse_randomizer({"kind": "krr", "k": 4, "epsilon0": epsilon0})
-        request = RoundRequest(
-            round_id=name, cohort=cohort, round=ShuffledRound(randomizer=randomizer, reports=reports)
-        )
+        request = requested(name, cohort, epsilon0, reports)
         quoted = quote(self.store, self.accountant, request)
         assert (quoted.would_be == "admitted") == self.would_admit(request)
         if name in self.requests and self.requests[name] != request:
@@ -162,13 +183,42 @@ class Operations(RuleBasedStateMachine):
 
     @rule(name=names)
     def admit(self, name: str) -> None:
-        request = self.requests[name]
         if name in self.outcomes:
             assert admit(self.store, self.accountant, name) == self.outcomes[name]
             return
+        expected = self.would_admit(self.requests[name])
+        self.note_outcome(name, admit(self.store, self.accountant, name), expected=expected)
+
+    @rule(name=names)
+    def register_and_admit_again(self, name: str) -> None:
+        known = name in self.outcomes
+        cohort = self.requests[name].cohort
+        waiting = [one for one in self.pending if self.requests[one].cohort == cohort]
+        answer = register_and_admit(self.store, self.accountant, self.requests[name], actor="model")
+        for one in [] if known else waiting[: waiting.index(name) + 1]:  # in the order of registration
+            outcome = round_record(self.store, one).outcome
+            assert outcome is not None
+            self.note_outcome(one, outcome, expected=self.would_admit(self.requests[one]))
+        assert answer == (self.outcomes[name], known)
+
+    @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
+    def admit_at_once(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
+        request = requested(name, cohort, epsilon0, reports)
         expected = self.would_admit(request)
+        others_wait = any(self.requests[one].cohort == cohort for one in self.pending)
+        outcome = admit_at_once(self.store, self.accountant, request, actor="model")
+        if outcome is None:
+            return multiple()
+        assert name not in self.requests
+        assert not others_wait
+        self.requests[name] = request
+        self.pending.append(name)
+        self.note_outcome(name, outcome, expected=expected)
+        return name
+
+    def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
+        request = self.requests[name]
         cohort = self.cohorts[request.cohort]
-        outcome = admit(self.store, self.accountant, name)
         assert isinstance(outcome, Admitted if expected else Refused)
         cohort.entries.append(("admitted" if expected else "refused", name))
         if isinstance(outcome, Admitted):

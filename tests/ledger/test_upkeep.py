@@ -14,7 +14,8 @@ from ledger import upkeep
 from ledger.admission import admit, open_cohort, register
 from ledger.budgets import RoundRequest
 from ledger.errors import Unavailable
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.rows import ATTEMPTS_MAX
+from ledger.store import Store
 from ledger.upkeep import health, retry, verify_oldest
 
 MakeRequest = Callable[..., RoundRequest]

@@ -14,7 +14,8 @@ from accounting import Accountant
 from ledger.budgets import Admitted, Outcome
 from ledger.config import Settings
 from ledger.outcomes import round_record
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.rows import ATTEMPTS_MAX
+from ledger.store import Store
 from ledger.upkeep import health, retry
 from ledger.verification import verify
 from tests.workers.conftest import (

@@ -20,7 +20,8 @@ from cli.main import main
 from ledger.admission import pending_rounds
 from ledger.budgets import Admitted, Pending, RoundRequest
 from ledger.config import Settings
-from ledger.store import ATTEMPTS_MAX, Store
+from ledger.rows import ATTEMPTS_MAX
+from ledger.store import Store
 from ledger.verification import verify
 from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
 from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, create_app

@@ -1,0 +1,255 @@
+"""Registered and decided in one commit: the same entries, nothing half done, no identifier bound twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from accounting import Accountant
+from ledger.admission import admit, admit_at_once, open_cohort, pending_rounds, register, register_and_admit
+from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
+from ledger.entries import LedgerEntry
+from ledger.errors import Conflict, InvalidValue, NotFound, TryAgain
+from ledger.outcomes import round_record
+from ledger.store import Store
+from ledger.verification import verify
+
+THREADS = 8
+ROUNDS = 6
+WAIT_SECONDS_MAX = 60
+
+MakeRequest = Callable[..., RoundRequest]
+
+
+@pytest.fixture
+def watches(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger with two cohorts whose filters know the kind of round that is asked for."""
+    for name in ("watches", "clocks"):
+        open_cohort(
+            store,
+            name=name,
+            population=10**6,
+            epsilon=1.5,
+            delta=1e-9,
+            policy="adaptive",
+            actor="tester",
+        )
+    assert register_and_admit(store, accountant, make_request("first", cohort="clocks"), actor="tester")
+    return store
+
+
+def at_once(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome | None:
+    return admit_at_once(store, accountant, request, actor="tester")
+
+
+def test_the_entries_are_those_of_two_steps(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Both ways, round after round, until the budget is used up and beyond."""
+    kinds: Counter[str] = Counter()
+    for number in range(40):
+        one = make_request(f"one-{number}", cohort="watches", reports=1_000 if number % 2 else 200)
+        two = make_request(f"two-{number}", cohort="clocks", reports=1_000 if number % 2 else 200)
+        if number == 0:
+            admit(watches, accountant, register_pending(watches, make_request("other", cohort="watches")))
+        outcome, known = register_and_admit(watches, accountant, one, actor="tester")
+        assert not known
+        admit(watches, accountant, register_pending(watches, two))
+        assert register(watches, one, actor="somebody else") == outcome
+        kinds[type(outcome).__name__] += 1
+    assert set(kinds) == {"Admitted", "Refused"}
+    pairs = zip(watches.entries_of("watches"), watches.entries_of("clocks"), strict=True)
+    for number, pair in enumerate(pairs):
+        if number >= 2:
+            one_said, two_said = (said_of_any_round(watches, entry) for entry in pair)
+            assert one_said == two_said
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def said_of_any_round(store: Store, entry: LedgerEntry) -> dict[str, object]:
+    """Return what an entry says, without what is of its round alone, which must be as the row says."""
+    said = dict(vars(entry.content()))
+    details = said["details"] = dict(said["details"])
+    request = details.pop("request")
+    stored = store.round(request["round_id"])
+    assert details.pop("registration") == stored.registration
+    assert details.pop("registered_at") == stored.registered_at.isoformat(timespec="microseconds")
+    assert stored.registered_at <= said.pop("recorded_at")
+    for name in ("cohort", "round_id"):
+        assert said.pop(name) == request[name]
+    return said
+
+
+def register_pending(store: Store, request: RoundRequest) -> str:
+    assert isinstance(register(store, request, actor="tester"), Pending)
+    return request.round_id
+
+
+def test_numbers_of_registrations_grow_whichever_way_they_came(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    names = [f"round-{number}" for number in range(9)]
+    for number, name in enumerate(names):
+        request = make_request(name, cohort=("watches", "clocks")[number % 2])
+        if number % 3:
+            assert at_once(watches, accountant, request) is not None
+        else:
+            admit(watches, accountant, register_pending(watches, request))
+    numbers = [watches.round(name).registration for name in names]
+    assert numbers == sorted(set(numbers))
+    moments = [watches.round(name).registered_at for name in names]
+    assert moments == sorted(moments)
+
+
+def test_what_is_not_quick_leaves_no_trace(
+    watches: Store, phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    unknown = [
+        make_request("a kind nobody has seen", cohort="watches", epsilon0=1.03125),
+        make_request("a policy that composes", cohort="phones"),
+        make_request("first", cohort="clocks"),
+    ]
+    before = watches.standing().heads
+    for request in unknown:
+        assert at_once(watches, accountant, request) is None
+    assert watches.standing().heads == before
+    for request in unknown[:2]:
+        with pytest.raises(NotFound):
+            watches.round(request.round_id)
+        assert isinstance(register_and_admit(watches, accountant, request, actor="tester")[0], Admitted)
+
+
+def test_a_failing_decision_leaves_its_round_registered_and_counted(
+    watches: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("broken")
+
+    monkeypatch.setattr(accountant, "charge", broken)
+    assert at_once(watches, accountant, make_request("poison", cohort="watches")) is None
+    with pytest.raises(ArithmeticError):
+        register_and_admit(watches, accountant, make_request("poison", cohort="watches"), actor="tester")
+    record = round_record(watches, "poison")
+    assert (record.state, record.attempts) == ("pending", 1)
+    assert record.last_error == "ArithmeticError: broken"
+
+
+def test_impossible_requests_are_told_and_leave_no_trace(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    with pytest.raises(NotFound):
+        at_once(watches, accountant, make_request("r", cohort="nobody"))
+    for changes in ({"reports": 10**7}, {"sampled_from": 10**7}):
+        with pytest.raises(InvalidValue):
+            at_once(watches, accountant, make_request("r", cohort="watches", **changes))
+    with pytest.raises(InvalidValue):
+        admit_at_once(watches, accountant, make_request("r", cohort="watches"), actor=" ")
+    with pytest.raises(NotFound):
+        watches.round("r")
+
+
+def test_who_was_registered_earlier_is_decided_first(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for name in ("left over", "also left over"):
+        register_pending(watches, make_request(name, cohort="watches"))
+    late = make_request("late", cohort="watches")
+    assert at_once(watches, accountant, late) is None
+    assert at_once(watches, accountant, make_request("elsewhere", cohort="clocks")) is not None
+    assert isinstance(register_and_admit(watches, accountant, late, actor="tester")[0], Admitted)
+    decided = [entry.round_id for entry in watches.entries_of("watches")]
+    assert decided == [None, "left over", "also left over", "late"]
+    assert pending_rounds(watches, limit=10) == []
+
+
+def test_one_identifier_is_one_content(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    request = make_request("taken", cohort="watches")
+    outcome = at_once(watches, accountant, request)
+    assert register_and_admit(watches, accountant, request, actor="somebody else") == (outcome, True)
+    for other in ({"reports": 999}, {"use_case": "emoji"}, {"cohort": "clocks"}):
+        changed = make_request("taken", **{"cohort": "watches"} | other)
+        assert at_once(watches, accountant, changed) is None
+        with pytest.raises(Conflict):
+            register_and_admit(watches, accountant, changed, actor="tester")
+
+
+def test_one_identifier_from_many_at_once_is_bound_once(
+    watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Same and different content, same and different cohorts: one wins, and the others are told which."""
+    start = threading.Barrier(THREADS)
+    contents = [{"cohort": "watches"}, {"cohort": "clocks"}, {"cohort": "watches", "use_case": "emoji"}]
+
+    def contend(number: int) -> list[Outcome | None]:
+        said: list[Outcome | None] = []
+        own_accountant = Accountant()
+        with Store.connect(database_url) as own:
+            insisting(own, own_accountant, make_request(f"learns the kind-{number}", cohort="clocks"))
+            for each in range(ROUNDS):
+                request = make_request(f"wanted-{each}", **contents[number % len(contents)])
+                start.wait(WAIT_SECONDS_MAX)
+                said.append(insisting(own, own_accountant, request))
+        return said
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = list(pool.map(contend, range(THREADS)))
+    for each in range(ROUNDS):
+        bound = watches.round(f"wanted-{each}")
+        outcome = round_record(watches, f"wanted-{each}").outcome
+        for number in range(THREADS):
+            request = make_request(f"wanted-{each}", **contents[number % len(contents)])
+            assert answers[number][each] == (outcome if request.to_bytes() == bound.content else None)
+    decided = [entry.round_id for name in ("watches", "clocks") for entry in watches.entries_of(name)]
+    assert {name: decided.count(name) for name in decided if name and name.startswith("wanted")} == {
+        f"wanted-{each}": 1 for each in range(ROUNDS)
+    }
+    assert pending_rounds(watches, limit=10) == []
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def insisting(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome | None:
+    """Return the outcome, None for a conflict."""
+    for _ in range(THREADS):
+        try:
+            return register_and_admit(store, accountant, request, actor="tester")[0]
+        except Conflict:
+            return None
+        except TryAgain:
+            continue
+    raise AssertionError("there was never a turn")
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_nobody_keeps_a_turn(
+    watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+    held += " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    watches.turns.note_contention("watches")
+    with psycopg.connect(address, autocommit=True) as other:
+
+        def seen(*_: object) -> None:
+            counts.append(other.execute(held.encode()).fetchall()[0][0])
+
+        counts: list[int] = []
+        with pytest.raises(InvalidValue):
+            at_once(watches, accountant, make_request("r", cohort="watches", reports=10**7))
+        seen()
+        with watches.engine.connect() as connection:
+            with watches.turns.take_on(connection.execution_options(isolation_level="AUTOCOMMIT"), "watches"):
+                seen()
+            seen()
+        assert at_once(watches, accountant, make_request("r", cohort="watches")) is not None
+        seen()
+    assert counts == [0, 1, 0, 0]
