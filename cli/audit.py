@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cli.audit_bundle import bundle_in, verify_file
+from cli.audit_recover import recover
 from cli.audit_statement import statement
 from cli.audit_views import checkpoint_facts, heads_table, reconciled_facts, report_view
 from cli.failures import BadValue, ExitCode
@@ -145,6 +146,7 @@ def checkpoint(
 
 
 audit.add_command(statement)
+audit.add_command(recover)
 
 
 @audit.command("reconcile")

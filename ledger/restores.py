@@ -126,7 +126,8 @@ def refuse_losses(engine: Engine, checkpoint: Checkpoint) -> None:
         raise BehindCheckpoint(
             f"the ledger is behind its checkpoint of {checkpoint.created_at.isoformat(timespec='seconds')}:"
             f" {found.describe()}. It was put back to an earlier state, or changed. Nothing is written until"
-            " the newer state is restored, or `audit reconcile` accepts the loss"
+            " the newer state is restored, `audit recover` brings it back, or `audit reconcile` accepts the"
+            " loss"
         )
 
 

@@ -121,6 +121,30 @@ def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
     assert phones("audit", "verify", "--against", "anchor.json").code == 0
 
 
+def test_lost_entries_come_back_from_a_bundle(phones: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy("shuffle-ledger.db", "backup.db")
+    decided = phones("round", "register", "phones", "--id", "one", *ROUND, "--json")
+    assert decided.code == 0
+    monkeypatch.setenv("SHUFFLE_LEDGER_SIGNING_KEY", "signing.pem")
+    assert phones("audit", "statement", "phones", "--format", "json", "--bundle", "evidence.zip").code == 0
+    assert phones("audit", "checkpoint", "-o", "anchor.json").code == 0
+    monkeypatch.setenv("SHUFFLE_LEDGER_CHECKPOINT", "anchor.json")
+    monkeypatch.setenv("SHUFFLE_LEDGER_CHECKPOINT_KEY", key)
+    put_back("backup.db")
+    assert phones("round", "register", "phones", "--id", "two", *ROUND).code == 6
+    recover = ["audit", "recover", "evidence.zip", "--against", "anchor.json", "--public-key", key]
+    recover += ["--reason", "the disk broke", "--json"]
+    assert phones(*recover).code == 2  # nobody attests that nothing was written later
+    assert phones(*recover[:-3], "", "--json", "--nothing-later").code == 2
+    done = phones(*recover, "--nothing-later")
+    assert (done.code, done.json["entries"], done.json["unproven"]) == (0, {"phones": 1}, [])
+    assert phones(*recover, "--nothing-later").code == 5
+    again = phones("round", "register", "phones", "--id", "one", *ROUND, "--json")
+    assert (again.code, again.stdout) == (0, decided.stdout)
+    assert phones("round", "register", "phones", "--id", "two", *ROUND).code in {0, 3}
+    assert phones("audit", "verify", "--against", "anchor.json").code == 0
+
+
 def test_a_checkpoint_never_overwrites_anything_else(phones: Run, key: str) -> None:
     Path("notes.txt").write_text("precious")
     answer = phones("audit", "checkpoint", "--signing-key", "signing.pem", "-o", "notes.txt", "--json")
