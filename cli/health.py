@@ -11,6 +11,7 @@ from cli.failures import ExitCode
 from cli.options import broker_option, ledger_options, output_options
 from cli.present import Json, document_of, facts, present
 from cli.session import open_session, settings_from
+from ledger.scheduled_checkpoints import ScheduledCheckpoints
 from ledger.upkeep import Health
 from ledger.upkeep import health as ledger_health
 from workers.dispatch import queue_alarms, queue_lengths
@@ -27,7 +28,7 @@ def health(database_url: str | None, actor: str | None, broker_url: str | None, 
     """
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     with open_session(settings) as session:
-        found = ledger_health(session.store)
+        found = ledger_health(session.store, ScheduledCheckpoints.of(settings))
     queues = queue_lengths(settings)
     alarms = (*found.alarms, *queue_alarms(settings, queues))
     found = dataclasses.replace(found, alarms=alarms)
@@ -46,6 +47,7 @@ def health_facts(found: Health, queues: dict[str, int] | None) -> Table:
         "cohorts": found.cohorts,
         "not verified lately": found.cohorts_unverified,
         "found broken": found.cohorts_broken,
+        "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }
     rows |= {f"queue {name}": length for name, length in (queues or {}).items()}
     rows |= {f"alarm {number}": alarm for number, alarm in enumerate(found.alarms, start=1)}

@@ -1,14 +1,11 @@
-"""Files written whole or not at all."""
+"""Files that commands write, whole or not at all."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from cli.failures import BadValue
-
-_MODE = 0o644  # a temporary file would be its owner's alone
+from ledger import written_files
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -28,26 +25,10 @@ def checked_place(path: Path) -> Path:
 
 
 def write_bytes_whole(path: Path, content: bytes) -> None:
-    """Writes a file: afterwards it holds all of `content`, or what it held before.
-
-    What is no file, such as a device or a pipe, is written into: it must not be replaced.
+    """Writes a file as `ledger.written_files.write_bytes_whole`.
 
     Raises:
         BadValue: its directory does not exist.
         OSError: the file cannot be written.
     """
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)
-        return
-    checked_place(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        Path(temporary).chmod(_MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    written_files.write_bytes_whole(checked_place(path), content)

@@ -36,6 +36,10 @@ class Settings(BaseSettings):
     signing_key: Path | None = None  # the PEM file whose key signs checkpoints
     checkpoint: Path | None = None  # the last checkpoint: nothing is written while the ledger is behind it
     checkpoint_key: str | None = None  # the public key that must have signed it: hexadecimal, or a file
+    checkpoint_directory: Path | None = (
+        None  # where the scheduler writes checkpoints, if it has a signing key
+    )
+    checkpoint_every_seconds: float = Field(default=300.0, ge=1, le=86_400)
     server: str | None = None  # the address of a server: commands ask it instead of a database
     token: SecretStr | None = None  # shown to that server
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address

@@ -13,6 +13,7 @@ from ledger.checkpoints import CheckpointHead
 from ledger.errors import NotFound
 from ledger.rows import ATTEMPTS_MAX, StoredVerification
 from ledger.saved_heads import SavedHeads
+from ledger.scheduled_checkpoints import ScheduledCheckpoints
 from ledger.store import Store
 from ledger.verification import verify
 
@@ -36,10 +37,11 @@ class Health:
     cohorts: int
     cohorts_unverified: int  # not within the last week
     cohorts_broken: int  # the last verification found something
+    checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
 
 
-def health(store: Store) -> Health:
-    """Return the state of decisions and of verification, with an alarm for whatever needs somebody."""
+def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Health:
+    """Return the state of decisions, verification and checkpoints, with an alarm for what needs somebody."""
     waiting = store.waiting()
     cohorts = store.cohorts()
     verified = store.verifications()
@@ -60,6 +62,8 @@ def health(store: Store) -> Health:
         )
     if unverified:
         alarms.append(f"UNVERIFIED {len(unverified)} cohorts: {', '.join(unverified[:NAMED_MAX])}")
+    checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
+    alarms += [f"CHECKPOINT {what}" for what in wrong]
     return Health(
         at=waiting.at,
         alarms=tuple(alarms),
@@ -69,6 +73,7 @@ def health(store: Store) -> Health:
         cohorts=len(cohorts),
         cohorts_unverified=len(unverified),
         cohorts_broken=len(broken),
+        checkpointed_at=checkpointed_at,
     )
 
 

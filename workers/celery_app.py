@@ -10,6 +10,7 @@ from workers.queues import is_rabbitmq, queue_names, work_queues
 ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
 VERIFY = "shuffle_ledger.verify"
+CHECKPOINT = "shuffle_ledger.checkpoint"
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
 VISIBILITY_TIMEOUT_SECONDS = 3600  # longer than any task: Redis would deliver a running task again
@@ -49,19 +50,26 @@ def create_app(settings: Settings) -> Celery:
         task_default_exchange=settings.queue,
         task_default_routing_key=names.rounds,
         task_create_missing_queues=False,
-        task_routes={task: {"queue": names.upkeep} for task in (SWEEP, VERIFY)},
+        task_routes={task: {"queue": names.upkeep} for task in (SWEEP, VERIFY, CHECKPOINT)},
         task_publish_retry_policy=PUBLISH_RETRY,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # a worker waits for its broker as long as it takes
         broker_connection_timeout=CONNECT_TIMEOUT_SECONDS,
         broker_transport_options=_transport_options(broker_url) | settings.broker_transport_options,
-        beat_schedule={
-            "sweep": _every(SWEEP, SWEEP_EVERY_SECONDS),
-            "verify": _every(VERIFY, VERIFY_EVERY_SECONDS),
-        },
+        beat_schedule=_schedule(settings),
         worker_hijack_root_logger=False,
     )
     return app
+
+
+def _schedule(settings: Settings) -> dict[str, object]:
+    schedule: dict[str, object] = {
+        "sweep": _every(SWEEP, SWEEP_EVERY_SECONDS),
+        "verify": _every(VERIFY, VERIFY_EVERY_SECONDS),
+    }
+    if settings.signing_key is not None and settings.checkpoint_directory is not None:
+        schedule["checkpoint"] = _every(CHECKPOINT, settings.checkpoint_every_seconds)
+    return schedule
 
 
 def _every(task: str, seconds: float) -> dict[str, object]:

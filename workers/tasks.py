@@ -12,9 +12,11 @@ from accounting import Accountant
 from ledger.admission import admit_queued
 from ledger.config import Settings
 from ledger.restores import Anchor
+from ledger.scheduled_checkpoints import ScheduledCheckpoints
+from ledger.signing import SigningKey
 from ledger.store import Store
 from ledger.upkeep import verify_oldest
-from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, app
+from workers.celery_app import ADMIT_ROUND, CHECKPOINT, SWEEP, VERIFY, app
 from workers.dispatch import sweep
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
@@ -48,6 +50,17 @@ def verify_some() -> None:
         _store(), _accountant(), enough=lambda: time.monotonic() - began > VERIFY_SECONDS_MAX
     )
     _log.info("verified %d cohorts", len(verified))
+
+
+@app.task(name=CHECKPOINT)
+def write_checkpoint() -> None:
+    """Sign the heads of all chains, and write them where the settings say."""
+    settings = Settings()
+    place = ScheduledCheckpoints.of(settings)
+    if place is None or settings.signing_key is None:
+        raise RuntimeError("a checkpoint was asked for, and there is no key, or no place, to write it")
+    made = place.write(_store(), SigningKey.load(settings.signing_key))
+    _log.info("signed %d heads", len(made.heads))
 
 
 # One of each per worker process, made after the fork: connections do not survive one.

@@ -24,7 +24,7 @@ from ledger.rows import ATTEMPTS_MAX
 from ledger.store import Store
 from ledger.verification import verify
 from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
-from workers.celery_app import ADMIT_ROUND, SWEEP, VERIFY, create_app
+from workers.celery_app import ADMIT_ROUND, CHECKPOINT, SWEEP, VERIFY, create_app
 from workers.dispatch import decide, publish, sweep
 from workers.queues import queue_names
 
@@ -159,6 +159,14 @@ def test_tasks_are_acknowledged_late_and_carry_no_results(broker_url: str | None
     assert options.get("visibility_timeout", 10**9) > app.conf.task_time_limit > app.conf.task_soft_time_limit
 
 
+def test_checkpoints_are_scheduled_only_where_a_key_and_a_place_are_named(tmp_path: Path) -> None:
+    key = Settings(signing_key=tmp_path / "key.pem", checkpoint_every_seconds=9)
+    for lacking in (Settings(), key, Settings(checkpoint_directory=tmp_path)):
+        assert "checkpoint" not in create_app(lacking).conf.beat_schedule
+    schedule = create_app(key.model_copy(update={"checkpoint_directory": tmp_path})).conf.beat_schedule
+    assert schedule["checkpoint"] == {"task": CHECKPOINT, "schedule": 9.0, "options": {"expires": 9.0}}
+
+
 def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_often() -> None:
     app = create_app(Settings(broker_url="amqp://localhost//", queue="here"))
     assert {queue.name for queue in app.conf.task_queues} == {"here.rounds", "here.upkeep"}
@@ -170,7 +178,11 @@ def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_of
     assert app.conf.broker_transport_options["confirm_publish"]
     assert app.conf.worker_detect_quorum_queues
     assert app.conf.task_acks_on_timeout is False
-    for task in (SWEEP, VERIFY):  # so that decisions never wait for upkeep where there is a scheduler
+    for task in (
+        SWEEP,
+        VERIFY,
+        CHECKPOINT,
+    ):  # so that decisions never wait for upkeep where there is a scheduler
         assert app.amqp.router.route({}, task)["queue"].name == "here.upkeep"
     assert app.amqp.router.route({}, ADMIT_ROUND)["queue"].name == "here.rounds"
 

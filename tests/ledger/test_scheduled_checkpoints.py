@@ -1,0 +1,166 @@
+"""Checkpoints on a schedule extend each other, or are not written; who looks hears of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from accounting import Accountant
+from ledger.admission import admit, open_cohort, register
+from ledger.budgets import RoundRequest
+from ledger.checkpoints import Checkpoint, make_checkpoint, read_checkpoint
+from ledger.config import Settings
+from ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
+from ledger.restores import Anchor
+from ledger.saved_heads import read_saved_heads
+from ledger.scheduled_checkpoints import LATEST, ScheduledCheckpoints
+from ledger.signing import SigningKey
+from ledger.store import Store
+from ledger.upkeep import health
+from ledger.verification import verify
+
+MakeRequest = Callable[..., RoundRequest]
+
+
+@pytest.fixture
+def key() -> SigningKey:
+    return SigningKey.generate()
+
+
+@pytest.fixture
+def place(tmp_path: Path, key: SigningKey) -> ScheduledCheckpoints:
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    return ScheduledCheckpoints(
+        directory=directory, every_seconds=60, trusted_public_key=key.public_key_bytes
+    )
+
+
+def read(path: Path) -> Checkpoint:
+    return read_checkpoint(json.loads(path.read_text("utf-8")))
+
+
+def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None:
+    register(store, request, actor="tester")
+    admit(store, accountant, request.round_id)
+
+
+def contents(place: ScheduledCheckpoints) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in place.directory.iterdir()}
+
+
+def test_the_latest_and_each_days_last_are_kept(
+    phones: Store,
+    place: ScheduledCheckpoints,
+    key: SigningKey,
+    accountant: Accountant,
+    make_request: MakeRequest,
+) -> None:
+    before = health(phones, place)
+    assert (before.checkpointed_at, before.alarms) == (None, ("CHECKPOINT there is none yet",))
+    place.write(phones, key)
+    decided(phones, accountant, make_request("a"))
+    made = place.write(phones, key)
+    assert set(contents(place)) == {LATEST, f"checkpoint-{made.created_at:%Y-%m-%d}.json"}
+    assert all(read(place.directory / name) == made for name in contents(place))
+    assert made.heads[0].sequence == 2
+    assert (health(phones, place).checkpointed_at, health(phones, place).alarms) == (made.created_at, ())
+    with Store.connect(
+        phones.engine.url.render_as_string(hide_password=False),
+        anchor=Anchor(path=place.directory / LATEST, trusted_public_key=key.public_key_bytes),
+    ) as anchored:  # what it writes is what processes are anchored to
+        decided(anchored, accountant, make_request("b", epsilon0=0.5))
+        assert place.write(anchored, key).heads[0].sequence == 3
+
+
+@pytest.mark.parametrize("removed", [(), (LATEST,)], ids=["latest", "a day's"])
+def test_a_checkpoint_the_ledger_is_behind_is_not_replaced(
+    phones: Store,
+    place: ScheduledCheckpoints,
+    key: SigningKey,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    removed: tuple[str, ...],
+) -> None:
+    """As after a restore: the checkpoint has seen an entry that the ledger does not have."""
+    made = place.write(phones, key)
+    seen = dataclasses.replace(made.heads[0], sequence=2, digest_hex="ab" * 32)
+    unsigned = dataclasses.replace(made, heads=(seen,))
+    ahead = dataclasses.replace(unsigned, signature=key.sign(unsigned.signed_bytes()))
+    for name in contents(place):
+        (place.directory / name).write_text(json.dumps(ahead.to_json()))
+    for name in removed:
+        (place.directory / name).unlink()
+    kept = contents(place)
+    with pytest.raises(BehindCheckpoint):
+        place.write(phones, key)
+    (alarm,) = health(phones, place).alarms
+    assert alarm.startswith("CHECKPOINT the ledger is behind it: ")
+    decided(phones, accountant, make_request("another"))  # as many entries, and not the same
+    with pytest.raises(BehindCheckpoint):
+        place.write(phones, key)
+    assert contents(place) == kept
+
+
+@pytest.mark.parametrize("content", ["", "{}", "forged"])
+def test_what_was_put_in_its_place_is_not_replaced_either(
+    phones: Store, place: ScheduledCheckpoints, key: SigningKey, content: str
+) -> None:
+    if content == "forged":
+        content = json.dumps(make_checkpoint(phones, SigningKey.generate()).to_json())
+    (place.directory / LATEST).write_text(content)
+    with pytest.raises((BadSignature, InvalidValue)):
+        place.write(phones, key)
+    assert (place.directory / LATEST).read_text() == content
+    (alarm,) = health(phones, place).alarms
+    assert alarm.startswith("CHECKPOINT ")
+
+
+def test_an_anchor_that_was_removed_is_not_made_anew(
+    phones: Store, place: ScheduledCheckpoints, key: SigningKey
+) -> None:
+    url = phones.engine.url.render_as_string(hide_password=False)
+    anchor = Anchor(path=place.directory / LATEST)
+    with Store.connect(url, anchor=anchor) as store, pytest.raises(BehindCheckpoint, match="nobody can tell"):
+        place.write(store, key)
+    assert contents(place) == {}
+
+
+def test_a_broken_ledger_is_not_signed(phones: Store, place: ScheduledCheckpoints, key: SigningKey) -> None:
+    good = place.write(phones, key)
+    phones.record_verification("phones", head=(1, "ab" * 32), numbers_checked=0, problem="it was changed")
+    with pytest.raises(Damaged, match="phones"):
+        place.write(phones, key)
+    assert read(place.directory / LATEST) == good
+    phones.record_verification("phones", head=(1, "ab" * 32), numbers_checked=0, problem=None)
+    place.write(phones, key)
+
+
+def test_an_old_checkpoint_is_an_alarm(phones: Store, place: ScheduledCheckpoints, key: SigningKey) -> None:
+    made = place.write(phones, key)
+    now = made.created_at
+    assert place.look(phones, now + timedelta(seconds=239)) == (now, [])
+    assert place.look(phones, now + timedelta(seconds=241)) == (now, ["the last one is 241 seconds old"])
+
+
+def test_checkpoints_verify_the_ledger_they_were_made_of(
+    phones: Store, place: ScheduledCheckpoints, key: SigningKey, accountant: Accountant
+) -> None:
+    open_cohort(phones, name="a", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+    place.write(phones, key)
+    saved = read_saved_heads(place.directory / LATEST, key.public_key_bytes)
+    assert verify(phones, accountant, against=saved).ok
+
+
+def test_without_a_directory_there_is_no_schedule(tmp_path: Path) -> None:
+    assert ScheduledCheckpoints.of(Settings()) is None
+    found = ScheduledCheckpoints.of(Settings(checkpoint_directory=tmp_path, checkpoint_every_seconds=7))
+    assert found == ScheduledCheckpoints(directory=tmp_path, every_seconds=7)
+    with pytest.raises(ValidationError):
+        Settings(checkpoint_every_seconds=0)
