@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.failures import BadLine, BadValue, FileRefused
 from cli.fields import Fields, Kind
+from ledger.strict_json import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
@@ -122,21 +122,10 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, object]]
         if not content.strip():
             continue
         try:
-            record = json.loads(content, object_pairs_hook=_once, parse_constant=_not_json)
-        except (ValueError, RecursionError) as problem:
-            expected = f"one JSON object per line ({getattr(problem, 'msg', problem)})"
+            record = read_json(content)
+        except NotStrictJson as problem:
+            expected = f"one JSON object per line ({problem})"
             raise BadLine(str(path), line, BadValue("record", content.strip(), expected)) from None
         if not isinstance(record, dict):
             raise BadLine(str(path), line, BadValue("record", content.strip(), "one JSON object per line"))
         yield line, record
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return record
-
-
-def _not_json(constant: str) -> object:
-    raise ValueError(f"{constant} is not JSON")
