@@ -9,7 +9,15 @@ import click
 
 from accounting import Accountant, Certificate, ShuffledRound, attack_delta, attack_epsilon
 from cli.failures import BadValue
-from cli.options import REAL, output_options, plot_option, precision_option, round_options
+from cli.options import (
+    NO_LEDGER,
+    REAL,
+    output_options,
+    plot_option,
+    precision_option,
+    round_options,
+    server_refused,
+)
 from cli.present import certificate_document, document_of, facts, lower, present, shown, upper
 from ledger.documents import Json
 
@@ -20,6 +28,7 @@ from ledger.documents import Json
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
 @precision_option
 @plot_option
+@server_refused(NO_LEDGER)
 @output_options
 def amplify(
     described: ShuffledRound,

@@ -12,18 +12,27 @@ from cli.audit_recover import recover
 from cli.audit_statement import statement
 from cli.audit_views import checkpoint_facts, heads_table, reconciled_facts, report_view
 from cli.failures import BadValue, ExitCode
-from cli.options import FILE, REAL, TEXT, ledger_options, output_options
+from cli.ledgers import open_ledger
+from cli.options import (
+    FILE,
+    NO_LEDGER,
+    REAL,
+    TEXT,
+    database_options,
+    ledger_options,
+    output_options,
+    server_option,
+    server_refused,
+)
 from cli.present import document_of, present
 from cli.session import open_session, settings_from
 from cli.written_files import write_whole
 from ledger.auditing.findings import Numbers
-from ledger.checkpoints import make_checkpoint
+from ledger.checkpoints import sign_standing
 from ledger.reconciliation import reconcile
-from ledger.restores import Anchor, refuse_losses
+from ledger.restores import Anchor
 from ledger.saved_heads import read_saved_heads
 from ledger.signing import SigningKey, read_public_key
-from ledger.statements import heads
-from ledger.verification import verify
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -53,6 +62,7 @@ def audit() -> None:
 )
 @click.option("--precision", type=REAL, metavar="P", help="How finely to compute a bundle's numbers again.")
 @ledger_options
+@server_option
 @output_options
 def verify_(
     target: str | None,
@@ -63,6 +73,7 @@ def verify_(
     precision: float | None,
     database_url: str | None,
     actor: str | None,
+    server: str | None,
     as_json: bool,
 ) -> int:
     """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong.
@@ -83,24 +94,26 @@ def verify_(
     if numbers == "none" or precision is not None:
         raise click.UsageError("--numbers none and --precision are for bundles")
     cohort = cohort or target
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        report = verify(session.store, session.accountant, cohort, against=saved, numbers=numbers)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        report = ledger.verify(cohort, against=saved, numbers=numbers)
     present(document_of(report), lambda: report_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 
 
 @audit.command("heads")
 @ledger_options
+@server_option
 @output_options
-def heads_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+def heads_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
     """Print the head of every chain. Saved elsewhere, as --json, it shows a later rewriting or shortening."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        found = heads(session.store)
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        found = ledger.heads()
     present(document_of(found), lambda: heads_table(found["heads"]), as_json=as_json)
 
 
 @audit.command()
 @click.argument("file", type=NEW_FILE)
+@server_refused(NO_LEDGER)
 @output_options
 def keygen(file: Path, as_json: bool) -> None:
     """Make a key that signs checkpoints, in the new FILE (only you may read it); print its public half."""
@@ -118,27 +131,26 @@ def keygen(file: Path, as_json: bool) -> None:
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the checkpoint to this file, to keep elsewhere.")
 @ledger_options
+@server_option
 @output_options
 def checkpoint(
     signing_key: Path | None,
     output: Path | None,
     database_url: str | None,
     actor: str | None,
+    server: str | None,
     as_json: bool,
 ) -> None:
     """Sign the head of every chain. Kept elsewhere, it shows a later rewriting, shortening or restoring."""
-    settings = settings_from(database_url=database_url, actor=actor)
+    settings = settings_from()
     path = signing_key or settings.signing_key
     if path is None:
         raise BadValue("--signing-key", None, "a key file, here or in SHUFFLE_LEDGER_SIGNING_KEY")
     key = SigningKey.load(path)
     before = Anchor(path=output) if output and output.exists() else None
-    if output == settings.checkpoint and before is None:
-        settings = settings.model_copy(update={"checkpoint": None})  # the first one has nothing to follow
-    with open_session(settings) as session:
-        if before is not None:
-            refuse_losses(session.store.engine, before.read())
-        made = make_checkpoint(session.store, key)
+    first = output == settings.checkpoint and before is None  # which has nothing to follow
+    with open_ledger(server=server, database_url=database_url, actor=actor, anchored=not first) as ledger:
+        made = sign_standing(ledger.standing(follows=before.read() if before else None), key)
     document = document_of(made.to_json())
     if output is not None:
         write_whole(output, json.dumps(document, ensure_ascii=False) + "\n")
@@ -158,7 +170,7 @@ audit.add_command(recover)
     help="Attest that no entry was written after the checkpoint; else every cohort is frozen.",
 )
 @click.option("--public-key", metavar="KEY", help="The key that must have signed it: hexadecimal, or a file.")
-@ledger_options
+@database_options("whoever accepts a loss must be able to restore the newer state instead")
 @output_options
 def reconcile_(
     against: Path,

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from cli.failures import ExitCode
-from cli.options import FILE, TEXT, ledger_options, output_options
+from cli.options import FILE, TEXT, database_options, output_options
 from cli.present import document_of, facts, present
 from cli.session import open_session, settings_from
 from ledger.auditing.evidence import open_bundle
@@ -28,7 +28,7 @@ from ledger.signing import read_public_key
     help="Attest that no entry was written after the checkpoint: nobody could tell that it is missing.",
 )
 @click.option("--public-key", metavar="KEY", help="The key that must have signed it: hexadecimal, or a file.")
-@ledger_options
+@database_options("what it brings back was lost from a database, not by a server")
 @output_options
 def recover(
     bundle: Path,

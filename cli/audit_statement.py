@@ -14,17 +14,18 @@ import click
 
 from cli.failures import ExitCode
 from cli.fields import calendar_date, whole_number
-from cli.options import FILE, WHOLE, ledger_options, output_options
+from cli.ledgers import open_ledger
+from cli.options import FILE, WHOLE, ledger_options, output_options, server_option
 from cli.present import document_of, present
 from cli.progress import progress_on
-from cli.session import open_session, settings_from
+from cli.session import settings_from
 from cli.statements.spreadsheet import spreadsheet
 from cli.written_files import checked_place, write_bytes_whole
-from ledger.auditing.bundle import make_bundle
+from ledger.auditing.asking import StatementWanted
 from ledger.auditing.earlier import read_earlier_heads
-from ledger.auditing.making import AsOf, make_statement
+from ledger.auditing.making import AsOf
 from ledger.auditing.statement import Statement
-from ledger.checkpoints import make_checkpoint
+from ledger.checkpoints import sign_standing
 from ledger.signing import SigningKey
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -74,6 +75,7 @@ class AsOfType(click.ParamType[AsOf]):
     help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
 )
 @ledger_options
+@server_option
 @output_options
 def statement(
     cohort: str | None,
@@ -87,6 +89,7 @@ def statement(
     signing_key: Path | None,
     database_url: str | None,
     actor: str | None,
+    server: str | None,
     as_json: bool,
 ) -> int:
     """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.
@@ -95,30 +98,19 @@ def statement(
     """
     _check_usage(cohort, as_of, since, every=every)
     form = _form(form, output, bundle, as_json=as_json)
-    settings = settings_from(database_url=database_url, actor=actor)
-    path = signing_key or settings.signing_key
+    path = signing_key or settings_from().signing_key
     key = SigningKey.load(path) if path is not None else None
     earlier = read_earlier_heads(extends) if extends else []
-    with open_session(settings) as session, progress_on(sys.stderr) as tell:
-        store = session.store
-        names = [cohort] if cohort is not None else [each.name for each in store.cohorts()]
-        checkpoint = make_checkpoint(store, key) if key is not None else None
-        changes = {name: head.sequence for name, head in earlier}
-        made = make_statement(
-            store,
-            session.accountant,
-            names,
-            made_at=datetime.now(UTC),
-            as_of=as_of,
-            since=changes if since is None else dict.fromkeys(names, since),
-            kept_heads=earlier,
-            checkpoint=checkpoint.to_json() if checkpoint is not None else None,
-            progress=tell,
-        )
-        evidence = None
+    names = (cohort,) if cohort is not None else None
+    wanted = StatementWanted(cohorts=names, as_of=as_of, since=since, kept=tuple(earlier))
+    opening = open_ledger(server=server, database_url=database_url, actor=actor)
+    with opening as ledger, progress_on(sys.stderr) as tell:
+        checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
+        made = ledger.statement(wanted, checkpoint=checkpoint, progress=tell)
+        evidence = b""
         if bundle is not None:
-            evidence = make_bundle(store, names, checkpoint=checkpoint, progress=tell)
-            write_bytes_whole(bundle, evidence.data)
+            evidence = ledger.bundle(names, checkpoint=checkpoint, progress=tell)
+            write_bytes_whole(bundle, evidence)
     content = _SETTERS[form](made)
     if output is None:
         sys.stdout.buffer.write(content)
@@ -129,8 +121,8 @@ def statement(
         written = {
             "output": str(output),
             "format": form,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "bundle": {"output": str(bundle), "sha256": evidence.sha256} if evidence else None,
+            "sha256": _sha256(content),
+            "bundle": {"output": str(bundle), "sha256": _sha256(evidence)} if bundle is not None else None,
             "cohorts": {
                 each.cohort: {"verdict": each.verdict, "status": each.status, "head": each.head}
                 for each in made.cohorts
@@ -138,6 +130,10 @@ def statement(
         }
         present(document_of(written), lambda: "", as_json=True)
     return _exit_code(made)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: bool) -> None:

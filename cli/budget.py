@@ -7,7 +7,7 @@ from rich.table import Table
 
 from cli.ledgers import open_ledger
 from cli.options import ledger_options, output_options, server_option
-from cli.plan import slots_text
+from cli.plan import slot_facts
 from cli.present import bar, document_of, facts, lower, present, shown, upper
 from ledger.statements import BudgetStatement
 
@@ -36,7 +36,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": lower(statement.epsilon_remaining),
             **filter_facts(statement),
-            **slot_facts(statement),
+            **plan_facts(statement),
             "admitted": statement.rounds_admitted,
             "refused": statement.rounds_refused,
             "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
@@ -62,15 +62,12 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     return {"filters": "one of them must be within the budget", **readings, "composition": composed}
 
 
-def slot_facts(statement: BudgetStatement) -> dict[str, str]:
+def plan_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns what of a plan is still free, and what all of it costs."""
     if statement.epsilon_promised_upper is None:
         return {}
-    slots = {
-        f"  slot {number}": slots_text(one.claimed, one.count, one.round)
-        for number, one in enumerate(statement.slots, start=1)
-    }
-    return {"plan": f"all of it costs at most epsilon {upper(statement.epsilon_promised_upper)}", **slots}
+    promised = f"all of it costs at most epsilon {upper(statement.epsilon_promised_upper)}"
+    return {"plan": promised, **slot_facts(statement.slots)}
 
 
 def budget_text(statement: BudgetStatement) -> str:

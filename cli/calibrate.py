@@ -8,7 +8,15 @@ import click
 
 from accounting import Calibration, FrequencyError, calibrate, frequency_error
 from cli.amplify import certificate_facts
-from cli.options import REAL, WHOLE, open_round_options, output_options, precision_option
+from cli.options import (
+    NO_LEDGER,
+    REAL,
+    WHOLE,
+    open_round_options,
+    output_options,
+    precision_option,
+    server_refused,
+)
 from cli.present import certificate_document, document_of, facts, lower, present, upper
 
 
@@ -20,6 +28,7 @@ from cli.present import certificate_document, document_of, facts, lower, present
     "--rounds", type=WHOLE, metavar="T", default=1, help="Rounds that meet it together (default: 1)."
 )
 @precision_option
+@server_refused(NO_LEDGER)
 @output_options
 def calibrate_(
     described: dict[str, object],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,12 @@ import click
 from rich.table import Table
 
 from cli.ledgers import open_ledger
-from cli.options import FILE, REAL, TEXT, WHOLE, ledger_options, output_options, server_option
-from cli.plan import open_planned, plan_facts, quote_plan
+from cli.options import FILE, REAL, TEXT, WHOLE, ledger_options, output_options, server_option, server_refused
+from cli.plan import plan_facts, quote_plan, slot_facts
 from cli.present import document_of, facts, present, shown
-from cli.session import open_session, settings_from
-from ledger.admission import change_budget
+from cli.round_files import read_composition
 from ledger.budgets import POLICIES, POLICY_ADAPTIVE, Cohort
-from ledger.policies import ASSUMES
+from ledger.policies import ASSUMES, SlotReading
 
 
 @click.group()
@@ -45,12 +45,9 @@ def open_(
     **content: Any,
 ) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
-    where = {"server": server, "database_url": database_url, "actor": actor}
-    if plan is not None:
-        opened = open_planned(plan, name=name, **where, **content)
-    else:
-        with open_ledger(**where) as ledger:
-            opened = ledger.open_cohort(name=name, **content)
+    planned = read_composition(plan) if plan is not None else None
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        opened = ledger.open_cohort(name=name, plan=planned, **content)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
@@ -58,6 +55,7 @@ def open_(
 @click.argument("file", type=FILE)
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
 @click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@server_refused("a plan is priced here, without any ledger; `cohort open --plan` sends it to one")
 @output_options
 def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
     """Say what the rounds in FILE cost together, whether a budget holds them, and what epsilon0 would fit."""
@@ -70,16 +68,20 @@ def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon from now on.")
 @click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
 @ledger_options
+@server_option
 @output_options
 def budget_(
-    name: str, epsilon: float, reason: str, database_url: str | None, actor: str | None, as_json: bool
+    name: str,
+    epsilon: float,
+    reason: str,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
 ) -> None:
     """Change the budget of the cohort NAME, by an entry that says who did it and why."""
-    settings = settings_from(database_url=database_url, actor=actor)
-    with open_session(settings) as session:
-        changed = change_budget(
-            session.store, session.accountant, name, epsilon=epsilon, reason=reason, actor=settings.actor
-        )
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        changed = ledger.change_budget(name, epsilon=epsilon, reason=reason)
     present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
 
 
@@ -103,10 +105,10 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
     """Show the cohort NAME."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         found = ledger.cohort(name)
-    present(document_of(found), lambda: cohort_facts(found), as_json=as_json)
+    present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
 
 
-def cohort_facts(found: Cohort) -> Table:
+def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
     """Returns a cohort's table for people."""
     return facts(
         f"Cohort {found.name}",
@@ -118,6 +120,7 @@ def cohort_facts(found: Cohort) -> Table:
             "assumes": ASSUMES[found.policy],
             "status": found.status,
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
+            **slot_facts(slots),
         },
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli.amplify import certificate_facts, certify, drawn
-from cli.options import FILE, REAL, output_options, plot_option, precision_option
+from cli.options import FILE, NO_LEDGER, REAL, output_options, plot_option, precision_option, server_refused
 from cli.present import certificate_document, facts, present
 from cli.round_files import read_composition
 
@@ -18,6 +18,7 @@ from cli.round_files import read_composition
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
 @precision_option
 @plot_option
+@server_refused(NO_LEDGER)
 @output_options
 def compose(
     file: Path,

@@ -8,7 +8,7 @@ import click
 
 from cli.demo_run import run_demo
 from cli.demo_views import demo_tables
-from cli.options import output_options
+from cli.options import output_options, server_refused
 from cli.present import document_of, present
 
 
@@ -20,6 +20,7 @@ from cli.present import document_of, present
     show_default=True,
     help="Where the ledger, the pictures and the summary go; made afresh each time.",
 )
+@server_refused("the demo makes a ledger of its own")
 @output_options
 def demo(output: Path, as_json: bool) -> None:
     """Account a year of telemetry rounds for six cohorts, and draw it."""

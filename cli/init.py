@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from cli.options import ledger_options, output_options
+from cli.options import database_options, output_options
 from cli.present import present
 from cli.session import settings_from
 from ledger.schema import initialise
 
 
 @click.command()
-@ledger_options
+@database_options("it makes and changes the tables")
 @output_options
 def init(database_url: str | None, actor: str | None, as_json: bool) -> None:
     """Make the ledger's tables, or bring them up to date. Safe to repeat."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from accounting import ShuffledRound
 from cli.failures import BadValue
@@ -13,6 +14,7 @@ from cli.losses_ahead import losses_ahead
 from cli.session import Session, open_session, settings_from
 from ledger import statements
 from ledger.admission import (
+    change_budget,
     open_cohort,
     quote,
     register,
@@ -21,12 +23,21 @@ from ledger.admission import (
     settle,
     void,
 )
+from ledger.auditing.asking import StatementWanted, cohort_names
+from ledger.auditing.bundle import make_bundle
+from ledger.auditing.making import Progress
+from ledger.auditing.statement import Statement
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
+from ledger.checkpoints import Checkpoint
 from ledger.errors import NotFound
+from ledger.listing import ShownCohort, shown_cohort
+from ledger.restores import standing_after
+from ledger.rows import Standing
+from ledger.saved_heads import SavedHeads
+from ledger.scheduled_checkpoints import ScheduledCheckpoints
 from ledger.statements import BudgetStatement
-
-if TYPE_CHECKING:
-    from ledger.client import LedgerClient
+from ledger.upkeep import Health, health, retry
+from ledger.verification import Numbers, VerificationReport, verify
 
 Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
 
@@ -34,14 +45,26 @@ Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
 class Ledger(Protocol):
     """What commands ask of a ledger. Errors are those of `ledger`, wherever it is."""
 
-    def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
         """See `ledger.admission.open_cohort`."""
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """See `ledger.admission.change_budget`."""
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts in the order of their names."""
 
-    def cohort(self, name: str) -> Cohort:
-        """Return a cohort; raises NotFound."""
+    def cohort(self, name: str) -> ShownCohort:
+        """Return a cohort with the slots of its plan; raises NotFound."""
 
     def budget(self, cohort: str) -> BudgetStatement:
         """See `ledger.statements.budget`."""
@@ -58,6 +81,9 @@ class Ledger(Protocol):
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """Register a round and have it decided; also return whether it had been decided before."""
 
+    def retry(self, round_id: str) -> Outcome | Pending:
+        """Have a round decided that was left alone after too many failures."""
+
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """See `ledger.admission.settle`."""
 
@@ -67,6 +93,30 @@ class Ledger(Protocol):
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """Compute the privacy losses of rounds ahead, where this program computes any."""
 
+    def heads(self) -> dict[str, Any]:
+        """See `ledger.statements.heads`."""
+
+    def standing(self, *, follows: Checkpoint | None) -> Standing:
+        """See `ledger.restores.standing_after`."""
+
+    def verify(
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+    ) -> VerificationReport:
+        """See `ledger.verification.verify`."""
+
+    def statement(
+        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> Statement:
+        """See `ledger.auditing.making.make_statement`."""
+
+    def bundle(
+        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> bytes:
+        """See `ledger.auditing.bundle.make_bundle`."""
+
+    def health(self) -> Health:
+        """See `ledger.upkeep.health`; with the broker's queues, where there is one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseLedger:
@@ -74,7 +124,16 @@ class DatabaseLedger:
 
     session: Session
 
-    def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
         """See `Ledger`."""
         return open_cohort(
             self.session.store,
@@ -84,15 +143,25 @@ class DatabaseLedger:
             delta=delta,
             policy=policy,
             actor=self.session.settings.actor,
+            plan=plan,
+            accountant=self.session.accountant,
+        )
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return change_budget(
+            session.store, session.accountant, cohort, epsilon=epsilon, reason=reason, actor=actor
         )
 
     def cohorts(self) -> list[Cohort]:
         """See `Ledger`."""
         return self.session.store.cohorts()
 
-    def cohort(self, name: str) -> Cohort:
+    def cohort(self, name: str) -> ShownCohort:
         """See `Ledger`."""
-        return self.session.store.cohort(name)
+        return shown_cohort(self.session.store, name)
 
     def budget(self, cohort: str) -> BudgetStatement:
         """See `Ledger`."""
@@ -125,6 +194,11 @@ class DatabaseLedger:
             return answer, True
         return decide(session, request.round_id), False
 
+    def retry(self, round_id: str) -> Outcome | Pending:
+        """See `Ledger`."""
+        retry(self.session.store, round_id)
+        return decide(self.session, round_id)
+
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """See `Ledger`."""
         session = self.session
@@ -142,69 +216,40 @@ class DatabaseLedger:
         here = self.session.settings.broker_url is None  # where workers decide, they compute
         return losses_ahead(self.session, rounds, processes=processes if here else 1)
 
-
-@dataclass(frozen=True, kw_only=True)
-class ServedLedger:
-    """A ledger behind a server; the token names the actor."""
-
-    client: LedgerClient
-    wait_seconds: float
-
-    def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
+    def heads(self) -> dict[str, Any]:
         """See `Ledger`."""
-        return self.client.open_cohort(
-            name=name, population=population, epsilon=epsilon, delta=delta, policy=policy
+        return statements.heads(self.session.store)
+
+    def standing(self, *, follows: Checkpoint | None) -> Standing:
+        """See `Ledger`."""
+        return standing_after(self.session.store, follows)
+
+    def verify(
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+    ) -> VerificationReport:
+        """See `Ledger`."""
+        session = self.session
+        return verify(session.store, session.accountant, cohort, against=against, numbers=numbers)
+
+    def statement(
+        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> Statement:
+        """See `Ledger`."""
+        session, now = self.session, datetime.now(UTC)
+        return wanted.made(
+            session.store, session.accountant, made_at=now, checkpoint=checkpoint, progress=progress
         )
 
-    def cohorts(self) -> list[Cohort]:
+    def bundle(
+        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> bytes:
         """See `Ledger`."""
-        return self.client.cohorts()
+        store = self.session.store
+        return make_bundle(store, cohort_names(store, cohorts), checkpoint=checkpoint, progress=progress).data
 
-    def cohort(self, name: str) -> Cohort:
+    def health(self) -> Health:
         """See `Ledger`."""
-        return self.client.cohort(name)
-
-    def budget(self, cohort: str) -> BudgetStatement:
-        """See `Ledger`."""
-        return self.client.budget(cohort)
-
-    def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `Ledger`."""
-        return self.client.quote(cohort, [described]).quotes[0]
-
-    def record(self, round_id: str) -> RoundRecord:
-        """See `Ledger`."""
-        return self.client.round(round_id)
-
-    def registered(self, round_id: str) -> RoundRequest | None:
-        """See `Ledger`."""
-        try:
-            return self.client.round(round_id).request
-        except NotFound:
-            return None
-
-    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
-        """See `Ledger`; only who looks first knows whether it had been decided before."""
-        known = self._is_decided(request.round_id)
-        return self.client.register(request, wait_seconds=self.wait_seconds), known
-
-    def settle(self, round_id: str, *, reports: int) -> Settled:
-        """See `Ledger`."""
-        return self.client.settle(round_id, reports=reports)
-
-    def void(self, round_id: str, *, reason: str) -> Voided:
-        """See `Ledger`."""
-        return self.client.void(round_id, reason=reason)
-
-    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
-        """See `Ledger`; the server computes."""
-        return nullcontext(lambda _: None)
-
-    def _is_decided(self, round_id: str) -> bool:
-        try:
-            return self.client.round(round_id).outcome is not None
-        except NotFound:
-            return False
+        return health_of(self.session)
 
 
 def decide(session: Session, round_id: str) -> Outcome | Pending:
@@ -214,6 +259,16 @@ def decide(session: Session, round_id: str) -> Outcome | Pending:
     return dispatched(session.store, session.accountant, session.settings, round_id)
 
 
+def health_of(session: Session) -> Health:
+    """Return the state of a ledger, and of the broker that the settings name."""
+    from workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
+
+    checkpoints = ScheduledCheckpoints.of(session.settings)
+    found, queues = health(session.store, checkpoints), queue_lengths(session.settings)
+    alarms = (*found.alarms, *queue_alarms(session.settings, queues))
+    return replace(found, alarms=alarms, queues=queues)
+
+
 @contextmanager
 def open_ledger(
     *,
@@ -221,21 +276,27 @@ def open_ledger(
     database_url: str | None = None,
     broker_url: str | None = None,
     actor: str | None = None,
+    anchored: bool = True,
 ) -> Iterator[Ledger]:
     """Open the ledger that options and settings name, and close it again. Options win over the environment.
+
+    Unless `anchored`, a database is not compared with the checkpoint that the settings name.
 
     Raises:
         BadValue: options for a database together with a server, or no token for it.
     """
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor, server=server)
     if server is None and (database_url is not None or settings.server is None):
+        if not anchored:
+            settings = settings.model_copy(update={"checkpoint": None})
         with open_session(settings) as session:
             yield DatabaseLedger(session=session)
         return
     for field, value in (("database_url", database_url), ("broker_url", broker_url), ("actor", actor)):
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
-    from ledger.client import LedgerClient  # noqa: PLC0415 - an HTTP client, which only servers need
+    from cli.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
+    from ledger.client import LedgerClient  # noqa: PLC0415 - the same
 
     token = settings.token.get_secret_value() if settings.token else ""
     if not token:

@@ -34,6 +34,7 @@ TEXT = FieldType(fields.TEXT)
 WHOLE = FieldType(fields.WHOLE)
 REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
+NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
@@ -138,6 +139,37 @@ def server_option(command: Command) -> Command:
         metavar="URL",
         help="Ask this server, with SHUFFLE_LEDGER_TOKEN, and no database.  [env: SHUFFLE_LEDGER_SERVER]",
     )(command)
+
+
+def server_refused(why: str) -> Callable[[Command], Command]:
+    """Answers `--server` with why the command asks no server."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
+        if given is not None:
+            raise click.UsageError(f"--server: {why}")
+
+    return click.option("--server", hidden=True, expose_value=False, callback=refuse)
+
+
+def database_options(why: str) -> Callable[[Command], Command]:
+    """Adds the options of a command that works on a database only; the reason completes "for"."""
+    said = f"this command works on a database only, for {why}"
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_database(database_url: str | None, **options: Any) -> Any:
+            from cli.session import settings_from  # noqa: PLC0415 - calculators need no database's library
+
+            settings = settings_from()
+            named = database_url is not None or "database_url" in settings.model_fields_set
+            if settings.server is not None and not named:
+                raise click.UsageError(f"SHUFFLE_LEDGER_SERVER is set, and {said}: name it by --database-url")
+            return command(database_url=database_url, **options)
+
+        wrapped: Any = with_database
+        return server_refused(said)(ledger_options(wrapped))  # type: ignore[no-any-return]  # as above
+
+    return decorate
 
 
 def broker_option(command: Command) -> Command:

@@ -1,18 +1,16 @@
-"""`cohort plan` and plans for `cohort open`: what declared rounds cost together before the first of them."""
+"""`cohort plan`: what declared rounds cost together before the first of them; and what of a plan is free."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import Accountant, ShuffledRound, largest_common_epsilon0
+from accounting import Accountant, largest_common_epsilon0
 from cli.failures import BadValue
 from cli.present import lower, shown, upper
 from cli.round_files import read_composition
-from cli.session import open_session, settings_from
-from ledger.admission import open_cohort
-from ledger.budgets import Cohort
+from ledger.policies import SlotReading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +57,11 @@ def plan_facts(quote: PlanQuote) -> Mapping[str, object]:
     }
 
 
-def open_planned(
-    path: Path, *, database_url: str | None, actor: str | None, server: str | None, **content: object
-) -> Cohort:
-    """Opens a cohort with the plan in a file, in a database: a server is not sent plans."""
-    if server is not None:
-        raise BadValue("plan", str(path), "no --server: open a plan where the database is")
-    plan = read_composition(path)
-    settings = settings_from(database_url=database_url, actor=actor)
-    with open_session(settings) as session:
-        return open_cohort(
-            session.store,
-            actor=settings.actor,
-            plan=plan,
-            accountant=session.accountant,
-            **content,  # type: ignore[arg-type]  # Click's options, checked by the cohort itself
-        )
+def slot_facts(slots: Sequence[SlotReading]) -> dict[str, str]:
+    """Returns what of each slot of a plan is free, and of what, for people."""
+    return {f"  slot {number}": _slot_text(slot) for number, slot in enumerate(slots, start=1)}
 
 
-def slots_text(claimed: int, count: int, kind: ShuffledRound) -> str:
-    """Returns a slot as people read it: what is free, and of what."""
-    free = f"{shown(count - claimed)} of {shown(count)} free"
-    return f"{free}: {kind.randomizer.describe()}, {shown(kind.reports)} reports"
+def _slot_text(slot: SlotReading) -> str:
+    free = f"{shown(slot.count - slot.claimed)} of {shown(slot.count)} free"
+    return f"{free}: {slot.round.randomizer.describe()}, {shown(slot.round.reports)} reports"

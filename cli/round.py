@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import click
 
 from accounting import ShuffledRound
 from cli.failures import ExitCode
-from cli.ledgers import open_ledger
+from cli.ledgers import Ledger, open_ledger
 from cli.options import (
     DATE,
     FILE,
@@ -24,11 +26,8 @@ from cli.present import document_of, present
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
 from cli.round_views import decision_facts, import_facts, quote_facts, record_facts
-from cli.session import open_session, settings_from
-from ledger.budgets import Admitted, Pending, Refused, RoundRequest
+from ledger.budgets import Admitted, Pending, Refused, RoundRequest, Settled, Voided
 from ledger.documents import decision_document, record_document
-from ledger.upkeep import retry
-from workers.dispatch import decide
 
 
 @click.group("round")
@@ -98,18 +97,9 @@ def register_(
 @ledger_options
 @server_option
 @output_options
-def settle_(
-    round_id: str,
-    reports: int,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> None:
+def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> None:
     """Record what the round ID really collected; fewer reports than planned cost more."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        answer = ledger.settle(round_id, reports=reports)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
 
 
 @round_.command("void")
@@ -120,18 +110,9 @@ def settle_(
 @ledger_options
 @server_option
 @output_options
-def void_(
-    round_id: str,
-    reason: str,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> None:
+def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
     """Give back what the round ID reserved, because nothing of it was or will be released."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        answer = ledger.void(round_id, reason=reason)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
 
 
 @round_.command("show")
@@ -152,16 +133,12 @@ def show_(
 @click.argument("round_id", metavar="ID")
 @ledger_options
 @broker_option
+@server_option
 @output_options
-def retry_(
-    round_id: str, database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool
-) -> int:
+def retry_(round_id: str, as_json: bool, **where: Any) -> int:
     """Decide the round ID, which was left alone after too many failures; exits like `round register`."""
-    with open_session(
-        settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
-    ) as session:
-        retry(session.store, round_id)
-        answer = decide(session.store, session.accountant, session.settings, round_id)
+    with open_ledger(**where) as ledger:
+        answer = ledger.retry(round_id)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
@@ -200,6 +177,12 @@ def import_(
         summary = run_import(ledger, plan)
     present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED
+
+
+def _close(close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool) -> None:
+    with open_ledger(**where) as ledger:
+        answer = close(ledger)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
 
 
 def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:

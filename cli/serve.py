@@ -9,7 +9,8 @@ import uvicorn
 
 from accounting import Accountant
 from cli.failures import BadValue
-from cli.options import broker_option, ledger_options, output_options
+from cli.ledgers import health_of
+from cli.options import broker_option, database_options, output_options
 from cli.present import present
 from cli.session import Session, open_session, settings_from
 from ledger.api.app import create_app
@@ -35,7 +36,7 @@ BROKER_TIMEOUT_SECONDS = 2
     show_default=True,
     help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.",
 )
-@ledger_options
+@database_options("it is the server that others ask")
 @broker_option
 @output_options
 def serve(
@@ -85,6 +86,7 @@ def dispatch_of(session: Session) -> Dispatch:
     return Dispatch(
         decide=functools.partial(_decide_here, session),
         publish=functools.partial(publish, celery),
+        health=functools.partial(health_of, session),
         broker_answers=broker_answers,
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from cli.options import REAL, ledger_options, output_options
+from cli.options import REAL, database_options, output_options
 from cli.present import document_of, facts, present
 from cli.session import open_session, settings_from
 from ledger.access import LIFETIME_DAYS, AccessToken, IssuedToken, Role, issue, revoke, tokens
 from ledger.documents import Json
+
+WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the database"
 
 
 @click.group()
@@ -34,7 +36,7 @@ def token() -> None:
     metavar="N",
     help="How long it is valid.",
 )
-@ledger_options
+@database_options(WHY_HERE)
 @output_options
 def create_(
     name: str,
@@ -62,7 +64,7 @@ def create_(
 
 
 @token.command("list")
-@ledger_options
+@database_options(WHY_HERE)
 @output_options
 def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
     """List every token there is or was, without the secrets, which nobody has."""
@@ -73,7 +75,7 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
 
 @token.command("revoke")
 @click.argument("token_id", metavar="ID")
-@ledger_options
+@database_options(WHY_HERE)
 @output_options
 def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
     """Revoke the token ID, from now on and for ever."""

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from cli.failures import BadValue
-from cli.options import broker_option, ledger_options, output_options
+from cli.options import broker_option, database_options, output_options
 from cli.present import present
 from cli.session import open_session, settings_from
 from ledger.config import Settings
@@ -30,7 +30,7 @@ PROCESSES_MAX = 64
     show_default=True,
     help="Also do what `scheduler` does. With several workers: --no-sweep, and one scheduler.",
 )
-@ledger_options
+@database_options("workers decide where the ledger is")
 @broker_option
 @output_options
 def worker(
@@ -49,7 +49,7 @@ def worker(
 
 
 @click.command()
-@ledger_options
+@database_options("workers decide where the ledger is")
 @broker_option
 @output_options
 def scheduler(database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool) -> None:

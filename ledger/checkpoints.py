@@ -19,6 +19,7 @@ from ledger.errors import BadSignature, InvalidValue
 from ledger.signing import SigningKey
 
 if TYPE_CHECKING:
+    from ledger.rows import Standing
     from ledger.store import Store
 
 CHECKPOINT_FORMAT = "shuffle-ledger-checkpoint-1"
@@ -47,6 +48,10 @@ class CheckpointHead:
     sequence: int
     digest_hex: str
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the head as a JSON-able value; `read_head` reads it."""
+        return {"cohort": self.cohort, "sequence": self.sequence, "digest": self.digest_hex}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -70,15 +75,11 @@ class Checkpoint:
         return canonical.framed_digest(_DOMAIN, canonical.encode(self._content()))
 
     def _content(self) -> dict[str, Any]:
-        heads = [
-            {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest_hex}
-            for head in self.heads
-        ]
         return {
             "format": self.format,
             "ledger_id": self.ledger_id,
             "created_at": self.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-            "heads": heads,
+            "heads": [head.to_json() for head in self.heads],
             "software": self.software,
             "numerical_policy": self.numerical_policy,
             "public_key": self.public_key.hex(),
@@ -94,7 +95,11 @@ def make_checkpoint(store: Store, signing_key: SigningKey) -> Checkpoint:
         BehindCheckpoint: the store has an anchor, and lacks what the anchor has seen.
     """
     store.check_anchor()
-    standing = store.standing()
+    return sign_standing(store.standing(), signing_key)
+
+
+def sign_standing(standing: Standing, signing_key: SigningKey) -> Checkpoint:
+    """Return the heads of all chains as a ledger said them, signed; the key may be elsewhere."""
     heads = tuple(
         CheckpointHead(cohort=head.cohort, sequence=head.sequence, digest_hex=head.digest.hex())
         for head in standing.heads

@@ -5,17 +5,18 @@ Requests are repeated when an answer is lost, which is safe: identifiers make ev
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote as quoted
 
 import httpx
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from accounting import ShuffledRound
+from ledger.auditing.asking import StatementWanted
+from ledger.auditing.statement import Statement
 from ledger.budgets import (
     REASON_LENGTH_MAX,
     Cohort,
@@ -25,53 +26,26 @@ from ledger.budgets import (
     RoundRequest,
     Settled,
     Voided,
+    checked_epsilon,
     checked_text,
 )
+from ledger.checkpoints import Checkpoint, read_head
+from ledger.client_wire import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
 from ledger.documents import NotADocument, Value, decision_of, document_of, record_of_document, value_of
-from ledger.errors import (
-    BehindCheckpoint,
-    Conflict,
-    InvalidValue,
-    LedgerError,
-    NotAllowed,
-    NotFound,
-    RoundStuck,
-    TryAgain,
-    Unauthorized,
-    Unavailable,
-)
+from ledger.listing import ShownCohort
 from ledger.published import PublishedEntry, PublishedPage
 from ledger.quoting import BatchQuote
+from ledger.rows import Standing, StoredHead
+from ledger.saved_heads import SavedHeads, document_of_heads
 from ledger.statements import BudgetStatement
-from ledger.verification import VerificationReport
+from ledger.upkeep import Health
+from ledger.verification import Numbers, VerificationReport
 
-PROBLEM = "urn:shuffle-ledger:problem:"
-TIMEOUT_SECONDS = 90.0
-RETRY_SECONDS = 60.0
-RETRY_WAIT_MAX_SECONDS = 5.0
+__all__ = ["PROBLEM", "LedgerClient"]
+
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
 _PAGE = 500
-_KINDS: Mapping[str, type[LedgerError]] = {
-    "unauthorized": Unauthorized,
-    "forbidden": NotAllowed,
-    "not_found": NotFound,
-    "conflict": Conflict,
-    "behind_checkpoint": BehindCheckpoint,
-    "stuck": RoundStuck,
-    "busy": TryAgain,
-    "too_many_failures": TryAgain,
-    "unavailable": Unavailable,
-}
-
-
-class _Transient(Exception):
-    """An answer that asks to be asked again; `error` is what it means if it stays the last one."""
-
-    def __init__(self, error: LedgerError, wait_seconds: float | None = None) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.wait_seconds = wait_seconds
 
 
 class LedgerClient:
@@ -99,25 +73,14 @@ class LedgerClient:
         Raises:
             InvalidValue: `url` is not that of a server, or `token` cannot be sent.
         """
-        if not url.startswith(("http://", "https://")):
-            raise InvalidValue(
-                field="server", value=url, expected="an address such as https://ledger.example"
-            )
-        if not token or not token.isascii() or not token.isprintable():
-            raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
-        self._url = url
-        self._retry_seconds = retry_seconds
-        self._http = httpx.Client(
-            base_url=url.rstrip("/") + "/v1/",
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
-            timeout=timeout_seconds,
-            follow_redirects=False,  # a token goes to the server it was given for
-            transport=transport,
+        self._wire = Wire(
+            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
         )
+        self._ask = self._wire.ask
 
     def close(self) -> None:
         """Close all connections."""
-        self._http.close()
+        self._wire.close()
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -131,11 +94,23 @@ class LedgerClient:
 
     # Cohorts
 
-    def open_cohort(self, *, name: str, population: int, epsilon: float, delta: float, policy: str) -> Cohort:
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters."""
         Cohort(name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy)
-        body = {"name": name, "population": population, "epsilon": epsilon, "delta": delta, "policy": policy}
-        return value_of(Cohort, self._ask("POST", "cohorts", body))
+        body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
+        body |= {"policy": policy}
+        if plan is not None:
+            body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
+        return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts that the token sees, in the order of their names."""
@@ -147,9 +122,9 @@ class LedgerClient:
             if len(page) < _PAGE:
                 return found
 
-    def cohort(self, name: str) -> Cohort:
-        """Return a cohort."""
-        return value_of(Cohort, self._ask("GET", f"cohorts/{_segment(name)}"))
+    def cohort(self, name: str) -> ShownCohort:
+        """Return a cohort, with the slots of its plan."""
+        return value_of(ShownCohort, self._ask("GET", f"cohorts/{_segment(name)}"))
 
     def budget(self, cohort: str) -> BudgetStatement:
         """Return the budget of a cohort."""
@@ -160,7 +135,8 @@ class LedgerClient:
         """Change a cohort's epsilon; a budget that is the present one already stays."""
         reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/budget"
-        return value_of(Cohort, self._ask("PUT", path, {"epsilon": epsilon, "reason": reason}))
+        body = {"epsilon": checked_epsilon(epsilon), "reason": reason}
+        return value_of(Cohort, self._ask("PUT", path, body))
 
     def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
@@ -178,15 +154,12 @@ class LedgerClient:
             "use_case": request.use_case,
             **_parameters(request.round),
         }
-        ends = time.monotonic() + wait_seconds
-        while True:
-            left = max(0.0, ends - time.monotonic())
-            prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
-            answer = decision_of(self._ask("POST", "rounds", body, headers=prefer))
-            if isinstance(answer, Settled | Voided):
-                raise NotADocument(f"a registration was answered with {answer!r:.200}")
-            if not isinstance(answer, Pending) or time.monotonic() >= ends:
-                return answer
+        return self._decided("rounds", body, wait_seconds)
+
+    def retry(self, round_id: str, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
+        """Have a round decided that was left alone after too many failures; otherwise as `register`."""
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/retry"
+        return self._decided(path, None, wait_seconds)
 
     def round(self, round_id: str) -> RoundRecord:
         """Return a registered round and all that has happened to it."""
@@ -223,88 +196,80 @@ class LedgerClient:
         found: dict[str, Any] = self._ask("GET", "heads")
         return found
 
-    def verify(self, cohort: str) -> VerificationReport:
-        """Have the server replay a cohort's chain."""
-        return value_of(VerificationReport, self._ask("POST", f"cohorts/{_segment(cohort)}/verification"))
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        def once() -> Any:
-            try:
-                answer = self._http.request(method, path, json=body, params=query, headers=headers)
-            except httpx.TransportError as error:
-                reason = str(error) or type(error).__name__
-                unavailable = Unavailable(f"the server {self._url} cannot be reached: {reason}")
-                raise _Transient(unavailable) from error
-            return _content(answer)
-
-        trying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, _Transient)),
-            stop=stop_after_delay(self._retry_seconds),
-            wait=_wait,
-            reraise=True,
-        )
+    def standing(self, *, follows: Checkpoint | None = None) -> Standing:
+        """Return where all chains end, to be signed, as `ledger.restores.standing_after` does."""
+        body = {"follows": follows.to_json() if follows else None}
+        found = self._ask("POST", "standing", body)
         try:
-            return trying(once)
-        except _Transient as last:
-            raise last.error from last
+            listed = [read_head(each) for each in found["heads"]]
+            return Standing(
+                ledger_id=str(found["ledger_id"]),
+                at=datetime.fromisoformat(found["at"]),
+                heads=tuple(
+                    StoredHead(
+                        cohort=each.cohort, sequence=each.sequence, digest=bytes.fromhex(each.digest_hex)
+                    )
+                    for each in listed
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotADocument(f"not where a ledger's chains end: {error}") from error
 
+    def verify(
+        self,
+        cohort: str | None = None,
+        *,
+        against: SavedHeads | None = None,
+        numbers: Numbers = "sampled",
+    ) -> VerificationReport:
+        """Have the server replay one chain or all, as `ledger.verification.verify` does."""
+        body: dict[str, Any] = {"numbers": numbers}
+        if cohort is not None:
+            body["cohort"] = checked_text("cohort", cohort)
+        if against is not None:
+            body["against"], trusted = document_of_heads(against)
+            body["public_key"] = trusted.hex() if trusted else None
+        return value_of(VerificationReport, self._ask("POST", "verification", body, long=True))
 
-_backing_off = wait_random_exponential(multiplier=0.1, max=RETRY_WAIT_MAX_SECONDS)
+    def statement(self, wanted: StatementWanted) -> Statement:
+        """Return a statement, made when the server says, as `ledger.auditing.making.make_statement` does."""
+        as_of = wanted.as_of
+        body = {
+            "cohorts": None if wanted.cohorts is None else list(wanted.cohorts),
+            "as_of": as_of.isoformat() if isinstance(as_of, datetime) else as_of,
+            "since": wanted.since,
+            "kept": [
+                {"cohort": cohort, "sequence": head.sequence, "digest": head.digest}
+                for cohort, head in wanted.kept
+            ],
+        }
+        return value_of(Statement, self._ask("POST", "statements", body, long=True))
 
+    def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> bytes:
+        """Return the evidence of cohorts, all if None, as `ledger.auditing.bundle.make_bundle` does."""
+        body = {
+            "cohorts": None if cohorts is None else list(cohorts),
+            "checkpoint": None if checkpoint is None else checkpoint.to_json(),
+        }
+        found = self._ask("POST", "bundles", body, long=True)
+        if not isinstance(found, bytes):
+            raise NotADocument("a bundle is not JSON")
+        return found
 
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, _Transient) and error.wait_seconds is not None:
-        return min(error.wait_seconds, RETRY_WAIT_MAX_SECONDS)
-    return _backing_off(state)
+    def health(self) -> Health:
+        """Return what `ledger.upkeep.health` returns, and how long the broker's queues are."""
+        return value_of(Health, self._ask("GET", "health"))
 
-
-def _content(answer: httpx.Response) -> Any:
-    try:
-        content = answer.json()
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        problem = Unavailable(f"no ledger answers there: {answer.status_code} {answer.reason_phrase}")
-        if answer.status_code >= 500:  # a proxy whose server is away
-            raise _Transient(problem) from error
-        raise problem from error
-    if answer.is_success:
-        return content
-    if isinstance(content, Mapping) and content.get("outcome") == "refused":
-        return content
-    raise _error_of(answer, content)
-
-
-def _error_of(answer: httpx.Response, content: Any) -> Exception:
-    document = content if isinstance(content, Mapping) else {}
-    kind = str(document.get("type", "")).removeprefix(PROBLEM)
-    detail = str(document.get("detail", f"the server answered {answer.status_code}"))
-    if kind in ("bad_value", "contradiction"):
-        given = _as_given(str(document.get("value")))
-        return InvalidValue(
-            field=str(document.get("field")), value=given, expected=str(document.get("expected"))
-        )
-    error = _KINDS.get(kind, LedgerError)(detail)
-    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
-        wait = answer.headers.get("Retry-After", "")
-        return _Transient(error, float(wait) if wait.isdigit() else None)
-    return error
-
-
-def _as_given(text: str) -> object:
-    """Return a number that the server showed as a text as the number; everything else as it is."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, int | float) else text
+    def _decided(self, path: str, body: Mapping[str, Any] | None, wait_seconds: float) -> Outcome | Pending:
+        ends = time.monotonic() + wait_seconds
+        while True:
+            left = max(0.0, ends - time.monotonic())
+            prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
+            answer = decision_of(self._ask("POST", path, body, headers=prefer))
+            if isinstance(answer, Settled | Voided):
+                raise NotADocument(f"a registration was answered with {answer!r:.200}")
+            if not isinstance(answer, Pending) or time.monotonic() >= ends:
+                return answer
 
 
 def _expected(kind: type[Value], answer: object) -> Value:

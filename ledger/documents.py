@@ -9,11 +9,24 @@ import types
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from accounting import AccountingError, ShuffledRound
 from ledger.budgets import Admitted, Pending, Refused, RoundRecord, RoundRequest, Settled, Voided
 from ledger.errors import LedgerError
+
+if TYPE_CHECKING:
+    from ledger.upkeep import Health
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided
@@ -67,6 +80,12 @@ def decision_document(decision: Decision) -> dict[str, Json]:
         field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
     }
     return {"outcome": type(decision).__name__.lower(), **fields}
+
+
+def health_document(found: Health) -> dict[str, Json]:
+    """Return the state of a ledger after whether nobody is needed."""
+    fields = {field.name: document_of(getattr(found, field.name)) for field in dataclasses.fields(found)}
+    return {"healthy": not found.alarms, **fields}
 
 
 def record_document(record: RoundRecord) -> dict[str, Json]:

@@ -43,6 +43,8 @@ class BeyondBudget(LedgerError):
             f" expected at most the budget of {epsilon:.6g}"
         )
         self.epsilon_upper = epsilon_upper
+        self.epsilon_budget = epsilon
+        self.delta_budget = delta
 
 
 class TryAgain(LedgerError):

@@ -7,10 +7,11 @@ from datetime import datetime
 
 from sqlalchemy import and_, func, select
 
-from ledger import engines, rows
-from ledger.budgets import CohortStatus
+from ledger import engines, policies, rows
+from ledger.budgets import POLICY_PLAN, Cohort, CohortStatus
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import InvalidValue
+from ledger.policies import SlotReading
 from ledger.rows import ATTEMPTS_MAX
 from ledger.store import Store
 from ledger.tables import entries, heads, rounds
@@ -37,11 +38,27 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShownCohort(Cohort):
+    """A cohort, and what is free of its plan if it has one."""
+
+    slots: tuple[SlotReading, ...] = ()  # of policy plan: what was declared, and what of it is taken
+
+
+@dataclass(frozen=True, kw_only=True)
 class CohortHead:
     """A cohort's state as its last entry says."""
 
     status: CohortStatus
     body: EntryBody
+
+
+def shown_cohort(store: Store, name: str) -> ShownCohort:
+    """Return a cohort with the slots of its plan; raises NotFound."""
+    cohort = store.cohort(name)
+    if cohort.policy != POLICY_PLAN:
+        return ShownCohort(**vars(cohort))
+    view = store.view(name)
+    return ShownCohort(**vars(view.cohort), slots=policies.policy_of(store, view).slots(view))
 
 
 def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> EntryPage:

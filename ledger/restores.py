@@ -25,6 +25,8 @@ from ledger.tables import entries, heads, lost_cohorts, reconciliations
 
 if TYPE_CHECKING:
     from ledger.config import Settings
+    from ledger.rows import Standing
+    from ledger.store import Store
 
 NAMED_MAX = 5  # cohorts that an error names
 _HEADS_AT_ONCE = 500
@@ -129,6 +131,17 @@ def refuse_losses(engine: Engine, checkpoint: Checkpoint) -> None:
             " the newer state is restored, `audit recover` brings it back, or `audit reconcile` accepts the"
             " loss"
         )
+
+
+def standing_after(store: Store, earlier: Checkpoint | None) -> Standing:
+    """Return where all chains end, to be signed elsewhere; raises BehindCheckpoint.
+
+    It is refused if the ledger lacks what its own anchor, or the checkpoint before, has seen.
+    """
+    store.check_anchor()
+    if earlier is not None:
+        refuse_losses(store.engine, earlier)
+    return store.standing()
 
 
 def losses(connection: Connection, checkpoint: Checkpoint) -> Losses:

@@ -65,6 +65,14 @@ def saved_heads(data: object, trusted_public_key: bytes | None = None) -> SavedH
             raise InvalidValue(field="against", value=type(data).__name__, expected=expected)
 
 
+def document_of_heads(saved: SavedHeads) -> tuple[dict[str, Any], bytes | None]:
+    """Return what `saved_heads` makes these heads of: the JSON-able value, and the trusted key."""
+    if saved.checkpoint is not None:
+        trusted = saved.checkpoint.public_key if saved.signature == "trusted" else None
+        return saved.checkpoint.to_json(), trusted
+    return {"format": HEADS_FORMAT, "heads": [head.to_json() for head in saved.heads]}, None
+
+
 def _plain(listed: list[Any]) -> tuple[CheckpointHead, ...]:
     try:
         return tuple(read_head(item) for item in listed)

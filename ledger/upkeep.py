@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -38,6 +38,7 @@ class Health:
     cohorts_unverified: int  # not within the last week
     cohorts_broken: int  # the last verification found something
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
+    queues: Mapping[str, int] | None = None  # messages at the broker; None: there is none, or nobody asked it
 
 
 def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Health:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accounting import Accountant
-from ledger.api import cohorts, description, operations, pages, problems, rounds
+from ledger.api import auditing, cohorts, description, operations, pages, problems, rounds
 from ledger.api.desk import Desk
 from ledger.api.gate import API_PREFIX, Door, Gate
 from ledger.api.limits import FailureLimit
@@ -29,7 +29,7 @@ from ledger.store import Store
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
-THREADS_MAX = 12  # for the database; with three desks, no more than it gives connections
+THREADS_MAX = 11  # for the database; with four desks, no more than it gives connections
 _ABOUT = (
     "Privacy budgets of shuffled telemetry: what may be collected is decided here, before it is. The values "
     "and the words are those of the command line. Floats round-trip; a bound that is infinite is null. "
@@ -56,6 +56,7 @@ def create_app(
         deciding=Desk(Accountant(precision=settings.precision)),
         pricing=Desk(Accountant(precision=settings.precision)),
         reading=Desk(Accountant(precision=settings.precision)),
+        auditing=Desk(Accountant(precision=settings.precision)),
     )
     metrics = Metrics()
     app = FastAPI(
@@ -73,6 +74,7 @@ def create_app(
     routers = (
         cohorts.router,
         rounds.router,
+        auditing.router,
         operations.router,
         operations.metrics_router(metrics),
         pages.router,

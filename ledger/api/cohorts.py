@@ -1,4 +1,4 @@
-"""Routes about cohorts: open, list, show, budget, quote, and the chain an auditor reads."""
+"""Routes about cohorts: open, list, show, budget, quote."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from ledger.admission import change_budget, open_cohort
+from ledger.api.bodies import StrictRoute
 from ledger.api.description import ANSWERS, answers
 from ledger.api.schemas import ChangeBudget, OpenCohort, QuoteRounds
 from ledger.api.service import (
     Asked,
-    Auditor,
     CohortName,
+    Limit,
     Manager,
     Reader,
     in_thread,
@@ -23,16 +24,13 @@ from ledger.api.service import (
 from ledger.budgets import RoundRequest, checked_text
 from ledger.documents import document_of
 from ledger.errors import NotAllowed
-from ledger.listing import PAGE_MAX, entries_after
-from ledger.published import page_of
+from ledger.listing import shown_cohort
 from ledger.quoting import quote_batch
-from ledger.statements import budget, heads
-from ledger.verification import verify
+from ledger.statements import budget
 
 COHORTS_MAX = 1000
 
-router = APIRouter(prefix="/v1", tags=["cohorts"])
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+router = APIRouter(prefix="/v1", tags=["cohorts"], route_class=StrictRoute)
 
 
 @router.post("/cohorts", status_code=201, responses=answers(201, ANSWERS.cohort, "Opened, now or before."))
@@ -60,11 +58,11 @@ async def list_(
     return JSONResponse(document_of(seen[:limit]))
 
 
-@router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.cohort, "The cohort."))
+@router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.shown_cohort, "The cohort."))
 async def show(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
-    """Show a cohort."""
+    """Show a cohort, with the slots of its plan and how many of each are taken."""
     name = seen_cohort(token, cohort)
-    return JSONResponse(document_of(await in_thread(service.store.cohort, name)))
+    return JSONResponse(document_of(await in_thread(shown_cohort, service.store, name)))
 
 
 @router.get("/cohorts/{cohort}/budget", responses=answers(200, ANSWERS.budget, "The budget."))
@@ -98,35 +96,3 @@ async def quote_(cohort: CohortName, body: QuoteRounds, token: Reader, service: 
     requests = [RoundRequest(round_id="quote", cohort=name, round=each.round()) for each in body.rounds]
     work = partial(quote_batch, service.store, requests=requests, fits=body.fits)
     return JSONResponse(document_of(await service.pricing.run(work)))
-
-
-@router.get("/cohorts/{cohort}/entries", responses=answers(200, ANSWERS.entries, "A page of entries."))
-async def entries(
-    cohort: CohortName,
-    token: Auditor,
-    service: Asked,
-    after: Annotated[int, Query(ge=0, lt=1 << 62, description="Only entries behind this sequence.")] = 0,
-    limit: Limit = 100,
-) -> JSONResponse:
-    """Read a cohort's chain in pages: go on with `after` until it is null."""
-    name = seen_cohort(token, cohort)
-    page = await in_thread(entries_after, service.store, name, after=after, limit=limit)
-    return JSONResponse(document_of(page_of(page)))
-
-
-@router.post(
-    "/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "What was found.")
-)
-async def verification(cohort: CohortName, token: Auditor, service: Asked) -> JSONResponse:
-    """Replay a cohort's chain, and compute an even sample of its numbers again."""
-    name = seen_cohort(token, cohort)
-    found = await service.pricing.run(lambda accountant: verify(service.store, accountant, name))
-    return JSONResponse(document_of(found))
-
-
-@router.get("/heads", responses=answers(200, ANSWERS.heads, "The heads of the chains."))
-async def list_heads(token: Auditor, service: Asked) -> JSONResponse:
-    """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting."""
-    found = await in_thread(heads, service.store)
-    seen = [head for head in found["heads"] if token.sees(head["cohort"])]
-    return JSONResponse(document_of({**found, "heads": seen}))

@@ -14,11 +14,14 @@ from fastapi.openapi.utils import get_openapi
 
 from accounting import ShuffledRound
 from ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
+from ledger.auditing.statement import Statement
 from ledger.budgets import Admitted, Cohort, Pending, Quote, Refused, RoundRecord, Settled, Voided
 from ledger.documents import field_types
+from ledger.listing import ShownCohort
 from ledger.published import PublishedPage
 from ledger.quoting import BatchQuote, Fits
 from ledger.statements import BudgetStatement
+from ledger.upkeep import Health
 from ledger.verification import VerificationReport
 
 Schema = dict[str, Any]
@@ -100,12 +103,16 @@ class ANSWERS:
     """References to the schemas of answers."""
 
     cohort = _ref("Cohort")
+    shown_cohort = _ref("ShownCohort")
     cohorts: Schema = {"type": "array", "items": _ref("Cohort")}  # noqa: RUF012 - read only
     budget = _ref("BudgetStatement")
     quote = _ref("BatchQuote")
     entries = _ref("EntryPage")
     verification = _ref("VerificationReport")
     heads = _ref("Heads")
+    statement = _ref("Statement")
+    standing = _ref("Standing")
+    operation = _ref("OperationalHealth")
     record = _ref("RoundRecord")
     admitted = _ref("Admitted")
     pending = _ref("Pending")
@@ -123,7 +130,7 @@ _PROBLEM: Schema = {
         "status": {"type": "integer"},
         "detail": {"type": "string"},
         "field": {"type": "string"},
-        "value": {"type": "string"},
+        "value": {"type": ["string", "null"]},
         "expected": {"type": "string"},
     },
     "required": ["type", "title", "status", "detail"],
@@ -143,25 +150,34 @@ _REFUSAL: Schema = {
     ],
     "description": "The round's outcome: refused, what was spent, asked and allowed, and what would fit.",
 }
+_HEAD_LIST: Schema = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "cohort": {"type": "string"},
+            "sequence": {"type": "integer"},
+            "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        },
+        "required": ["cohort", "sequence", "digest"],
+    },
+}
 _HEADS: Schema = {
     "type": "object",
-    "properties": {
-        "format": {"type": "string"},
-        "heads": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "cohort": {"type": "string"},
-                    "sequence": {"type": "integer"},
-                    "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-                },
-                "required": ["cohort", "sequence", "digest"],
-            },
-        },
-    },
+    "properties": {"format": {"type": "string"}, "heads": _HEAD_LIST},
     "required": ["format", "heads"],
 }
+_STANDING: Schema = {
+    "type": "object",
+    "description": "Which ledger this is, and where all its chains end, at one moment of its clock.",
+    "properties": {
+        "ledger_id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+        "at": schema_of(datetime),
+        "heads": _HEAD_LIST,
+    },
+    "required": ["ledger_id", "at", "heads"],
+}
+_HEALTHY: Mapping[str, Schema] = {"healthy": {"type": "boolean"}}
 _RECORD_FIELDS: Schema = {
     **{name: {"type": "string"} for name in ("round_id", "cohort", "registered_by")},
     **{name: schema_of(hint) for name, hint in field_types(RoundRecord).items() if name in _RECORDED},
@@ -180,6 +196,7 @@ _RECORD: Schema = {
 }
 COMPONENTS: Mapping[str, Schema] = {
     "Cohort": schema_of(Cohort),
+    "ShownCohort": schema_of(ShownCohort),
     "BudgetStatement": schema_of(BudgetStatement),
     "BatchQuote": schema_of(BatchQuote),
     "Quote": schema_of(Quote),
@@ -187,6 +204,9 @@ COMPONENTS: Mapping[str, Schema] = {
     "EntryPage": schema_of(PublishedPage),
     "VerificationReport": schema_of(VerificationReport),
     "Heads": _HEADS,
+    "Standing": _STANDING,
+    "Statement": schema_of(Statement),
+    "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
     "ShuffledRound": _ROUND,
     "Admitted": _decision(Admitted),
@@ -213,6 +233,7 @@ def answers(status: int, schema: Schema | None, description: str, *, open_to_all
     return own if open_to_all else {**own, **_PROBLEM_RESPONSES}
 
 
+BUNDLE_TYPE = "application/zip"
 _PROBLEM_RESPONSES: Responses = {
     status: {
         "description": "; ".join(kind.title for kind in PROBLEMS if kind.status == status) + ".",
@@ -230,6 +251,13 @@ REGISTERED: Responses = {
     409: {
         "description": "Refused by the budget (`outcome` is there), or a conflict or contradiction.",
         "content": {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}},
+    },
+}
+BUNDLED: Responses = {
+    **answers(200, None, "The bundle."),
+    200: {
+        "description": "The bundle.",
+        "content": {BUNDLE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     },
 }
 for _status in (201, 202, 409):

@@ -13,6 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, unquote
 
 import anyio
+from fastapi import HTTPException
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,6 +38,16 @@ class Door:
     def __init__(self, store: Store, failures: FailureLimit) -> None:
         self._store = store
         self._failures = failures
+
+    def let_guess(self, token: AccessToken) -> None:
+        """Raise a 429 if a token met too many identifiers of cohorts that it does not see."""
+        wait = self._failures.wait_seconds(_bearer(token))
+        if wait > 0:
+            raise HTTPException(TOO_MANY_FAILURES.status, headers={"Retry-After": str(wait)})
+
+    def count_guess(self, token: AccessToken) -> None:
+        """Count an identifier of a cohort that a token does not see: against the token, not its address."""
+        self._failures.count(_bearer(token))
 
     async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
         """Return whose token it is, or the answer to a wrong one, which is counted."""
@@ -108,6 +119,10 @@ class Gate:
         scope["state"]["token"] = token
         scope["state"]["csrf"] = self._sessions.form_secret(cookie)
         return None
+
+
+def _bearer(token: AccessToken) -> str:
+    return f"token {token.token_id}"
 
 
 def _cookie(scope: Scope) -> str:

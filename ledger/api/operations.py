@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from ledger.api.description import ANSWERS, answers
 from ledger.api.metrics import CONTENT_TYPE, Metrics
-from ledger.api.service import Asked, Watcher, in_thread
-from ledger.errors import LedgerError, NotAllowed
+from ledger.api.service import Asked, Watcher, in_thread, refuse_limited
+from ledger.documents import health_document
+from ledger.errors import LedgerError
+from ledger.upkeep import health
 
 router = APIRouter(tags=["operations"])
 
@@ -42,6 +46,14 @@ async def readyz(service: Asked) -> JSONResponse:
     return JSONResponse({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
 
 
+@router.get("/v1/health", responses=answers(200, ANSWERS.operation, "How it is."))
+async def health_(token: Watcher, service: Asked) -> JSONResponse:
+    """Read what waits, what is stuck and what verification found, in every cohort."""
+    refuse_limited(token)
+    found = await in_thread(service.dispatch.health or partial(health, service.store))
+    return JSONResponse(health_document(found))
+
+
 def metrics_router(metrics: Metrics) -> APIRouter:
     """Return the route of the metrics."""
     found = APIRouter(tags=["operations"])
@@ -50,8 +62,7 @@ def metrics_router(metrics: Metrics) -> APIRouter:
     @found.get("/metrics", include_in_schema=False)
     async def show_metrics(token: Watcher, service: Asked) -> Response:
         """Read the metrics, for Prometheus. A token limited to some cohorts may not: they speak of all."""
-        if token.cohorts is not None:
-            raise NotAllowed("the metrics speak of every cohort, and the token is limited to some")
+        refuse_limited(token)
         return Response(await in_thread(metrics.text, service.store), media_type=CONTENT_TYPE)
 
     return found

@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from accounting import InvalidParameter
-from ledger.documents import Json
+from ledger.documents import Json, document_of
 from ledger.errors import (
+    BadSignature,
     BehindCheckpoint,
     BeyondBudget,
     Conflict,
@@ -33,6 +34,7 @@ TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
+_BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
 
 _log = logging.getLogger(__name__)
@@ -64,9 +66,10 @@ CONTRADICTION = ProblemType(
 )
 BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan costs more than the budget")
 TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
+BAD_SIGNATURE = ProblemType(kind="bad_signature", status=409, title="A signature that does not fit")
 BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")
 TOO_MANY_FAILURES = ProblemType(
-    kind="too_many_failures", status=429, title="Too many wrong tokens", retry=True
+    kind="too_many_failures", status=429, title="Too many wrong tokens, or identifiers of others", retry=True
 )
 FAILED = ProblemType(kind="failed", status=500, title="The server failed")
 STUCK = ProblemType(kind="stuck", status=500, title="The round could not be decided")
@@ -83,6 +86,7 @@ PROBLEMS = (
     REFUSED,
     CONTRADICTION,
     BEYOND_BUDGET,
+    BAD_SIGNATURE,
     TOO_LARGE,
     BAD_VALUE,
     TOO_MANY_FAILURES,
@@ -98,6 +102,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (InvalidParameter, CONTRADICTION),
     (InvalidValue, CONTRADICTION),
     (BeyondBudget, BEYOND_BUDGET),
+    (BadSignature, BAD_SIGNATURE),
     (NotAllowed, FORBIDDEN),
     (NotFound, NOT_FOUND),
     (Conflict, CONFLICT),
@@ -108,7 +113,14 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (Unavailable, UNAVAILABLE),
 )
 EXPECTED = tuple(type_ for type_, _ in _TABLE)
-_BY_STATUS = {401: UNAUTHORIZED, 403: FORBIDDEN, 404: NOT_FOUND, 405: NOT_OFFERED, 413: TOO_LARGE}
+_BY_STATUS = {
+    401: UNAUTHORIZED,
+    403: FORBIDDEN,
+    404: NOT_FOUND,
+    405: NOT_OFFERED,
+    413: TOO_LARGE,
+    429: TOO_MANY_FAILURES,
+}
 
 
 def problem(
@@ -140,7 +152,10 @@ def problem_of(error: Exception) -> JSONResponse:
     members: dict[str, Json] = {}
     if kind is CONTRADICTION:
         field, value, expected = (getattr(error, name, None) for name in ("field", "value", "expected"))
-        members = {"field": str(field), "value": _shown(value), "expected": str(expected)}
+        shown = None if value is None else _shown(value)
+        members = {"field": str(field), "value": shown, "expected": str(expected)}
+    if isinstance(error, BeyondBudget):
+        members = {name: document_of(getattr(error, name)) for name in _BEYOND}
     return problem(kind, str(error), members=members)
 
 
@@ -177,13 +192,15 @@ async def on_http(request: Request, error: Exception) -> JSONResponse:
         return _unreadable()
     if error.status_code == 405:
         return problem(NOT_OFFERED, NOT_OFFERED.title + ".", headers={"Allow": _methods_at(request)})
+    if error.status_code == 422:
+        return _unreadable(error.detail)
     kind = _BY_STATUS.get(error.status_code, FAILED)
     detail = "There is nothing at this address." if kind is NOT_FOUND else kind.title + "."
     return problem(kind, detail, headers=error.headers)
 
 
-def _unreadable() -> JSONResponse:
-    expected = "one strict JSON value in UTF-8"
+def _unreadable(why: str = "") -> JSONResponse:
+    expected = "one strict JSON value in UTF-8" + (f" ({why})" if why else "")
     members: dict[str, Json] = {"field": "body", "value": "", "expected": expected}
     return problem(BAD_VALUE, f"body: expected {expected}", members=members)
 

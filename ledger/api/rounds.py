@@ -1,4 +1,4 @@
-"""Routes about rounds: register, show, settle, void."""
+"""Routes about rounds: register, show, retry, settle, void."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from urllib.parse import quote as quoted
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from ledger.access import AccessToken
 from ledger.admission import settle, void
+from ledger.api.bodies import StrictRoute
 from ledger.api.description import ANSWERS, REGISTERED, answers
 from ledger.api.problems import REFUSED, problem
 from ledger.api.schemas import RegisterRound, SettleRound, VoidRound
@@ -19,15 +21,17 @@ from ledger.api.service import (
     RoundId,
     Service,
     in_thread,
-    seen_cohort,
+    seen_name,
     seen_round,
     wait_of,
 )
 from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
 from ledger.documents import decision_document, document_of, record_document
-from ledger.outcomes import round_record
+from ledger.errors import Conflict
+from ledger.outcomes import outcome_of, round_record
+from ledger.upkeep import retry
 
-router = APIRouter(prefix="/v1", tags=["rounds"])
+router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
 
 
 @router.post("/rounds", status_code=201, responses=REGISTERED)
@@ -39,11 +43,17 @@ async def register_(
     `201` admitted, `409` refused; `202` while it is undecided: ask at `Location`, or repeat the request. With
     `Prefer: wait=N` the answer waits up to N seconds for the outcome. Repeating a request is always safe.
     """
-    name = seen_cohort(token, body.cohort)
+    name = seen_name(token, body.cohort)
     await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
     request = body.request()
-    answer = await service.registered(request, actor=token.name, wait_seconds=wait_of(prefer))
-    return await _decision(service, request, answer, waited=wait_of(prefer))
+    waited = wait_of(prefer)
+    service.door.let_guess(token)
+    try:
+        answer = await service.registered(request, actor=token.name, wait_seconds=waited)
+    except Conflict:
+        await _refuse_foreign(service, token, request.round_id)
+        raise
+    return await _decision(service, request, answer, waited=waited)
 
 
 @router.get(
@@ -53,6 +63,20 @@ async def show(round_id: RoundId, token: Reader, service: Asked) -> JSONResponse
     """Show a round and all that has happened to it."""
     name = await in_thread(seen_round, service.store, token, round_id)
     return JSONResponse(record_document(await in_thread(round_record, service.store, name)))
+
+
+@router.post("/rounds/{round_id}/retry", status_code=201, responses=REGISTERED)
+async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Prefer = None) -> JSONResponse:
+    """Have a round decided that was left alone after too many failures. Answers like a registration."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    await in_thread(retry, service.store, name)
+    stored = await in_thread(service.store.round, name)
+    waited = wait_of(prefer)
+    answer: Outcome | Pending | None = await in_thread(outcome_of, service.store, stored)
+    if answer is None:
+        pending = Pending(round_id=name, cohort=stored.cohort)
+        answer = await service.decided(pending, wait_seconds=waited)
+    return await _decision(service, RoundRequest.from_bytes(stored.content), answer, waited=waited)
 
 
 @router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))
@@ -73,6 +97,14 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
         lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)
     )
     return JSONResponse(decision_document(answer))
+
+
+async def _refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
+    """Say of an identifier that a cohort the token does not see uses only that it cannot be used."""
+    found = await in_thread(service.store.round, round_id)
+    if not token.sees(found.cohort):
+        service.door.count_guess(token)
+        raise Conflict(f"round {round_id!r}: this identifier cannot be used")
 
 
 async def _decision(

@@ -12,7 +12,7 @@ from typing import Annotated, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import anyio
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from accounting import Accountant
 from ledger.access import AccessToken, Permission
@@ -24,10 +24,12 @@ from ledger.api.sessions import Sessions
 from ledger.budgets import Outcome, Pending, RoundRequest, checked_text
 from ledger.config import Settings
 from ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
+from ledger.listing import PAGE_MAX
 from ledger.outcomes import outcome_of
 from ledger.profiles import ProfilePoint
 from ledger.quoting import Fits, what_fits
 from ledger.store import Store
+from ledger.upkeep import Health
 
 WAIT_SECONDS_MAX = 300.0
 POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
@@ -47,6 +49,7 @@ class Dispatch:
     decide: Callable[[Accountant, str], Outcome | Pending]  # in this process
     publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
     broker_answers: Callable[[], bool] | None = None
+    health: Callable[[], Health] | None = None  # with the broker's queues; None: the ledger's own
 
 
 @dataclass(kw_only=True)
@@ -60,6 +63,7 @@ class Service:
     deciding: Desk
     pricing: Desk
     reading: Desk
+    auditing: Desk
     door: Door
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
@@ -175,10 +179,21 @@ class Needs:
         return token
 
 
-def seen_cohort(token: AccessToken, name: str) -> str:
+def refuse_limited(token: AccessToken) -> None:
+    """Raise NotAllowed for a token that does not see every cohort, for what is about all of them."""
+    if token.cohorts is not None:
+        raise NotAllowed("this is about every cohort, and the token is limited to some")
+
+
+def seen_cohort(token: AccessToken, segment: str) -> str:
+    """Return the cohort's name that a path's segment is, as `seen_name`."""
+    return seen_name(token, unquote(segment))
+
+
+def seen_name(token: AccessToken, name: str) -> str:
     """Return a cohort's name if the token sees it; else NotFound, exactly as if it did not exist."""
     try:
-        name = checked_text("cohort", unquote(name))
+        name = checked_text("cohort", name)
     except InvalidValue:
         raise NotFound(f"no cohort {name!r}") from None
     if not token.sees(name):
@@ -210,6 +225,7 @@ Registrar = Annotated[AccessToken, Depends(Needs(Permission.REGISTER))]
 Manager = Annotated[AccessToken, Depends(Needs(Permission.MANAGE))]
 Auditor = Annotated[AccessToken, Depends(Needs(Permission.ENTRIES))]
 Watcher = Annotated[AccessToken, Depends(Needs(Permission.METRICS))]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 CohortName = Annotated[str, Path(description="A cohort's name.", json_schema_extra=dict(_NAME))]
 RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
 Prefer = Annotated[

@@ -119,6 +119,62 @@ def test_a_token_of_another_cohort_cannot_tell_what_exists(server: Server) -> No
     assert server.ask("POST", "/v1/cohorts", bearer="scoped admin", json=opening).status_code == 403
 
 
+def test_an_identifier_of_others_says_that_it_cannot_be_used_and_nothing_else(
+    serve: Callable[..., Server],
+) -> None:
+    now = [1000.0]
+    server = serve(authentication_failures=4, clock=lambda: now[0])
+    server.register("theirs", cohort="secret", use_case="plans")
+    server.register("large", cohort="secret", randomizer="generic(epsilon0=9)")
+    server.ask("POST", "/v1/rounds/theirs/void", json={"reason": "cancelled"})
+    server.register("ours")
+    server.issue("limited", "registrar", cohorts=["phones"])
+    server.issue("another", "registrar", cohorts=["phones"])
+
+    def registered(round_id: str, bearer: str = "limited", **more: Any) -> httpx.Response:
+        body = {"round_id": round_id, "cohort": "phones", **ROUND, **more}
+        return server.ask("POST", "/v1/rounds", bearer=bearer, json=body)
+
+    answers = [registered("theirs"), registered("large", reports=77)]
+    answers += [registered("theirs", use_case="plans")]
+    expected = {"type": "urn:shuffle-ledger:problem:conflict", "status": 409}
+    for name, answer in zip(("theirs", "large", "theirs"), answers, strict=True):
+        assert answer.json() == expected | {
+            "title": answers[0].json()["title"],
+            "detail": f"round '{name}': this identifier cannot be used",
+        }
+    # One's own conflicts say what they are, and are not counted.
+    for _ in range(6):
+        assert "other content" in registered("ours", reports=77).json()["detail"]
+    assert registered("theirs").status_code == 409
+    for round_id in ("theirs", "ours", "new"):  # the same answer for all, until a while has passed
+        answer = registered(round_id)
+        assert (answer.status_code, answer.json()["type"]) == (
+            429,
+            "urn:shuffle-ledger:problem:too_many_failures",
+        )
+    assert registered("another's", bearer="another").status_code == 201
+    assert server.ask("GET", "/v1/cohorts", bearer="limited").status_code == 200
+    now[0] += float(registered("new").headers["Retry-After"])
+    assert registered("new").status_code == 201
+    # Who sees every cohort is told what is wrong.
+    assert "other content" in registered("theirs", bearer="registrar").json()["detail"]
+
+
+def test_a_name_in_a_body_is_meant_as_it_is_written(server: Server) -> None:
+    for name in ("a/b", "a%2Fb"):
+        opening = {"name": name, "population": 5000, "epsilon": 1, "delta": 1e-6}
+        assert server.ask("POST", "/v1/cohorts", json=opening).status_code == 201
+    server.issue("limited", "registrar", cohorts=["a/b"])
+    body = {"round_id": "x", "cohort": "a%2Fb", **ROUND}
+    assert server.ask("POST", "/v1/rounds", bearer="limited", json=body).status_code == 404
+    assert (
+        server.ask("POST", "/v1/rounds", bearer="limited", json={**body, "cohort": "a/b"}).status_code == 201
+    )
+    assert server.ask("GET", "/v1/cohorts/a%2Fb", bearer="limited").json()["name"] == "a/b"
+    assert server.ask("GET", "/v1/cohorts/a%252Fb", bearer="limited").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("method", "path", "permission", "body"),
     [
@@ -137,6 +193,13 @@ def test_a_token_of_another_cohort_cannot_tell_what_exists(server: Server) -> No
         ),
         ("POST", "/v1/rounds", Permission.REGISTER, {"round_id": "r", "cohort": "phones", **ROUND}),
         ("POST", "/v1/rounds/r/void", Permission.REGISTER, {"reason": "nothing was sent"}),
+        ("POST", "/v1/rounds/r/retry", Permission.REGISTER, None),
+        ("PUT", "/v1/cohorts/phones/budget", Permission.MANAGE, {"epsilon": 1.0, "reason": "as it is"}),
+        ("POST", "/v1/verification", Permission.ENTRIES, {}),
+        ("POST", "/v1/standing", Permission.ENTRIES, {}),
+        ("POST", "/v1/statements", Permission.ENTRIES, {"cohorts": ["phones"]}),
+        ("POST", "/v1/bundles", Permission.ENTRIES, {}),
+        ("GET", "/v1/health", Permission.METRICS, None),
     ],
 )
 def test_a_role_may_do_what_its_permissions_say_and_nothing_else(

@@ -15,6 +15,12 @@ from tests.api.conftest import Server
 
 ROOT = Path(__file__).parents[2]
 GENERATED_MAX = 3
+AUDITING = {
+    "/v1/verification": "VerifyChains",
+    "/v1/standing": "LedgerStanding",
+    "/v1/statements": "MakeStatement",
+    "/v1/bundles": "MakeBundle",
+}
 SEED = 20210209  # the same requests every time; another seed is another test
 
 
@@ -61,6 +67,10 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "SettleRound",
         "VoidRound",
         "ChangeBudget",
+        "VerifyChains",
+        "LedgerStanding",
+        "MakeStatement",
+        "MakeBundle",
     }
     opened = server.ask("POST", "/v1/cohorts", json=bodies["OpenCohort"])
     assert opened.status_code == 201
@@ -77,6 +87,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     second = server.ask("POST", "/v1/rounds", json={**bodies["RegisterRound"], "round_id": "second"})
     voided = server.ask("POST", second.headers["Location"] + "/void", json=bodies["VoidRound"])
     assert voided.status_code == 200
+    for path, name in AUDITING.items():
+        assert server.ask("POST", path, bearer="auditor", json=bodies[name]).status_code == 200
 
 
 def test_every_role_is_known_to_the_database(server: Server) -> None:

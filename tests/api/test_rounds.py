@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -153,12 +154,50 @@ def test_a_bad_value_names_its_field_and_registers_nothing(
         b"\xff",
         b'{"a":' * 5000,
         b"[" * 100_000,
+        b'{"reports": ' + b"9" * 10_000 + b"}",
     ],
 )
 def test_what_is_not_a_request_is_told_so(server: Server, body: bytes) -> None:
     answer = server.ask("POST", "/v1/rounds", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert answer.json()["type"] == "urn:shuffle-ledger:problem:bad_value"
+
+
+SEEN_TWICE = '{"kind": "krr", "k": 2, "k": 3, "epsilon0": 1}'
+LARGE = '{"kind": "krr", "k": 2, "epsilon0": %s}'
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "said"),
+    [
+        ("reports", "9, 'x': 1", "enclosed in double quotes"),
+        ("reports", '9, "reports": 9', "'reports' stands there twice"),
+        ("randomizer", SEEN_TWICE, "'k' stands there twice"),
+        ("honest_fraction", "NaN", "NaN is not JSON"),
+        ("reports", "Infinity", "Infinity is not JSON"),
+        ("delta0", "-Infinity", "-Infinity is not JSON"),
+        ("honest_fraction", "1e999", "1e999 is too large"),
+        ("randomizer", LARGE % "1e999", "1e999 is too large"),
+        ("randomizer", LARGE % ("1" + "0" * 400), "epsilon0"),
+        ("honest_fraction", "1" + "0" * 400, "honest_fraction"),
+        ("reports", "1" + "0" * 400, "reports"),
+        ("reports", "1" + "0" * 5000, "thousands of digits"),
+        ("randomizer", "[" * 30_000 + "1" + "]" * 30_000, "too deeply"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_body_that_readers_could_take_for_something_else_is_refused(
+    server: Server, field: str, written: str, said: str, encoding: str
+) -> None:
+    good = {"round_id": "a", "cohort": "phones", **ROUND}
+    fields = {name: json.dumps(value) for name, value in good.items()} | {field: written}
+    body = "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
+    content, headers = body.encode(encoding), {"Content-Type": "application/json"}
+    answer = server.ask("POST", "/v1/rounds", content=content, headers=headers)
+    assert answer.status_code == 422
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (said if encoding == "utf-8" else "not UTF-8") in answer.json()["detail"]
+    assert list(server.store.rounds_of("phones")) == []
 
 
 def test_a_body_that_is_too_large_is_not_read(server: Server) -> None:
