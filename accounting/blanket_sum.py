@@ -23,6 +23,7 @@ from accounting.decomposition import Decomposition
 from accounting.quadrature import Tilt, integrate
 
 BoolArray = npt.NDArray[np.bool_]
+IndexArray = npt.NDArray[np.int64]
 
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
@@ -133,16 +134,9 @@ def _hidden_profile(
     """
     atoms = law.atoms(excess)
     tilt = _tilt(law, reports, excess, atoms)
-    patterns, rows = np.unique(tilt.theta[:, None] * atoms < -_OVERWHELMING, axis=0, return_inverse=True)
-    if len(patterns) > _MAXIMUM_PATTERNS:
-        return integrate(tilt, reports, smoothing)
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-    whole = np.zeros(len(excess), dtype=np.bool_)
-    for number, left_out in enumerate(patterns):
-        chosen = rows.ravel() == number
-        if not np.any(left_out):
-            whole |= chosen
-            continue
+    whole = np.ones(len(excess), dtype=np.bool_)
+    for chosen, left_out in _overwhelming(tilt.theta, atoms):
         part = law.without(left_out)
         shorter = _tilt(part, reports, excess[chosen], part.atoms(excess[chosen]))
         above, below = integrate(shorter, reports, smoothing)
@@ -157,6 +151,22 @@ def _hidden_profile(
     moment = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 700.0))
     crude = np.minimum(moment / (tilt.theta * _E * reports), 1.0)
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
+
+
+def _overwhelming(theta: FloatArray, atoms: FloatArray) -> list[tuple[IndexArray, BoolArray]]:
+    """Groups of orders, with components whose single reports are overwhelming at every order of the group."""
+    found = theta[:, None] * atoms < -_OVERWHELMING
+    rows = np.flatnonzero(found.any(axis=1))
+    if rows.size == 0:
+        return []
+    patterns, pattern = np.unique(found[rows], axis=0, return_inverse=True)
+    groups = pattern.ravel()
+    if len(patterns) > _MAXIMUM_PATTERNS:
+        # Alike patterns together, as many as leave out about as much.
+        size = patterns.sum(axis=1)
+        groups = np.searchsorted(np.geomspace(1, size.max(), _MAXIMUM_PATTERNS), size)[groups]
+    chosen = [rows[groups == group] for group in np.unique(groups)]
+    return [(one, found[one].all(axis=0)) for one in chosen]
 
 
 def _left_out(

@@ -6,29 +6,26 @@ round-off. `docs/theory.md`, "The contour", has the proofs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, sine_minus
+from accounting.characteristic import ComplexArray, characteristic_less_one, log_modulus, noise
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
 
-BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.int64]
 
 # Where the smoothing kernel is cut, in units of 1/tau; what is cut is part of the bounds.
 _CUT = 5.2
 # Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
 _LOBE_CUT = 11.0
-_BLOCK_ELEMENTS = 1 << 19
-# Nodes are left out in cells over which the modulus changes by this much at most, where what they contribute
-# has fallen by this exponent; not among a few nodes, nor in cells of a few.
-_CHANGE = 0.06
+_BLOCK_ELEMENTS = 1 << 17
+# Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
-_FEW_NODES = 64
-_FEW_TO_SKIP = 4
 _UNBOUNDED = 500.0
-_FLOOR = 1e-15  # of the modulus of a characteristic function, about its absolute round-off
 _E = float(np.e)
 
 
@@ -100,26 +97,36 @@ def _period(tilt: Tilt, reports: int) -> tuple[FloatArray, FloatArray]:
     theta, deviation = tilt.theta, tilt.deviation
     period = np.maximum(48.0 / theta, 13.0 * deviation + 2 * tilt.mean)
     target = 1e-7 / (theta * np.maximum(1.0, theta * deviation))
-    alias = _alias(tilt, reports, period)
+    tails = _tails(tilt, reports)
+    alias = _alias(theta, tails, period)
     for _ in range(6):
         loose = alias > target
         if not np.any(loose):
             break
         period = np.where(loose, period * 1.4, period)
-        alias = _alias(tilt, reports, period)
+        alias = _alias(theta, tails, period)
     return period, alias
 
 
-def _alias(tilt: Tilt, reports: int, period: FloatArray) -> FloatArray:
-    theta = tilt.theta
+def _tails(tilt: Tilt, reports: int) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
+    """Rates at which the tilted sum's tails fade, and the logarithms of its moments at each rate and at its
+    negative."""
+    rates = [
+        rate_in_deviations / np.maximum(tilt.deviation, 0.5 / tilt.theta)
+        for rate_in_deviations in (1.0, 2.0, 3.5, 5.0, 7.0, 9.0, 13.0)
+    ]
+    return [(rate, _log_moment(tilt, reports, rate), _log_moment(tilt, reports, -rate)) for rate in rates]
+
+
+def _alias(
+    theta: FloatArray, tails: list[tuple[FloatArray, FloatArray, FloatArray]], period: FloatArray
+) -> FloatArray:
     ratio = np.exp(-theta * period / 2)
     near = period / 2 * ratio / (1 - ratio) ** 2
     peak = 1 / (theta * _E)
     far = np.full_like(theta, np.inf)
-    for rate_in_deviations in (1.0, 2.0, 3.5, 5.0, 7.0, 9.0, 13.0):
-        rate = rate_in_deviations / np.maximum(tilt.deviation, 0.5 / theta)
-        below = _log_moment(tilt, reports, -rate) - rate * period / 2
-        above = _log_moment(tilt, reports, rate) - rate * period
+    for rate, log_above, log_below in tails:
+        below, above = log_below - rate * period / 2, log_above - rate * period
         fade = -np.expm1(-rate * period / 2)
         far = np.minimum(far, peak * (np.exp(np.minimum(below, 0)) + np.exp(np.minimum(above, 0))) / fade)
     bound: FloatArray = near + far
@@ -136,105 +143,81 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     return unbounded
 
 
-def _node_sums(
-    tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _node_sums(tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray) -> FloatArray:
     """Trapezoid sums for both kernels, a bound on their round-off, and one on the nodes that were left out,
-    each of shape (orders,)."""
+    shape (4, orders)."""
     sums = np.zeros((4, step.size))
+    for rows, first, count in _blocks(last, tilt.weights.shape[1]):
+        part = _Line(Tilt(*(column[rows] for column in tilt)), reports, tau[rows], step[rows])
+        sums[:, rows] += part.sums(last[rows], first, count)
+    return sums
+
+
+def _blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]]:
+    """Orders whose nodes are summed together, the first of these nodes, and how many."""
     order = np.argsort(last)
-    atoms = tilt.weights.shape[1]
+    nodes = last[order] + 1
+    # What it takes to evaluate all nodes of an order.
+    sizes = nodes + 2 * np.sqrt(nodes) * atoms
     start = 0
     while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * (last[order[stop]] + 1) * atoms <= _BLOCK_ELEMENTS:
-            stop += 1
-        rows = order[start:stop]
-        part = Tilt(*(column[rows] for column in tilt))
-        kept, left_out = _worth_summing(part, reports, tau[rows], step[rows], last[rows])
-        row, node = np.nonzero(kept)
-        values = _integrand(part, reports, tau[rows], step[rows], (row, node))
-        for which, value in enumerate(values):
-            sums[which, rows] = np.bincount(row, weights=value, minlength=rows.size)
-        sums[3, rows] = left_out
+        together = np.arange(1, len(order) - start + 1) * sizes[start:]
+        stop = start + max(1, int((together <= _BLOCK_ELEMENTS).sum()))
+        count = int(nodes[stop - 1])
+        for first in range(0, count, _BLOCK_ELEMENTS):
+            yield order[start:stop], first, min(count - first, _BLOCK_ELEMENTS)
         start = stop
-    return sums[0], sums[1], sums[2], sums[3]
 
 
-def _worth_summing(
-    tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray
-) -> tuple[BoolArray, FloatArray]:
-    """Which nodes to evaluate, shape (orders, nodes), and a bound on what all others would contribute.
+class _Line(NamedTuple):
+    """Lines of nodes, one for each order."""
 
-    Beyond its lobe a characteristic function is looked at here and there: between, its modulus changes by at
-    most the mean distance of the atoms from their mean, times the distance on the line.
-    """
-    nodes = np.arange(int(last.max()) + 1)
-    kept = nodes <= last[:, None]
-    left_out = np.zeros_like(step)
-    pace = step * (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
-    change = min(_CHANGE, 0.3 * np.sqrt(_NEGLIGIBLE / reports))
-    # One cell at most: where next to nothing turns, the modulus hardly changes at all.
-    width = int(min(2 * change / max(float(pace.max()), 1e-300), nodes.size))
-    if nodes.size <= _FEW_NODES or width < _FEW_TO_SKIP:
-        return kept, left_out
-    first = np.arange(0, nodes.size, width)
-    centre = step[:, None] * (first + (width - 1) / 2)
-    row, cell = np.nonzero(np.ones((step.size, first.size), dtype=np.bool_))
-    log_modulus, _ = _log_characteristic(tilt.weights[row], tilt.centred[row], centre[row, cell])
-    reach = np.exp(log_modulus.reshape(centre.shape)) + (pace * width / 2)[:, None]
-    begin, theta, smooth = step[:, None] * first, tilt.theta[:, None], tau[:, None]
-    # 1e-9 is far more than the round-off of the modulus.
-    exponent = reports * np.log(np.minimum(reach + 1e-9, 1.0)) + smooth**2 * (theta**2 - begin**2) / 2
-    skipped = exponent < -_NEGLIGIBLE
-    kernel = np.exp(np.minimum(exponent, 0.0)) * (1 / (theta**2 + begin**2) + smooth**2)
-    left_out = (np.where(skipped, kernel, 0.0) * width).sum(axis=1) * step / np.pi
-    return kept & ~np.repeat(skipped, width, axis=1)[:, : nodes.size], left_out
+    tilt: Tilt
+    reports: int
+    tau: FloatArray
+    step: FloatArray
 
+    def sums(self, last: IndexArray, first: int, count: int) -> FloatArray:
+        """The sums of `_node_sums` over `count` nodes from the first one on, up to every order's last.
 
-def _integrand(
-    tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, at: tuple[IndexArray, IndexArray]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Terms of the trapezoid sums for both kernels, and bounds on their round-off, at nodes given by `(order,
-    node)`."""
-    row, node = at
-    u, theta, smooth = step[row] * node, tilt.theta[row], tau[row]
-    weights, centred = tilt.weights[row], tilt.centred[row]
-    real, imaginary = _log_characteristic(weights, centred, u)
-    absolute = (tilt.weights * np.abs(tilt.centred)).sum(axis=1)[row]
-    spread = np.minimum((u * tilt.deviation[row]) ** 2 / reports, u * absolute)
-    exponent = reports * real + smooth**2 * (theta**2 - u**2) / 2
-    phase = reports * imaginary + u * tilt.mean[row] + smooth**2 * theta * u
-    weight = np.where(node == 0, 1.0, 2.0) * np.exp(exponent) * (step[row] / (2 * np.pi))
-    cosine = np.cos(phase)
-    radius = theta**2 + u**2
-    rotated = ((theta**2 - u**2) * cosine + 2 * theta * u * np.sin(phase)) / radius**2
-    relative = 32 + 8 * reports * spread * np.exp(-real) + 4 * np.abs(phase) + 4 * np.abs(exponent)
-    round_off = UNIT_ROUND_OFF * weight * relative * (1 / radius + smooth**2)
-    return weight * rotated, weight * (rotated - smooth**2 * cosine), round_off
+        Nodes are left out where the modulus tells that they add next to nothing.
+        """
+        tilt, step = self.tilt, self.step
+        less_one = characteristic_less_one(tilt.weights, tilt.centred, step, first, count)
+        real, imaginary = less_one.real, less_one.imag
+        variance = tilt.deviation**2 / self.reports
+        absolute = (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
+        room = 3 * noise(tilt.weights.shape[1], step * (first + count), variance, absolute)
+        # The modulus squared, less 1, below which a power of it has fallen far enough.
+        least = np.expm1(-(2 * _NEGLIGIBLE + (self.tau * tilt.theta) ** 2) / self.reports) - room
+        inside = np.arange(first, first + count) <= last[:, None]
+        kept = inside & (real * (real + 2) + imaginary * imaginary >= least[:, None])
+        left_out = (inside & ~kept).sum(axis=1) * math.exp(-_NEGLIGIBLE) * (1 / tilt.theta**2 + self.tau**2)
+        row, place = np.nonzero(kept)
+        u = step[row] * (first + place)
+        doubt = noise(tilt.weights.shape[1], u, variance[row], absolute[row])
+        terms = self._terms(row, u, less_one[kept], doubt)
+        added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
+        return np.vstack([*added, left_out]) * (step / np.pi)
 
-
-def _log_characteristic(
-    weights: FloatArray, centred: FloatArray, u: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Real and imaginary part of `log E~[exp(i u (G - mean))]`, shape of `u`: one row of atoms for each u.
-
-    Since the tilted mean of G - mean is 0, the imaginary part is summed as `sin v - v`, without its first
-    order.
-    """
-    drop, turn = np.zeros_like(u), np.zeros_like(u)
-    for atom in range(weights.shape[1]):
-        v = u * centred[:, atom]
-        weight = weights[:, atom]
-        half_sine = np.sin(v / 2)
-        sine_less = 2 * half_sine * np.cos(v / 2) - v
-        small = np.abs(v) < 0.5
-        sine_less[small] = sine_minus(v[small])
-        drop += weight * (half_sine * half_sine)
-        turn += weight * sine_less
-    x = -2 * drop
-    square = 2 * x + x * x + turn * turn  # modulus squared, minus 1
-    near = square > -0.5
-    modulus = np.maximum(np.hypot(1 + x, turn), _FLOOR)
-    log_modulus = np.where(near, 0.5 * np.log1p(np.where(near, square, 0.0)), np.log(modulus))
-    return log_modulus, np.arctan2(turn, 1 + x)
+    def _terms(
+        self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Terms of the sums for both kernels, and bounds on their round-off, at nodes u of the orders `row`,
+        from the characteristic function and its round-off."""
+        tilt, reports = self.tilt, self.reports
+        theta, smooth = tilt.theta[row], self.tau[row]
+        modulus = log_modulus(less_one, doubt)
+        exponent = reports * modulus + smooth**2 * (theta**2 - u**2) / 2
+        turns = reports * np.arctan2(less_one.imag, 1 + less_one.real)
+        phase = turns + u * tilt.mean[row] + smooth**2 * theta * u
+        weight = np.where(u == 0, 0.5, 1.0) * np.exp(exponent)
+        cosine = np.cos(phase)
+        radius = theta**2 + u**2
+        rotated = ((theta**2 - u**2) * cosine + 2 * theta * u * np.sin(phase)) / radius**2
+        # What the round-off of the characteristic function makes of its power; twice, since the modulus may
+        # be no more than that.
+        power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
+        relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
+        round_off = weight * relative * (1 / radius + smooth**2)
+        return weight * rotated, weight * (rotated - smooth**2 * cosine), round_off

@@ -50,6 +50,27 @@ def test_both_ways_of_summing_enclose_brute_force(
     assert listed.upper[0] - listed.lower[0] <= 1e-9 * (1 + math.exp(epsilon))
 
 
+@pytest.mark.parametrize("reports", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_many_components_that_are_overwhelming_one_after_the_other(
+    oracle: Any, seed: int, reports: int
+) -> None:
+    """Towards the largest loss ever more components count for nothing beside a report of theirs."""
+    draw = np.random.default_rng(seed)
+    ratio = np.sort(np.exp(draw.uniform(-2.0, 2.0, 14)))
+    b = draw.dirichlet(np.ones(14))
+    a = b * ratio / (b * ratio).sum()
+    masses = Decomposition(a, b, 0.8 * np.minimum(a, b))
+    last = float(np.log((a / b).max()))
+    losses = last * (1 - np.geomspace(1.0, 1e-4, 40))
+    bounds = blanket_profile(masses, reports, np.expm1(losses), smoothing=0.01)
+    outcomes = oracle.blanket_outcomes(masses, reports)
+    exact = np.array([float(oracle.delta(outcomes, loss)) for loss in losses])
+    assert np.all(bounds.lower <= exact * (1 + 1e-12))
+    assert np.all(exact <= bounds.upper * (1 + 1e-12))
+    assert np.all(bounds.upper <= 1.02 * exact)
+
+
 def _by_binomial_tails(masses: Decomposition, reports: int, excess: float) -> float:
     """A third way for pairs of two components with equal c: given how many reports are hidden, a binomial
     tail."""
