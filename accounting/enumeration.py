@@ -64,7 +64,7 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     hidden = decomposition.c > 0
     c = decomposition.c[hidden]
     leftover = decomposition.leftover
-    if any(2 * math.sqrt(2 * reports * mass * -_LOG_CUT) > limit for mass in c):
+    if _fewest_counts(reports, c) > limit:
         return None
     ranges = [_counts(reports, float(mass)) for mass in c]
     if math.prod(len(r) for r in ranges) > limit:
@@ -99,6 +99,14 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
         return None
     missing = 4 * len(ranges) * math.exp(_LOG_CUT)
     return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, unsure, relative_error)
+
+
+def _fewest_counts(reports: int, c: FloatArray) -> float:
+    """At most as many as the combinations of all `_counts`, without listing any."""
+    # Chernoff's exponent at a share x is at most (x - c)^2 / (c (1 - c)).
+    half = np.sqrt(-_LOG_CUT * reports * c * np.maximum(1 - c, 0.0))
+    counts = np.minimum(half, reports * c) + np.minimum(half, reports * np.maximum(1 - c, 0.0)) - 1
+    return float(np.exp(np.log(np.maximum(counts, 1.0)).sum()))
 
 
 def _counts(reports: int, mass: float) -> FloatArray:

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from accounting import Accountant, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition
-from accounting.enumeration import enumerate_outcomes
+from accounting.enumeration import _counts, _fewest_counts, enumerate_outcomes
 
 
 @st.composite
@@ -48,6 +48,14 @@ def test_both_ways_of_summing_enclose_brute_force(
     listed = outcomes.profile(excess)
     assert listed.lower[0] <= exact <= listed.upper[0]
     assert listed.upper[0] - listed.lower[0] <= 1e-9 * (1 + math.exp(epsilon))
+
+
+@given(st.integers(1, 10**6), st.lists(st.floats(-9.0, 0.0), min_size=1, max_size=4))
+def test_no_round_counts_as_long_that_is_short(reports: int, logarithms: list[float]) -> None:
+    """What rules a list of outcomes out in advance never says more outcomes than there would be."""
+    c = 10.0 ** np.array(logarithms)
+    listed = math.prod(len(_counts(reports, float(mass))) for mass in c)
+    assert _fewest_counts(reports, c) <= listed * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3])
