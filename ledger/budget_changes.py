@@ -7,6 +7,7 @@ from ledger import appending, policies
 from ledger.budgets import REASON_LENGTH_MAX, Cohort, checked_epsilon, checked_text
 from ledger.entries import EntryKind, LedgerEntry
 from ledger.errors import Conflict, InvalidValue
+from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft
 from ledger.store import Store
 
@@ -24,10 +25,10 @@ def change_budget(
     """Give a cohort another epsilon from now on; return the cohort.
 
     Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares
-    of delta and their rules, and hold up to the new epsilon. Lowered: the smaller one is promised if what is
-    spent, or the plan, is within it; otherwise the cohort is overspent from now on. An overspent cohort stays
-    overspent whatever is raised: it broke its promise. Delta never changes, because filters divided it when
-    the cohort was opened.
+    of delta and their rules, and hold up to the new epsilon; how many repetitions that allows is certified
+    now. Lowered: the smaller one is promised if what is spent, or the plan, is within it; otherwise the
+    cohort is overspent from now on. An overspent cohort stays overspent whatever is raised: it broke its
+    promise. Delta never changes, because filters divided it when the cohort was opened.
 
     Raises:
         NotFound: no such cohort.
@@ -36,7 +37,6 @@ def change_budget(
         Conflict: nothing is decided about the cohort any more.
         TryAgain, Unavailable: nothing was changed.
     """
-    del accountant  # part of the signature for policies whose budgets must be computed again
     name, actor = checked_text("cohort", name), checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
     epsilon = checked_epsilon(epsilon)
@@ -51,15 +51,15 @@ def change_budget(
         if cohort.status == "frozen":
             raise Conflict(f"cohort {name!r} is frozen: nothing about it is decided any more")
         policy = policies.policy_of(store, view)
-        broken = not policy.promised(view) <= epsilon
+        step = policy.rebudgeted(Books(store=store, accountant=accountant), view, epsilon)
         return EntryDraft(
             kind=EntryKind.BUDGET_CHANGED,
             round_id=None,
             actor=actor,
             numerical_policy=NUMERICAL_POLICY,
-            spent=view.spent,
-            details={"reason": reason, "epsilon_before": cohort.epsilon_budget, **policy.unchanged(view)},
-            status="overspent" if broken else None,
+            spent=step.spent,
+            details={"reason": reason, "epsilon_before": cohort.epsilon_budget, **step.details},
+            status="overspent" if not step.is_within(epsilon) else None,
             epsilon_budget=epsilon,
         )
 

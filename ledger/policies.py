@@ -6,12 +6,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from accounting import FilterSet, InvalidParameter, ShuffledRound
+from accounting import FilterMenu, InvalidParameter, ShuffledRound
 from ledger import canonical
 from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN, Cohort
 from ledger.errors import Damaged
 from ledger.policy import ASSUMES, Books, Policy, SlotReading, Step, changed, rules_digest, standing_of
-from ledger.policy_adaptive import AdaptivePolicy, spending_of, total_charged
+from ledger.policy_adaptive import AdaptivePolicy, choice_made, spending_of, total_charged
 from ledger.policy_plan import PlanPolicy
 from ledger.rows import CohortView
 from ledger.store import Store
@@ -25,6 +25,7 @@ __all__ = [
     "Policy",
     "SlotReading",
     "Step",
+    "choice_made",
     "policy_for",
     "policy_from",
     "policy_of",
@@ -71,8 +72,8 @@ class FixedPolicy(Policy):
 def policy_for(cohort: Cohort) -> Policy:
     """Return the policy that a new cohort without a plan is opened with; raises InvalidParameter."""
     if cohort.policy == POLICY_ADAPTIVE:
-        filters = FilterSet.for_budget(epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
-        return AdaptivePolicy(filters=filters)
+        menu = FilterMenu.for_budget(epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
+        return AdaptivePolicy(menu=menu)
     return FixedPolicy()
 
 
@@ -91,7 +92,7 @@ def policy_from(name: str, opening: bytes) -> Policy:
     details = canonical.decode(opening)["details"]
     try:
         if name == POLICY_ADAPTIVE:
-            return AdaptivePolicy(filters=FilterSet.from_mapping(details["rules"]))
+            return AdaptivePolicy(menu=FilterMenu.from_mapping(details["rules"]))
         if name == POLICY_PLAN:
             return PlanPolicy.from_rules(details["rules"])
     except (KeyError, TypeError, InvalidParameter) as error:

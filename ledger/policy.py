@@ -113,6 +113,11 @@ class Policy(ABC):
         With None the round released nothing, and gives back what it was charged.
         """
 
+    def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
+        """Return what another budget changes of what is spent and promised."""
+        promised = self.promised(view)
+        return Step(spent=view.spent, details=self.unchanged(view), promised_epsilon_upper=promised)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Books:

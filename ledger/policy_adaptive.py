@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import Charge, FilterReading, FilterSet, InvalidParameter, ShuffledRound
+from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, InvalidParameter, ShuffledRound
+from accounting.repetition import rebudgeted
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
@@ -17,69 +19,95 @@ from ledger.rows import CohortView
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptivePolicy(Policy):
-    """Filters decide: rounds go on while one of them holds. Sound however rounds are chosen."""
+    """Filters decide: rounds go on while one of them holds. Sound however rounds are chosen.
 
-    filters: FilterSet
+    The first admitted round chooses which set of filters of the menu that is. It was registered before any
+    output of the cohort, so the choice depends on nobody's data; it stays whatever becomes of the round.
+    """
+
+    menu: FilterMenu
 
     decided_by = f"the filter that holds at the smallest epsilon; {ASSUMES[POLICY_ADAPTIVE]}"
 
     @functools.cached_property
     def digest(self) -> str:
         """How entries name these rules."""
-        return rules_digest(self.filters.to_mapping())
+        return rules_digest(self.menu.to_mapping())
 
     def opening(self) -> dict[str, Any]:
         """See `Policy`."""
-        return {"rules": self.filters.to_mapping(), **self._standing(self.filters.nothing())}
+        nothing = self.menu.filters(None).nothing()
+        return {"rules": self.menu.to_mapping(), **self._standing(nothing, None)}
 
     def unchanged(self, view: CohortView) -> dict[str, Any]:
         """See `Policy`."""
-        return self._standing(self.total(view))
+        return self._standing(self.total(view), self.choice(view))
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
         """See `Policy`."""
         return books.accountant.remembers_charge(accounted, self.filters)
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
-        """See `Policy`."""
-        charge = books.charge(accounted, self.filters)
-        return self._stepped(view, self.total(view) + charge, 1, charge)
+        """See `Policy`. The entry says what it chose, also where the round is refused."""
+        choice, total, chosen = self.choice(view), self.total(view), {}
+        if choice is None and self.menu.needs_choice:
+            choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
+            total = self.menu.filters(choice).nothing()
+            chosen = {"choice": choice.to_mapping()}
+        charge = books.charge(accounted, self.menu.filters(choice))
+        step = self._stepped(view, total + charge, choice, rounds=1)
+        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **chosen, **step.details})
 
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
     ) -> Step:
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
-        before = Charge.from_mapping(admitted["charge"])
+        choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
         if after is None:
-            return self._stepped(view, self.total(view) - before, -1, None)
+            return self._stepped(view, self.total(view) - before, choice, rounds=-1)
         charge = before
         if after != ShuffledRound.from_mapping(admitted["accounted"]):
-            charge = before.at_least(books.charge(after, self.filters))
-        return self._stepped(view, self.total(view) - before + charge, 0, charge)
+            charge = before.at_least(books.charge(after, self.menu.filters(choice)))
+        step = self._stepped(view, self.total(view) - before + charge, choice)
+        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **step.details})
+
+    def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
+        """See `Policy`: how many repetitions the other budget allows is certified now."""
+        choice = self.choice(view)
+        if choice is None or choice.repetition is None:
+            return super().rebudgeted(books, view, epsilon)
+        repetition = rebudgeted(books, choice.repetition, epsilon)
+        return self._stepped(view, self.total(view), dataclasses.replace(choice, repetition=repetition))
 
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """See `Policy`."""
-        return self.filters.readings(self.total(view))
+        return self.filters(view).readings(self.total(view))
 
     def composition(self, books: Books, view: CohortView) -> Spending:
         """See `Policy`."""
         return books.certify(view.held, delta=view.cohort.delta_budget)
 
+    def filters(self, view: CohortView) -> FilterSet:
+        """Return the filters in force."""
+        return self.menu.filters(self.choice(view))
+
+    def choice(self, view: CohortView) -> Choice | None:
+        """Return what the first admitted round chose, by the last entry; raises Damaged."""
+        return choice_made(view.details, self.digest)
+
     def total(self, view: CohortView) -> Charge:
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""
         return total_charged(view.details, self.digest)
 
-    def spending(self, total: Charge, *, rounds: int, delta: float) -> Spending:
-        """Return the smallest epsilon at which a filter holds."""
-        return spending_of(self.filters.readings(total), rounds=rounds, delta=delta)
+    def _stepped(self, view: CohortView, total: Charge, choice: Choice | None, *, rounds: int = 0) -> Step:
+        readings = self.menu.filters(choice).readings(total)
+        delta = view.cohort.delta_budget
+        spent = spending_of(readings, rounds=view.spent.rounds + rounds, delta=delta)
+        return Step(spent=spent, details=self._standing(total, choice))
 
-    def _stepped(self, view: CohortView, total: Charge, rounds: int, charge: Charge | None) -> Step:
-        spent = self.spending(total, rounds=view.spent.rounds + rounds, delta=view.cohort.delta_budget)
-        details = {"charge": charge.to_mapping()} if charge else {}
-        return Step(spent=spent, details={**details, **self._standing(total)})
-
-    def _standing(self, total: Charge) -> dict[str, Any]:
-        return {"standing": {"rules": self.digest, "charged": total.to_mapping()}}
+    def _standing(self, total: Charge, choice: Choice | None) -> dict[str, Any]:
+        chosen = {"choice": choice.to_mapping()} if choice else {}
+        return {"standing": {"rules": self.digest, "charged": total.to_mapping(), **chosen}}
 
 
 def total_charged(details: Mapping[str, Any], rules: str) -> Charge:
@@ -88,6 +116,15 @@ def total_charged(details: Mapping[str, Any], rules: str) -> Charge:
         return Charge.from_mapping(standing_of(details, rules)["charged"])
     except (KeyError, TypeError, InvalidParameter) as error:
         raise Damaged(f"the last entry does not say what was charged: {error}") from error
+
+
+def choice_made(details: Mapping[str, Any], rules: str) -> Choice | None:
+    """Return the choice that an entry's standing carries, if one was made; raises Damaged."""
+    chosen = standing_of(details, rules).get("choice")
+    try:
+        return None if chosen is None else Choice.from_mapping(chosen)
+    except (AttributeError, InvalidParameter) as error:
+        raise Damaged(f"the last entry does not say which filters were chosen: {error}") from error
 
 
 def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: float) -> Spending:

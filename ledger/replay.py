@@ -143,7 +143,8 @@ class Replay:
             before = body.details.get("epsilon_before") if changes else body.epsilon_budget
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
                 self.blame(body.sequence, "the budget differs from that of the entry before it")
-        if body.kind in _CARRIES_SPENDING and body.spent != expected:
+        restated = self.trail.restates(body)
+        if body.kind in _CARRIES_SPENDING and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
     def _apply(self, body: EntryBody) -> Step:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from accounting import Charge, FilterSet, ShuffledRound, fits, slot_for
+from accounting import (
+    Charge,
+    Choice,
+    FilterReading,
+    FilterSet,
+    RepetitionFilter,
+    ShuffledRound,
+    fits,
+    slot_for,
+)
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
 from ledger.policies import (
@@ -15,7 +25,9 @@ from ledger.policies import (
     FixedPolicy,
     PlanPolicy,
     Policy,
+    choice_made,
     policy_from,
+    spending_of,
     standing_of,
     total_charged,
 )
@@ -24,6 +36,8 @@ from ledger.policies import (
 # computed again they may differ from the stated ones by these shares.
 CHARGE_BELOW_MAX = 0.025
 CHARGE_ABOVE_MAX = 0.1
+# Another precision may choose other filters: they admit up to this share fewer of the first kind, or one.
+CHOICE_BELOW_MAX = 0.15
 
 
 class ChargeSource(Protocol):
@@ -43,7 +57,12 @@ class Trail:
     policy: Policy = field(default_factory=FixedPolicy)
     frozen: bool = False  # what is spent is unknown from here on
     total: Charge | None = None  # None: nothing is charged under this policy
+    choice: Choice | None = None  # which filters are in force, once the first admitted round chose them
     stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
+    # By the last entry, where it states them: the choice it made, for which round and budget, and what is
+    # certified of repetitions.
+    _offered: tuple[Choice, ShuffledRound, float] | None = None
+    _certified: RepetitionFilter | None = None
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
     _claimed: list[int] = field(default_factory=list)
@@ -67,14 +86,18 @@ class Trail:
             if "standing" in body.details:
                 yield "it carries a standing, which its cohort's policy does not have"
             return
+        yield from self._follow_choice(body, self.policy)
         expected = self._after(body, self.total)
         self.total = expected
         if total_charged(body.details, self.policy.digest) != expected:
             yield "what it says was charged altogether does not follow from the charges before it"
-        yield from self._compare("what is spent", body.spent, expected, body.spent.rounds)
+        filters = self.policy.menu.filters(self.choice)
+        yield from self._compare("what is spent", body.spent, (filters, expected), body.spent.rounds)
         if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
             requested = Spending(**body.details["requested"])
-            wanted = expected + Charge.from_mapping(body.details["charge"])
+            filters = self._deciding(self.policy)
+            before = filters.nothing() if self._offered else expected
+            wanted = (filters, before + Charge.from_mapping(body.details["charge"]))
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
@@ -96,6 +119,21 @@ class Trail:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
         return self.total is not None
 
+    def readings(self) -> tuple[FilterReading, ...]:
+        """Return what each filter says after the last entry, if filters decide."""
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            return ()
+        return self.policy.menu.filters(self.choice).readings(self.total)
+
+    def restates(self, body: EntryBody) -> bool:
+        """Return whether the next entry may read what is spent anew, although it admits nothing.
+
+        Another budget certifies another number of repetitions, and between two such numbers the smaller
+        epsilon may be known.
+        """
+        repeated = self.choice is not None and self.choice.repetition is not None
+        return repeated and body.kind is EntryKind.BUDGET_CHANGED
+
     def recompute(self, books: ChargeSource) -> Iterator[str]:
         """Compute the charges that the last entry states again, and yield how they differ."""
         if isinstance(self.policy, PlanPolicy) and self._promise is not None:
@@ -108,21 +146,67 @@ class Trail:
                 )
         if not isinstance(self.policy, AdaptivePolicy):
             return
+        yield from self._recompute_choice(books, self.policy)
         for accounted, charge in self.stated:
-            if not _near(charge, books.charge(accounted, self.policy.filters)):
+            if not _near(charge, books.charge(accounted, self._deciding(self.policy))):
                 yield "the charge it states is not the one that its round's parameters have"
 
-    def _compare(self, subject: str, stated: Spending, total: Charge, rounds: int) -> Iterator[str]:
-        if not isinstance(self.policy, AdaptivePolicy):
-            return
+    def _compare(
+        self, subject: str, stated: Spending, charged: tuple[FilterSet, Charge], rounds: int
+    ) -> Iterator[str]:
         if self.frozen:
             return
-        again = self.policy.spending(total, rounds=rounds, delta=stated.delta)
+        filters, total = charged
+        again = spending_of(filters.readings(total), rounds=rounds, delta=stated.delta)
         if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
             yield (
                 f"it says epsilon of {subject} is up to {stated.epsilon_upper:.6g}; for its charges the"
                 f" filters say {again.epsilon_upper:.6g}"
             )
+
+    def _follow_choice(self, body: EntryBody, policy: AdaptivePolicy) -> Iterator[str]:
+        """Keep which filters the first admitted round chose; only another budget certifies other numbers."""
+        self._offered = self._certified = None
+        details, standing = body.details, choice_made(body.details, policy.digest)
+        if self.choice is None and policy.menu.needs_choice and "charge" in details:
+            offered = Choice.from_mapping(details["choice"])
+            self._offered = (offered, _round(details), body.epsilon_budget)
+            self._certified = offered.repetition
+            if offered.repetition is not None and offered.repetition.kind != _round(details):
+                yield "it counts repetitions of another kind than the round it is about"
+            if body.kind is EntryKind.ADMITTED:
+                self.choice, self.total = offered, policy.menu.filters(offered).nothing()
+        elif "choice" in details:
+            yield "it chooses filters, which is for the first admitted round alone"
+        if self.restates(body) and self.choice is not None and standing is not None:
+            self._certified = standing.repetition
+            self.choice = dataclasses.replace(self.choice, repetition=_recertified(self.choice, standing))
+        if standing != self.choice:
+            yield "what it says of the chosen filters does not follow from the entries before it"
+
+    def _deciding(self, policy: AdaptivePolicy) -> FilterSet:
+        """Return the filters by which the last entry charged: those it offered, if it did."""
+        return policy.menu.filters(self._offered[0] if self._offered else self.choice)
+
+    def _recompute_choice(self, books: ChargeSource, policy: AdaptivePolicy) -> Iterator[str]:
+        if self._certified is not None:
+            kind, delta = self._certified.kind, self._certified.delta
+            for count, epsilon in self._certified.certified:
+                again = books.certify({kind: count}, delta=delta)
+                if epsilon < again.epsilon_lower:
+                    yield (
+                        f"it says {count} rounds of one kind cost up to {epsilon:.6g}; computed again it is"
+                        f" at least {again.epsilon_lower:.6g}"
+                    )
+        if self._offered is None:
+            return
+        offered, kind, epsilon = self._offered
+        admitted = []
+        for choice in (offered, policy.menu.choose(books, kind, epsilon=epsilon)):
+            filters = policy.menu.filters(choice)
+            admitted.append(filters.most_alike(books.charge(kind, filters), epsilon=epsilon))
+        if admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
+            yield "the filters it chooses are not those that its round's parameters choose"
 
     def _follow_plan(self, body: EntryBody) -> Iterator[str]:
         """Count which slots are taken, and keep what the whole plan has become."""
@@ -161,12 +245,12 @@ class Trail:
                 yield "it opens a cohort with a plan beyond its budget"
         if not isinstance(self.policy, AdaptivePolicy):
             return
-        self.total = self.policy.filters.nothing()
+        self.total = self.policy.menu.filters(None).nothing()
         if total_charged(body.details, self.policy.digest) != self.total:
             yield "it opens a cohort that has already spent something"
-        shares = [self.policy.filters.gaussian.delta, *(one.delta for one in self.policy.filters.renyi)]
-        if not sum(shares) <= body.delta_budget:
-            yield "the filters' shares are more than the budget's delta"
+        for one in self.policy.menu.alternatives:
+            if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
+                yield "the filters' shares are more than the budget's delta"
 
     def _after(self, body: EntryBody, total: Charge) -> Charge:
         details, round_id = body.details, str(body.round_id)
@@ -195,6 +279,15 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
     return ShuffledRound.from_mapping(details["accounted"])
 
 
+def _recertified(choice: Choice, stated: Choice) -> RepetitionFilter | None:
+    """Return the repetition filter with what is newly certified of it: nothing else may change."""
+    if choice.repetition is None or stated.repetition is None:
+        return choice.repetition
+    return dataclasses.replace(choice.repetition, certified=stated.repetition.certified)
+
+
 def _near(stated: Charge, again: Charge) -> bool:
     pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
-    return all(1 - CHARGE_BELOW_MAX <= float(a) / float(b) <= 1 + CHARGE_ABOVE_MAX for a, b in pairs)
+    near = all(1 - CHARGE_BELOW_MAX <= float(a) / float(b) <= 1 + CHARGE_ABOVE_MAX for a, b in pairs)
+    # Units are whole, and a settled round keeps those that it was admitted with if they are more.
+    return near and all(a >= b for a, b in zip(stated.repetition, again.repetition, strict=True))

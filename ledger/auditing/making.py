@@ -8,7 +8,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-from accounting import NUMERICAL_POLICY, Accountant, FilterReading, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from ledger import losses
 from ledger.auditing.conditions import CONDITIONS, NEIGHBOURS, POLICY_UNKNOWN, PRIVACY_UNIT
 from ledger.auditing.reading import Reading
@@ -24,7 +24,7 @@ from ledger.auditing.statement import (
 from ledger.budgets import Cohort, checked_text
 from ledger.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from ledger.errors import Damaged, InvalidValue
-from ledger.policies import ASSUMES, AdaptivePolicy
+from ledger.policies import ASSUMES
 from ledger.replay import EntrySource, Replay
 from ledger.statements import Head, local_bounds
 from ledger.store import Store
@@ -159,7 +159,7 @@ def _cohort_statement(
         round_off=body.spent.round_off,
         method=body.spent.method,
         decided_by=replay.trail.policy.decided_by,
-        filters=_readings(replay),
+        filters=replay.trail.readings(),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
         local_epsilon_upper=local_epsilon_upper,
@@ -211,11 +211,6 @@ def _verdict(replay: Replay, reading: Reading) -> Verdict:
     if replay.problems or reading.lost:
         return "unknown"
     return "broken" if reading.overspends or replay.overspent else "kept"
-
-
-def _readings(replay: Replay) -> tuple[FilterReading, ...]:
-    policy, total = replay.trail.policy, replay.trail.total
-    return policy.filters.readings(total) if isinstance(policy, AdaptivePolicy) and total is not None else ()
 
 
 def _promise(opened: EntryBody, body: EntryBody) -> Promise:

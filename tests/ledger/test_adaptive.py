@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
+from accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
 from ledger import policies
 from ledger.admission import admit, open_cohort, quote, register, settle, void
 from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
@@ -51,12 +51,15 @@ def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Outco
 def filters(store: Store) -> FilterSet:
     policy = policy_from("adaptive", store.entry("watches", 1).body)
     assert isinstance(policy, AdaptivePolicy)
-    return policy.filters
+    return policy.filters(store.view("watches"))
 
 
 def total(store: Store) -> Charge:
-    view = store.view("watches")
-    return policies.total_charged(view.details, policies.rules_digest(filters(store).to_mapping()))
+    return policies.total_charged(store.view("watches").details, rules(store))
+
+
+def rules(store: Store) -> str:
+    return policies.rules_digest(store.entry("watches", 1).content().details["rules"])
 
 
 def spent(store: Store, charge: Charge) -> float:
@@ -211,7 +214,7 @@ def test_rules_are_those_of_the_first_entry(
     decide(watches, accountant, make_request("one", cohort="watches", epsilon0=0.5))
 
     def forge(body: EntryBody) -> EntryBody:
-        generous = FilterSet.for_budget(epsilon=5.0, delta=0.1).to_mapping()
+        generous = FilterMenu.for_budget(epsilon=5.0, delta=0.1).to_mapping()
         return dataclasses.replace(body, details={**body.details, "rules": generous})
 
     rewrite(watches, 1, forge, rest=False)
@@ -318,5 +321,6 @@ def rewrite(
 def test_an_adaptive_opening_says_its_rules(watches: Store) -> None:
     body = watches.entry("watches", 1).content()
     assert body.kind is EntryKind.OPENED
-    assert FilterSet.from_mapping(body.details["rules"]) == FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    menu = FilterMenu.for_budget(epsilon=EPSILON, delta=DELTA)
+    assert FilterMenu.from_mapping(body.details["rules"]) == menu
     assert total(watches) == filters(watches).nothing()

@@ -1,0 +1,98 @@
+"""Which filters were chosen, and what was counted, is checked from the bundle alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting import Accountant
+from ledger.admission import admit, open_cohort, register
+from ledger.auditing.bundle import make_bundle
+from ledger.auditing.bundle_verification import verify_bundle
+from ledger.auditing.findings import Finding
+from ledger.budgets import RoundRequest
+from ledger.entries import EntryBody
+from ledger.store import Store
+from ledger.verification import verify
+from tests.ledger.test_adaptive import rewrite
+from tests.ledger.test_repetition import DELTA, EPSILON, HEAVY, MOST
+
+AUDITOR = Accountant()  # another one than the ledger's
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def watches(store: Store, accountant: Accountant, make_request: Callable[..., RoundRequest]) -> Store:
+    """Return a ledger with an adaptive cohort of three rounds, the first of which chose to be counted."""
+    opened = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA, "policy": "adaptive"}
+    open_cohort(store, name="watches", actor="tester", **opened)  # type: ignore[arg-type]  # as it says
+    for number in range(3):
+        register(store, make_request(f"r{number}", cohort="watches", **HEAVY), actor="tester")
+        admit(store, accountant, f"r{number}")
+    return store
+
+
+FORGERIES = {
+    "kind": "the round it is about",
+    "other kind": "does not follow",
+    "certified": "computed again",
+    "more certified": "computed again",
+    "units": "does not follow",
+    "set": "parameters choose",
+    "none": "does not follow",
+    "twice": "first admitted round alone",
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_forged_choices_are_found_from_the_bundle_alone(
+    watches: Store, accountant: Accountant, what: str
+) -> None:
+    assert not audited(watches)
+    sequence = 3 if what in ("other kind", "none", "twice", "units") else 2
+    rewrite(watches, sequence, lambda body: forged(body, what))
+    found = audited(watches)
+    assert any(each.sequence == sequence and FORGERIES[what] in each.what for each in found), found
+    assert not verify(watches, accountant).ok
+
+
+def audited(store: Store) -> tuple[Finding, ...]:
+    return verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR, numbers="all").findings
+
+
+def forged(body: EntryBody, what: str) -> EntryBody:
+    details: dict[str, Any] = dict(body.details)
+    standing = dict(details["standing"])
+    chosen = dict(standing["choice"])
+    repetition = dict(chosen["repetition"])
+    if what in ("kind", "other kind"):
+        repetition["kind"] = {**repetition["kind"], "reports": 100}
+    if what == "certified":
+        repetition["certified"] = [[count, epsilon * 0.99] for count, epsilon in repetition["certified"]]
+    if what == "more certified":
+        repetition["certified"] = [*repetition["certified"], [MOST + 1, EPSILON]]
+    chosen["repetition"] = repetition
+    if what == "set":
+        chosen = {"alternative": 0, "repetition": None}
+        for mapping in (details, standing):
+            part = "charge" if mapping is details else "charged"
+            mapping[part] = {name: each for name, each in mapping[part].items() if name != "repetition"}
+    standing["choice"] = chosen
+    if what == "none":
+        del standing["choice"]
+    if what == "units":
+        standing["charged"] = {**standing["charged"], "repetition": ["1"]}
+    if "choice" in details or what == "twice":
+        details["choice"] = chosen
+    return dataclasses.replace(body, details={**details, "standing": standing})
