@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, Certificate, Choice, FilterMenu, FilterSet, ShuffledRound
+from accounting import Accountant, Certificate, Choice, ShuffledRound
 from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
 from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.entries import EntryKind
 from ledger.policies import AdaptivePolicy, policy_of
 from ledger.quoting import quote_batch
 from ledger.statements import budget
@@ -251,23 +250,3 @@ def test_a_batch_is_quoted_as_it_would_be_decided(
         outcome = ask(f"r{number}")
         assert isinstance(outcome, Admitted)
         assert outcome.epsilon_spent_upper == quoted.epsilon_requested_upper
-
-
-def test_rules_of_before_have_no_choice_and_go_on(
-    store: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cohort that was opened with one set of filters keeps it, and its entries say what they said."""
-    old = FilterMenu.from_mapping(FilterSet.for_budget(epsilon=EPSILON, delta=DELTA).to_mapping())
-    with monkeypatch.context() as before:
-        before.setattr(FilterMenu, "for_budget", lambda **_: old)
-        opened = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA, "policy": "adaptive"}
-        open_cohort(store, name="watches", actor="tester", **opened)  # type: ignore[arg-type]  # as it says
-    request = make_request("first", cohort="watches", **HEAVY)
-    register(store, request, actor="tester")
-    assert isinstance(admit(store, accountant, "first"), Admitted)
-    body = store.entry("watches", 2).content()
-    assert body.kind is EntryKind.ADMITTED
-    assert set(body.details["standing"]) == {"rules", "charged"}
-    assert set(body.details["charge"]) == {"gaussian", "renyi"}
-    change_budget(store, accountant, "watches", epsilon=2.5, **CHANGE)
-    holds(store, accountant)

@@ -1,0 +1,100 @@
+"""Cohorts opened with one set of filters, as policy `adaptive` first had it: they hold, and go on.
+
+`chains/one_set_of_filters.jsonl` holds the bodies of such a chain as they were written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, FilterMenu
+from ledger import canonical
+from ledger.admission import admit, change_budget, open_cohort, register, settle, void
+from ledger.auditing.recomputation import Recomputation
+from ledger.budgets import RoundRequest
+from ledger.entries import GENESIS_DIGEST, EntryBody, LedgerEntry
+from ledger.replay import Replay
+from ledger.store import Store
+from ledger.verification import verify
+
+CHAIN = Path(__file__).parent / "chains" / "one_set_of_filters.jsonl"
+BODIES = [EntryBody.from_bytes(line) for line in CHAIN.read_bytes().splitlines()]
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+class Kept:
+    """The chain as it was written."""
+
+    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
+        digest = GENESIS_DIGEST
+        for body, line in zip(BODIES, CHAIN.read_bytes().splitlines(), strict=True):
+            entry = LedgerEntry.following(digest, body)
+            assert (entry.body, entry.cohort) == (line, cohort)
+            digest = entry.digest
+            yield entry
+
+
+def test_a_chain_of_before_holds_with_every_number(accountant: Accountant) -> None:
+    replay = Replay(store=Kept(), cohort="watches")
+    recomputation = Recomputation(accountant, "all", len(BODIES))
+    for step in replay.steps():
+        recomputation.see(step, replay.trail)
+    checks = recomputation.finish(lambda done, of: None)
+    assert (replay.problems, recomputation.problems) == ([], [])
+    assert len(checks) == len(BODIES)
+    assert [one.name for one in replay.trail.readings()].count("repetition") == 0
+
+
+def shape(value: Any) -> Any:
+    """What a value is made of, without its numbers and moments."""
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [shape(each) for each in value]
+    return type(value)
+
+
+def test_a_cohort_of_before_goes_on_writing_what_it_wrote(
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = FilterMenu.from_mapping(BODIES[0].details["rules"])
+    with monkeypatch.context() as before:
+        before.setattr(FilterMenu, "for_budget", lambda **_: rules)
+        opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
+        open_cohort(store, name="watches", actor="tester", **opened)
+    asked = {body.round_id: body for body in BODIES if "request" in body.details}
+
+    def decide(name: str) -> None:
+        register(
+            store, RoundRequest.from_bytes(canonical.encode(asked[name].details["request"])), actor="tester"
+        )
+        admit(store, accountant, name)
+
+    steps: list[Callable[[], object]] = [
+        lambda: decide("heavy"),
+        lambda: decide("regular"),
+        lambda: decide("hopeless"),
+        lambda: settle(store, accountant, "regular", reports=9_000, actor="tester"),
+        lambda: void(store, accountant, "heavy", reason="never released", actor="tester"),
+        lambda: change_budget(store, accountant, "watches", epsilon=0.8, reason="as agreed", actor="owner"),
+        lambda: decide("after"),
+    ]
+    for step in steps:
+        step()
+    made = [entry.content() for entry in store.entries_of("watches")]
+    for now, then in zip(made, BODIES, strict=True):
+        assert (now.kind, now.round_id) == (then.kind, then.round_id)
+        assert shape(now.details) == shape(then.details)
+    assert made[0].details == BODIES[0].details
+    assert verify(store, accountant, numbers="all").ok
