@@ -24,6 +24,10 @@ _COARSE = 192
 _FINE = 48
 _REFINEMENTS = 4
 _ROOM = 2.0**-40
+_COARSE_GRID = np.concatenate([[0.0], np.geomspace(_SMALLEST_EPSILON, _LARGEST_EPSILON, _COARSE)])
+_COARSE_GRID.setflags(write=False)
+_FINE_STEPS = np.arange(float(_FINE))
+_FINE_STEPS.setflags(write=False)
 
 Bounds = tuple[FloatArray, FloatArray]  # below and above
 
@@ -134,20 +138,22 @@ def _extra(leak_rate: float, slack_rate: float, total: float, epsilon: FloatArra
 
 def _smallest_epsilon(bounds: Callable[[FloatArray], Bounds], delta: float) -> Reading:
     """Bounds on the smallest epsilon whose delta is at most `delta`: ever finer grids around the crossing."""
-    grid = np.concatenate([[0.0], np.geomspace(_SMALLEST_EPSILON, _LARGEST_EPSILON, _COARSE)])
+    grid = _COARSE_GRID
     lower = upper = 0.0
     for _ in range(_REFINEMENTS + 1):
         below, above = bounds(grid)
-        enough = np.flatnonzero(above <= delta)
-        if enough.size == 0:
+        enough = above <= delta
+        first = int(enough.argmax())
+        if not enough[first]:
             return Reading(math.inf, lower)
-        first = int(enough[0])
-        short = np.flatnonzero(below[:first] > delta)
+        short = (below[:first] > delta).nonzero()[0]
         lower = max(lower, float(grid[short[-1]])) if short.size else lower
         upper = float(grid[first])
         if first == 0:
             break
-        grid = np.linspace(grid[first - 1], grid[first], _FINE)
+        start = float(grid[first - 1])
+        grid = _FINE_STEPS * ((upper - start) / (_FINE - 1)) + start
+        grid[-1] = upper
     return Reading(upper, lower)
 
 

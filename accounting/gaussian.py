@@ -34,9 +34,12 @@ def gaussian_divergence(mu: float, loss: FloatArray) -> tuple[FloatArray, FloatA
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         here, there, value = _parts(mu, loss)
         room = _room(mu, loss, here, there)
-    lower: FloatArray = np.maximum(value - room, 0.0)
-    upper: FloatArray = np.minimum(np.nan_to_num(value) + np.nan_to_num(room) + _UNDERFLOW, 1.0)
-    return np.nan_to_num(lower), upper
+        lower: FloatArray = np.maximum(value - room, 0.0)
+    # What is not a number is where nothing is left of a mass, times something infinite.
+    for part in (lower, value, room):
+        part[np.isnan(part)] = 0.0
+    upper: FloatArray = np.minimum(value + room + _UNDERFLOW, 1.0)
+    return lower, upper
 
 
 def gaussian_tangents(mu: float, loss: FloatArray) -> GaussianTangents:
