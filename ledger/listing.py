@@ -1,20 +1,18 @@
-"""Reading many rows: pages of a chain, and what all cohorts and all pending rounds add up to."""
+"""Reading many rows: pages of a chain, and what all cohorts add up to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, select
 
 from ledger import engines, policies, rows
 from ledger.budgets import POLICY_PLAN, Cohort, CohortStatus
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import InvalidValue
 from ledger.policies import SlotReading
-from ledger.rows import ATTEMPTS_MAX
 from ledger.store import Store
-from ledger.tables import entries, heads, rounds
+from ledger.tables import entries, heads
 
 PAGE_MAX = 1000
 REFUSALS_READ_MAX = 5000
@@ -26,15 +24,6 @@ class EntryPage:
 
     entries: tuple[LedgerEntry, ...]
     after: int | None  # the sequence to go on after; None: this was the end
-
-
-@dataclass(frozen=True, kw_only=True)
-class Queue:
-    """What waits for a decision."""
-
-    pending: int
-    stuck: int  # of these: rounds that failed so often that nobody tries them any more
-    oldest_seconds: float  # how long the oldest one that is not stuck has waited; 0 when none waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +76,6 @@ def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry
         return [rows.entry_from(row) for row in found][::-1]
 
 
-def queue(store: Store) -> Queue:
-    """Return how many rounds are undecided, and since when."""
-    waiting = and_(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
-    with engines.reading(store.engine) as connection:
-        now = engines.database_time(connection)
-        pending = connection.execute(
-            select(func.count()).select_from(rounds).where(rows.PENDING)
-        ).scalar_one()
-        query = select(func.count(), func.min(rounds.c.registered_at)).where(waiting)
-        unstuck, oldest = connection.execute(query).one()
-    return Queue(pending=pending, stuck=pending - unstuck, oldest_seconds=_age(oldest, now))
-
-
 def cohort_heads(store: Store) -> list[CohortHead]:
     """Return the last entry of every cohort, in the order of their names."""
     same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
@@ -113,10 +89,13 @@ def cohort_heads(store: Store) -> list[CohortHead]:
 
 
 def count_all_entries(store: Store) -> dict[tuple[str, str], int]:
-    """Return how many entries there are, by cohort and kind."""
-    query = select(entries.c.cohort, entries.c.kind, func.count()).group_by(entries.c.cohort, entries.c.kind)
-    with engines.reading(store.engine) as connection:
-        return {(cohort, kind): int(count) for cohort, kind, count in connection.execute(query)}
+    """Return how many entries there are, by cohort and kind, as the heads count them."""
+    with engines.reading_once(store.engine) as connection:
+        return {
+            (row.cohort, kind): count
+            for row in connection.execute(select(heads))
+            for kind, count in rows.counts_in(row).items()
+        }
 
 
 def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
@@ -127,7 +106,3 @@ def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry
     query = select(entries).where(refused).order_by(entries.c.sequence).limit(REFUSALS_READ_MAX)
     with engines.reading(store.engine) as connection:
         return [rows.entry_from(row) for row in connection.execute(query)]
-
-
-def _age(moment: datetime | None, now: datetime) -> float:
-    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

@@ -17,6 +17,7 @@ from ledger.budgets import Cohort, CohortStatus
 from ledger.entries import EntryKind, LedgerEntry, Spending
 from ledger.errors import Damaged, NotFound
 from ledger.tables import (
+    COUNT_OF_KIND,
     accounted_rounds,
     cohorts,
     heads,
@@ -258,6 +259,12 @@ def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
     found = connection.execute(select(heads.c.cohort, heads.c.sequence, heads.c.digest))
     stored = [StoredHead(**row._mapping) for row in found]
     return tuple(sorted(stored, key=lambda head: head.cohort))  # here: databases sort text differently
+
+
+def counts_in(head: Row[Any]) -> dict[str, int]:
+    """Return how many entries of each kind a head counts."""
+    counts = {kind: int(head._mapping[column]) for kind, column in COUNT_OF_KIND.items()}
+    return {str(EntryKind.OPENED): 1} | {kind: count for kind, count in counts.items() if count}
 
 
 def is_lost(connection: Connection, cohort: str) -> bool:

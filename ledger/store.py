@@ -28,7 +28,6 @@ from ledger.rows import (
     Waiting,
 )
 from ledger.tables import (
-    COUNT_OF_KIND,
     cohorts,
     heads,
     privacy_losses,
@@ -419,10 +418,7 @@ class Store:
         query = select(heads).where(heads.c.cohort == cohort)
         with engines.reading_once(self._engine) as connection:
             row = connection.execute(query).one_or_none()
-        if row is None:
-            return {}
-        counts = {kind: int(row._mapping[column]) for kind, column in COUNT_OF_KIND.items()}
-        return {str(EntryKind.OPENED): 1} | {kind: count for kind, count in counts.items() if count}
+        return {} if row is None else rows.counts_in(row)
 
     # Privacy losses
 

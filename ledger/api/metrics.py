@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from ledger.entries import EntryKind
-from ledger.listing import REFUSALS_READ_MAX, cohort_heads, count_all_entries, queue, refusals_after
+from ledger.listing import REFUSALS_READ_MAX, cohort_heads, count_all_entries, refusals_after
 from ledger.store import Store
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -114,13 +114,14 @@ class _Ledger(Collector):
         yield from (budget, spent, used, over)
 
     def _queue(self) -> Iterator[Metric]:
-        waiting = queue(self._store)
-        yield GaugeMetricFamily("shuffle_ledger_rounds_pending", "Rounds not decided yet.", waiting.pending)
+        waiting = self._store.waiting()
+        undecided = waiting.pending + waiting.stuck
+        yield GaugeMetricFamily("shuffle_ledger_rounds_pending", "Rounds not decided yet.", undecided)
         yield GaugeMetricFamily(
             "shuffle_ledger_rounds_stuck",
             "Rounds that failed too often and wait for somebody.",
             waiting.stuck,
         )
         yield GaugeMetricFamily(
-            "shuffle_ledger_task_lag_seconds", "Age of the oldest undecided round.", waiting.oldest_seconds
+            "shuffle_ledger_task_lag_seconds", "Age of the oldest undecided round.", waiting.longest_seconds
         )

@@ -24,7 +24,7 @@ from ledger.api.sessions import COOKIE, SESSION_SECONDS
 from ledger.budgets import RoundRequest
 from ledger.entries import EntryBody, EntryKind
 from ledger.errors import InvalidValue, NotAllowed
-from ledger.listing import cohort_heads, latest_entries, queue
+from ledger.listing import cohort_heads, latest_entries
 from ledger.profiles import ProfilePoint, profile_of
 from ledger.quoting import BatchQuote, quote_batch
 from ledger.rows import CohortView
@@ -121,9 +121,9 @@ async def log_out(request: Request) -> Response:
 async def cohorts(request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show the cohorts that the bearer sees, with what is left of their budgets."""
     found = await in_thread(cohort_heads, service.store)
-    waiting = await in_thread(queue, service.store)
+    waiting = await in_thread(service.store.waiting)
     seen = [head for head in found if token.sees(head.body.cohort)]
-    return page("cohorts.html.jinja", request, heads=seen, queue=waiting)
+    return page("cohorts.html.jinja", request, heads=seen, waiting=waiting)
 
 
 @router.get("/cohorts/{cohort}")

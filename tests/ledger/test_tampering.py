@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from ledger.admission import admit, open_cohort, register, settle, void
 from ledger.budgets import Admitted, Refused, RoundRequest
 from ledger.entries import EntryBody, LedgerEntry, Spending
 from ledger.errors import Damaged, InvalidValue
+from ledger.listing import count_all_entries
 from ledger.replay import Replay
 from ledger.rows import StoredLoss
 from ledger.saved_heads import read_saved_heads, saved_heads
@@ -87,6 +89,14 @@ def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> N
     report = verify(lived, Accountant(), numbers="all", against=saved_heads(heads(lived)))
     assert report.ok, report
     assert (report.cohorts[0].entries, report.cohorts[0].numbers_checked) == (7, 7)
+
+
+def test_entries_are_counted_without_counting_them(lived: Store) -> None:
+    open_cohort(lived, name="empty", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+    kinds = Counter((entry.cohort, entry.kind) for entry in lived.entries_of("phones"))
+    with disarmed(lived) as connection:
+        connection.execute(text("DELETE FROM entries WHERE cohort = 'phones'"))
+    assert count_all_entries(lived) == {**kinds, ("empty", "opened"): 1}
 
 
 @pytest.mark.parametrize("table", TABLES[:-2] + TABLES[-1:])
