@@ -7,6 +7,7 @@ small one. It needs PostgreSQL and a broker: SHUFFLE_LEDGER_TEST_POSTGRES_URL an
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -28,10 +29,10 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
 from ledger.access import issue
 from ledger.admission import open_cohort
-from ledger.budgets import Admitted, Pending, Refused, RoundRequest
+from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, Admitted, Pending, Refused, RoundRequest
 from ledger.client import LedgerClient
 from ledger.config import Settings
 from ledger.outcomes import round_record
@@ -44,10 +45,14 @@ from workers.queues import queue_names
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
 SERVERS = WORKERS = 2
-COHORTS = {"north": "fixed", "south": "fixed", "east": "fixed", "west": "fixed"}
+COHORTS = ("north", "south", "east", "west")
 KINDS = ("krr(k=8, epsilon0=1)", "generic(epsilon0=2)")
 REPORTS = 100_000
 PATIENCE_SECONDS = 600.0
+PRECISION = 4e-3
+DELTA = 1e-9
+BUDGET_STEPS = 8  # of bisection
+REFUSED_MIN = 0.1  # of all identifiers: a storm in which nobody is refused proves little
 
 
 @dataclass
@@ -97,18 +102,26 @@ class Process:
         self._process.wait()
 
 
-def storm(*, registrations: int, clients: int, calm_seconds: float, seed: int = 1) -> Report:
+def storm(
+    *,
+    registrations: int,
+    clients: int,
+    calm_seconds: float,
+    policy: str = POLICY_ADAPTIVE,
+    seed: int = 1,
+) -> Report:
     """Register so many rounds from so many clients; something is killed every `calm_seconds`."""
+    epsilon = budget_for(registrations, policy=policy)
     with _database() as url, tempfile.TemporaryDirectory() as folder:
         environment = _environment(url)
         with Store.connect(url) as store:
-            for name, policy in COHORTS.items():
+            for name in COHORTS:
                 open_cohort(
                     store,
                     name=name,
                     population=10**6,
-                    epsilon=_budget_for(registrations),
-                    delta=1e-9,
+                    epsilon=epsilon,
+                    delta=DELTA,
                     policy=policy,
                     actor="storm",
                 )
@@ -135,6 +148,8 @@ def storm(*, registrations: int, clients: int, calm_seconds: float, seed: int = 
         with Store.connect(url) as store:
             wrong = _broken_promises(store, answers)
         outcomes = Counter(type(answer).__name__.lower() for answer in answers.values())
+        if not REFUSED_MIN * registrations <= outcomes["refused"] <= registrations - outcomes["refused"]:
+            wrong.append(f"{outcomes['refused']} refused, which is not a real part")
         return Report(
             registrations=registrations,
             seconds=seconds,
@@ -189,16 +204,35 @@ def _registered(
 
 def _request(index: int) -> RoundRequest:
     shuffled = ShuffledRound(randomizer=parse_randomizer(KINDS[index % len(KINDS)]), reports=REPORTS)
-    cohort = list(COHORTS)[index // len(KINDS) % len(COHORTS)]
+    cohort = COHORTS[index // len(KINDS) % len(COHORTS)]
     return RoundRequest(round_id=f"storm-{index}", cohort=cohort, round=shuffled)
 
 
-def _budget_for(registrations: int) -> float:
+def budget_for(registrations: int, *, policy: str) -> float:
     """Return a budget that about two thirds of the rounds of a cohort fill."""
     each = registrations // len(COHORTS) // len(KINDS)
     kinds = [ShuffledRound(randomizer=parse_randomizer(kind), reports=REPORTS) for kind in KINDS]
-    held = {kind: max(1, 2 * each // 3) for kind in kinds}
-    return Accountant(precision=4e-3).certify(held, delta=1e-9).epsilon_upper
+    held = {slot_for(kind): max(1, 2 * each // 3) for kind in kinds}
+    accountant = Accountant(precision=PRECISION)
+    composed = accountant.certify(held, delta=DELTA).epsilon_upper
+    return composed if policy == POLICY_FIXED else _filtered(accountant, held, above=composed)
+
+
+def _filtered(accountant: Accountant, held: Mapping[ShuffledRound, int], *, above: float) -> float:
+    """Return the budget at which filters made for it hold just these rounds; they depend on the budget."""
+
+    def holds(epsilon: float) -> bool:
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=DELTA)
+        total = filters.nothing()
+        for kind, count in held.items():
+            total += accountant.charge(kind, filters) * count
+        return filters.epsilon_upper(total) <= epsilon
+
+    low, high = above, 4.0 * above
+    for _ in range(BUDGET_STEPS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _broken_promises(store: Store, answers: Mapping[str, Admitted | Refused | Pending]) -> list[str]:
@@ -208,10 +242,10 @@ def _broken_promises(store: Store, answers: Mapping[str, Admitted | Refused | Pe
         for entry in store.entries_of(name):
             if entry.kind in ("admitted", "refused"):
                 decided[str(entry.round_id)] += 1
-        found = budget(store, Accountant(precision=4e-3), name)
+        found = budget(store, Accountant(precision=PRECISION), name)
         if not found.epsilon_spent_upper <= found.epsilon_budget:
             wrong.append(f"{name}: overspent")
-        if not verify(store, Accountant(precision=4e-3), name).ok:
+        if not verify(store, Accountant(precision=PRECISION), name).ok:
             wrong.append(f"{name}: does not verify")
     wrong += [f"{name}: {count} outcomes" for name, count in decided.items() if count != 1]
     if set(decided) != set(answers):
@@ -270,8 +304,14 @@ def main() -> None:
     parser.add_argument("--registrations", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--calm-seconds", type=float, default=5.0)
+    parser.add_argument("--policy", choices=(POLICY_ADAPTIVE, POLICY_FIXED), default=POLICY_ADAPTIVE)
     given = parser.parse_args()
-    report = storm(registrations=given.registrations, clients=given.clients, calm_seconds=given.calm_seconds)
+    report = storm(
+        registrations=given.registrations,
+        clients=given.clients,
+        calm_seconds=given.calm_seconds,
+        policy=given.policy,
+    )
     print(report, flush=True)
     sys.exit(1 if report.wrong else 0)
 
