@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,6 +23,7 @@ from cli.round_files import CohortLine, RequestLine
 from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
 from ledger.errors import Conflict, InvalidValue, NotFound
 
+_DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
 
 
@@ -112,7 +113,7 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
         found = ledger.cohort(wanted.name)
     except NotFound:
         return True
-    if replace(found, status=wanted.status, opened_at=wanted.opened_at) != wanted:
+    if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
         raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
     return False
 
