@@ -147,7 +147,7 @@ class Accountant:
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Whether `charge` answers from memory."""
-        return (shuffled, filters) in self._charges
+        return (shuffled, dataclasses.replace(filters, repetition=None)) in self._charges
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """What a round costs each of a budget's filters; see `charge_of`. Remembered."""

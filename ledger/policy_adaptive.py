@@ -45,7 +45,10 @@ class AdaptivePolicy(Policy):
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
         """See `Policy`."""
-        return books.accountant.remembers_charge(accounted, self.filters)
+        choice = self.choice(view)
+        if choice is None and self.menu.needs_choice:
+            return False  # choosing composes
+        return books.accountant.remembers_charge(accounted, self.menu.filters(choice))
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`. The entry says what it chose, also where the round is refused."""
