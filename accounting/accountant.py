@@ -14,6 +14,7 @@ from accounting import checks
 from accounting.certificate import Certificate, Interval, RenyiBound
 from accounting.charges import charge_of
 from accounting.composition import Composition
+from accounting.discretization import from_profile
 from accounting.errors import InvalidParameter
 from accounting.filter_sets import Charge, FilterSet
 from accounting.inversion import (
@@ -23,10 +24,9 @@ from accounting.inversion import (
     sharpened_delta,
     sharpened_epsilon,
 )
-from accounting.privacy_loss import from_profile
-from accounting.randomizers import Declared, Joint, Laplace, Parallel, Table
+from accounting.privacy_loss import Side
 from accounting.randomizers.base import DecomposedRandomizer
-from accounting.round_loss import RoundLoss
+from accounting.round_loss import SIDES, RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound
 from accounting.spectrum import LossSpectrum, SpectrumMemory
 
@@ -42,12 +42,14 @@ _PROFILE_SMOOTHING = 0.45
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24
 _TAIL_POINTS = 512
-# Losses are computed again for these shares of the precision while the answer is wider than asked: for few
-# kinds of rounds, of few losses.
+# Where answers are wider than asked, losses that hardly happen are set aside, at this share of delta. Then
+# all are computed again for these shares of the precision, in rounds of few kinds that took little work.
+_NEGLIGIBLE_TAIL = 1e-5
 _FINER = (0.25, 0.02)
 _FINEST = 1e-5
 _FEW_KINDS = 4
-_FEW_LOSSES = 1100
+_MOST_WORK = {0.25: 20_000, 0.02: 6_000}
+_UNCERTAIN = 6  # of samples with some dishonest users
 
 _Question = tuple[frozenset[tuple[ShuffledRound, int]], tuple[str, float]]
 
@@ -249,32 +251,37 @@ class Accountant:
         )
 
     def _narrowed(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
-        """The interval, or one from finer losses while it is wider than asked and they are cheap to have."""
-        for part in _FINER:
-            wide = self.precision * interval.upper < interval.width < math.inf
-            if not wide or not all(self._is_cheap(one) for one in rounds) or len(rounds) > _FEW_KINDS:
+        """The interval, or while it is wider than asked one without far losses that hardly happen, and then
+        from finer losses where they are cheap to have."""
+        tail = _NEGLIGIBLE_TAIL * delta / sum(rounds.values())
+        for share in (1.0, *_FINER):
+            if not self.precision * interval.upper < interval.width < math.inf:
                 break
-            precision = max(self.precision * part, _FINEST)
-            if precision >= self.precision:
+            precision = max(self.precision * share, min(_FINEST, self.precision))
+            if share < 1 and (precision >= self.precision or not self._are_cheap(rounds, share)):
                 break
             if precision not in self._finer:
                 self._finer[precision] = Accountant(precision=precision)
-            spectra, finer = SpectrumMemory(), self._finer[precision]
-            losses = [(finer.privacy_loss(one), count) for one, count in rounds.items()]
-            above = Composition([(LossSpectrum(one.upper, spectra), count) for one, count in losses], "upper")
-            below = Composition([(LossSpectrum(one.lower, spectra), count) for one, count in losses], "lower")
+            source = self if precision == self.precision else self._finer[precision]
+            losses = [(source.privacy_loss(one), count) for one, count in rounds.items()]
+            above, below = (_without_tails(losses, tail, side) for side in SIDES)
             both = interval.intersection(epsilon_interval(above, below, delta, precision))
             if both.lower <= both.upper:
                 interval = both
         return interval
 
-    def _is_cheap(self, shuffled: ShuffledRound) -> bool:
-        """Whether a finer loss of the round takes no more than seconds."""
-        few = self._remembered(shuffled).loss.upper.index.size <= _FEW_LOSSES
-        quick = isinstance(shuffled.randomizer, DecomposedRandomizer | Declared)
-        quick = quick and not isinstance(shuffled.randomizer, Laplace | Table | Joint | Parallel)
+    def _are_cheap(self, rounds: Mapping[ShuffledRound, int], share: float) -> bool:
+        """Whether losses for this share of the precision take no more than seconds."""
+        return len(rounds) <= _FEW_KINDS and all(self._work(one) <= _MOST_WORK[share] for one in rounds)
+
+    def _work(self, shuffled: ShuffledRound) -> float:
+        """About how long the round's loss took to compute: its losses times the terms of each."""
+        losses = self._remembered(shuffled).loss.upper.index.size
+        randomizer, terms = shuffled.randomizer, 1
+        if isinstance(randomizer, DecomposedRandomizer):
+            terms = sum(one.above.c.size for one in randomizer.analysis(str(shuffled.analysis)).brackets)
         certain = shuffled.sampled_from is None or shuffled.honest_fraction == 1
-        return few and quick and certain
+        return losses * terms * (1 if certain else _UNCERTAIN)
 
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
@@ -347,6 +354,13 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
     if sum(counts.values()) > _MAXIMUM_ROUNDS:
         raise InvalidParameter("count", sum(counts.values()), f"at most {_MAXIMUM_ROUNDS} rounds altogether")
     return {one: count for one, count in counts.items() if count}
+
+
+def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: Side) -> Composition:
+    """The composition of one side's pairs, each without far losses of so much probability."""
+    spectra = SpectrumMemory()
+    pairs = [(loss.side(side).without_tail(mass), count) for loss, count in losses]
+    return Composition([(LossSpectrum(pair, spectra), count) for pair, count in pairs], side)
 
 
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:

@@ -15,11 +15,16 @@ from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.exact_pairs import Pair
+from accounting.privacy_loss import NEGLIGIBLE_DELTA, IndexArray
 
 # Smoothing of profiles that are only to be shown smaller than others, and the round-off, in the logarithm, of
 # the bound that comes before them.
 _COARSE = 0.2
 _LOOSE = 0.05
+# Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
+_UNUSUAL = 1.5
+_LESS = 5.0
+_RETRIES = 2
 # Lists of outcomes that one profile keeps, and outcomes in them.
 _REMEMBERED = 4
 _REMEMBERED_OUTCOMES = 2_000_000
@@ -152,7 +157,23 @@ class BlanketProfile(MechanismProfile):
         outcomes = self._listed(masses, honest)
         if outcomes is not None:
             return outcomes.profile(excess)
-        return blanket_profile(masses, honest, excess, smoothing=self._smoothing)
+        upper, lower = blanket_profile(masses, honest, excess, smoothing=self._smoothing)
+        # The divergence of order 1 of sums as if they were Gaussian.
+        hidden = masses.c > 0
+        spread = float((masses.difference[hidden] ** 2 / masses.c[hidden]).sum())
+        usual = math.sqrt(spread / (2 * math.pi * honest))
+        smoothing, wide = self._smoothing, _wide(upper, lower, usual, self._smoothing)
+        for _ in range(_RETRIES):
+            if not wide.size:
+                break
+            smoothing /= _LESS
+            found = blanket_profile(masses, honest, excess[wide], smoothing=smoothing)
+            before = upper[wide] - lower[wide]
+            upper[wide] = np.minimum(upper[wide], found.upper)
+            lower[wide] = np.maximum(lower[wide], found.lower)
+            wide = wide[upper[wide] - lower[wide] < before / 2]
+            wide = wide[_wide(upper[wide], lower[wide], usual, self._smoothing)]
+        return ProfileBounds(upper, lower)
 
     def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
@@ -165,6 +186,18 @@ class BlanketProfile(MechanismProfile):
                 self._remembered -= 0 if oldest is None else oldest.p.size
             self._outcomes[key] = found
         return self._outcomes[key]
+
+
+def _wide(upper: FloatArray, lower: FloatArray, usual: float, smoothing: float) -> IndexArray:
+    """Orders at which bounds are further apart than this smoothing makes them where one scale rules the law.
+
+    The kernels then differ by `(theta tau)^2` of the value, `theta` times the deviation being about the root
+    of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
+    many small ones, have a deviation that is that of neither.
+    """
+    depth = -2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
+    apart = upper - lower > _UNUSUAL * smoothing**2 * (1 + depth) * upper
+    return np.flatnonzero(apart & (upper > NEGLIGIBLE_DELTA))
 
 
 def _directions(pairs: Sequence[Decomposition]) -> list[Decomposition]:

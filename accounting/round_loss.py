@@ -11,6 +11,7 @@ import numpy as np
 from accounting.errors import DamagedPrivacyLoss
 from accounting.privacy_loss import PrivacyLossDistribution, Side
 
+SIDES: tuple[Side, Side] = ("upper", "lower")
 _MAGIC = b"shuffle-ledger privacy loss 1\n"
 _ENVELOPE = "<IQ"  # checksum and length of the body
 _HEAD = "<Qdddd"  # number of losses, spacing, mass at 0, mass at infinity, support
@@ -28,6 +29,10 @@ class RoundLoss:
         """Memory that the masses take."""
         pairs = (self.upper, self.lower)
         return sum(column.nbytes for pair in pairs for column in (pair.index, pair.p, pair.q))
+
+    def side(self, side: Side) -> PrivacyLossDistribution:
+        """The pair of that side."""
+        return self.upper if side == "upper" else self.lower
 
     def to_bytes(self) -> bytes:
         """Versioned bytes that `from_bytes` reads; equal losses give equal bytes."""

@@ -442,3 +442,13 @@ def test_tight_pairs_take_no_silent_component() -> None:
     assert ShuffledRound(randomizer=written, reports=10, participation=0.5).analysis == "clone"
     with pytest.raises(InvalidParameter, match="analysis"):
         ShuffledRound(randomizer=written, reports=10, participation=0.5, analysis="tight")
+
+
+def test_laws_of_two_scales_are_bounded_closely() -> None:
+    """Seven reports in ten hide well and three hardly at all: bounds that suit one of them alone would be far
+    apart."""
+    written = "parallel((0.3, generic(epsilon0=10)), (0.7, krr(k=1000, epsilon0=0.1)))"
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1000)
+    bounds = RoundProfile(shuffled, smoothing=0.014)(np.expm1([0.1, 0.5, 1.0, 3.0, 4.15, 5.0]))
+    assert np.all(bounds.lower <= bounds.upper)
+    assert np.all(bounds.upper - bounds.lower <= 5e-3 * bounds.upper)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from accounting import Accountant, RoundLoss, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
-from accounting.privacy_loss import from_profile
+from accounting.discretization import from_profile
 from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory
 
 
@@ -311,6 +311,46 @@ def test_sums_of_large_losses_are_as_narrow_as_asked(
         for order in orders
     ]
     assert certificate.epsilon_lower <= min(bounds)
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "rest", "rounds", "delta"),
+    [
+        # Losses of thousands of deviations that hardly ever happen, of two ranges, near their largest.
+        (
+            "joint(blh(epsilon0=2, domain=64), generic(epsilon0=5))",
+            10**5,
+            {"sampled_from": 10**7},
+            1000,
+            1e-20,
+        ),
+        ("joint(krr(k=3, epsilon0=1), krr(k=100, epsilon0=10))", 10**4, {"sampled_from": 10**7}, 10**5, 1e-6),
+        ("parallel((0.3, oue(epsilon0=0.3)), (0.7, generic(epsilon0=4)))", 10, {}, 10, 1e-2),
+        ("joint(krr(k=2, epsilon0=1), blh(epsilon0=2))", 100, {}, 3, 1e-30),
+        ("binomial_sum(p=0.5, bits=10)", 100, {"honest_fraction": 0.1}, 10_000, 1e-9),
+    ],
+)
+def test_uneven_losses_are_answered_as_narrowly(
+    randomizer: str, reports: int, rest: dict[str, Any], rounds: int, delta: float
+) -> None:
+    certificate = Accountant().certify({_round(randomizer, reports, **rest): rounds}, delta=delta)
+    assert certificate.precise
+    assert 0 < certificate.epsilon_upper - certificate.epsilon_lower <= 1e-3 * certificate.epsilon_upper
+
+
+@pytest.mark.parametrize("mass", [0.0, 1e-30, 1e-6, 0.01, 0.3, 1.0])
+def test_a_tail_is_taken_off_each_side_its_way(mass: float) -> None:
+    loss = Accountant().privacy_loss(_round("oue(epsilon0=4)", 500, sampled_from=5000))
+    epsilons = np.linspace(0, loss.upper.largest_loss, 40)
+    for pair, sign in ((loss.upper, 1), (loss.lower, -1)):
+        cut = pair.without_tail(mass)
+        assert (cut is pair) == (mass == 0)
+        assert abs(math.fsum([*cut.p, *cut.q, cut.zero, cut.infinity]) - 1) < 1e-9
+        gone = float((pair.p + pair.q)[cut.index.size :].sum())
+        assert gone <= mass * (1 + 1e-9)
+        for epsilon in epsilons:
+            moved = cut.hockey_stick_divergence(epsilon) - pair.hockey_stick_divergence(epsilon)
+            assert -1e-15 <= sign * moved <= gone * (1 + 1e-9) + 1e-15
 
 
 @pytest.mark.parametrize("tilt", [-2000, -300, 0, 250, 2000])
