@@ -144,8 +144,7 @@ class Accountant:
 
     def knows_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Whether the round's charge, or the privacy loss it is computed from, is in memory."""
-        key = (shuffled, dataclasses.replace(filters, repetition=None))
-        return key in self._charges or shuffled in self._losses
+        return self.remembers_charge(shuffled, filters) or shuffled in self._losses
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Whether `charge` answers from memory."""

@@ -104,7 +104,7 @@ class FilterSet:
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
     released outputs together are `(epsilon, sum of the shares)`-DP.
-    Source: docs/adaptivity.md, Lemma 3.
+    Source: docs/adaptivity.md, Lemma 6.
     """
 
     gaussian: GaussianFilter

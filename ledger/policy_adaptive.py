@@ -44,11 +44,9 @@ class AdaptivePolicy(Policy):
         return self._standing(self.total(view), self.choice(view))
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
-        """See `Policy`."""
-        choice = self.choice(view)
-        if choice is None and self.menu.needs_choice:
-            return False  # choosing composes
-        return books.accountant.remembers_charge(accounted, self.menu.filters(choice))
+        """See `Policy`: not the decision that chooses, for it composes."""
+        chosen = self.choice(view) is not None or not self.menu.needs_choice
+        return chosen and books.accountant.remembers_charge(accounted, self.filters(view))
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`. The entry says what it chose, also where the round is refused."""
