@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import subprocess
@@ -20,8 +21,15 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from accounting import Accountant, slot_for
-from ledger.admission import admit, open_cohort, register, settle
-from ledger.budgets import Admitted, RoundRequest
+from ledger.admission import (
+    admit,
+    admit_at_once,
+    open_cohort,
+    register,
+    register_and_admit,
+    settle,
+)
+from ledger.budgets import Admitted, Refused, RoundRequest
 from ledger.entries import LedgerEntry
 from ledger.errors import Unavailable
 from ledger.store import Store
@@ -47,8 +55,9 @@ def run(program: str, *arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])  # in two commits, and at once
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
-    store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+    store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest, policy: str
 ) -> None:
     accounted = slot_for(make_request().round)
     for seed in range(SEEDS):
@@ -56,16 +65,12 @@ def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
         cohort, fits = f"cohort-{seed}", chance.randint(0, 20)
         costs = [accountant.certify({accounted: fits + more}, delta=1e-9).epsilon_upper for more in (0, 1)]
         epsilon = chance.uniform(max(costs[0], 1e-6), costs[1])
-        open_cohort(
-            store,
-            name=cohort,
-            population=10**6,
-            epsilon=epsilon,
-            delta=1e-9,
-            policy="fixed",
-            actor="tester",
-        )
-        said = run("crowd.py", database_url, cohort, PROCESSES, fits, seed)
+        for name in (cohort, f"{cohort} too"):
+            opening: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": 1e-9}
+            open_cohort(store, name=name, policy=policy, actor="tester", **opening)
+        if policy == "adaptive":
+            fits = fitting_one_by_one(store, accountant, make_request(cohort=f"{cohort} too"))
+        said = run("crowd.py", database_url, cohort, policy, PROCESSES, fits, seed)
         refused = PROCESSES - fits
         assert Counter(said) == Counter({"Admitted": fits, "Refused budget_exceeded": refused})
         assert store.view(cohort).spent.epsilon_upper <= epsilon
@@ -75,8 +80,17 @@ def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
     assert report.ok, report
 
 
+def fitting_one_by_one(store: Store, accountant: Accountant, request: RoundRequest) -> int:
+    """Return how many equal rounds a cohort admits that nobody else writes to."""
+    for number in itertools.count():
+        one = dataclasses.replace(request, round_id=f"{request.cohort}-{number}")
+        if isinstance(register_and_admit(store, accountant, one, actor="tester")[0], Refused):
+            return number
+    raise AssertionError("unreachable")
+
+
 def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -> None:
-    *said, last = run("doomed.py", database_url)
+    *said, last = run("doomed.py", database_url, "in-two-steps")
     assert last == "survived"
     steps, entries_left = said[::2], [int(count) for count in said[1::2]]
     assert entries_left == sorted(entries_left)  # who dies later leaves no less
@@ -87,6 +101,13 @@ def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -
             assert more == fewer + 1
             assert steps[at] == "COMMIT" or steps[at + 1] == "DONE"
     assert len(steps) >= 14  # a cohort, two rounds, their loss, and before and after each of four entries
+
+
+def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(database_url: str) -> None:
+    """As above; and whenever a round is there, its outcome is (the program looks after every death)."""
+    *said, last = run("doomed.py", database_url, "at-once")
+    assert last == "survived"
+    assert {int(count) for count in said[1::2]} == {0, 1, 2, 3, 4}
 
 
 @contextmanager
@@ -130,9 +151,22 @@ def backend_of(connection: Connection) -> Any:
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("acknowledged", [True, False], ids=["terminated", "commit-unanswered"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "in-two-steps"])
 def test_a_lost_connection_is_told_and_leaves_nothing_half_done(
-    phones: Store, database_url: str, accountant: Accountant, make_request: MakeRequest, *, acknowledged: bool
+    store: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    *,
+    acknowledged: bool,
+    at_once: bool,
 ) -> None:
+    policy = "adaptive" if at_once else "fixed"
+    open_cohort(
+        store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy=policy, actor="tester"
+    )
+    known = make_request("known from now on", epsilon0=0.125, reports=100_000)
+    register_and_admit(store, accountant, known, actor="tester")
     address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
 
     def terminate(connection: Connection, what: str) -> None:
@@ -158,18 +192,22 @@ def test_a_lost_connection_is_told_and_leaves_nothing_half_done(
         request = make_request(name, epsilon0=0.125, reports=100_000)
         with interrupted(step, terminate if acknowledged else commit_and_hang_up) as steps:
             try:
-                register(phones, request, actor="tester")
-                admit(phones, accountant, name)
+                if at_once:
+                    assert admit_at_once(store, accountant, request, actor="tester") is not None
+                else:
+                    register(store, request, actor="tester")
+                    admit(store, accountant, name)
             except Unavailable:  # and nothing else
                 told += 1
-        left = [entry.round_id for entry in phones.entries_of("phones")].count(name)
-        register(phones, request, actor="tester")
-        assert phones.round(name).attempts == 0  # it says nothing about the round
-        assert isinstance(admit(phones, accountant, name), Admitted)
-        assert left <= [entry.round_id for entry in phones.entries_of("phones")].count(name) == 1
+        left = [entry.round_id for entry in store.entries_of("phones")].count(name)
+        assert not at_once or store.count_pending("phones") == 0
+        register(store, request, actor="tester")
+        assert store.round(name).attempts == 0  # it says nothing about the round
+        assert isinstance(admit(store, accountant, name), Admitted)
+        assert left <= [entry.round_id for entry in store.entries_of("phones")].count(name) == 1
     assert told == sum((what in COMMITTING) if not acknowledged else (what != "DONE") for what in steps)
-    assert told >= 3
-    report = verify(phones, accountant, numbers="all")
+    assert told >= (2 if at_once else 3)
+    report = verify(store, accountant, numbers="all")
     assert report.ok, report
 
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Mapping
 
 from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import admit, register
+from ledger.admission import admit, register, register_and_admit
 from ledger.budgets import Admitted, Refused, RoundRequest
 from ledger.errors import TryAgain
 from ledger.store import Store
@@ -33,12 +33,17 @@ class RememberingAccountant(Accountant):
         return self._said[key]
 
 
-def main(database_url: str, cohort: str, processes: int, fits: int, seed: int) -> None:
+def main(database_url: str, cohort: str, policy: str, processes: int, fits: int, seed: int) -> None:
     """Print "Admitted", "Refused REASON" or what went wrong, a line per process."""
     accounted = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
     accountant = RememberingAccountant()
-    for count in range(1, fits + 2):
-        accountant.certify({slot_for(accounted): count}, delta=1e-9)
+    if policy == "fixed":
+        for count in range(1, fits + 2):
+            accountant.certify({slot_for(accounted): count}, delta=1e-9)
+    else:  # one more for another cohort of this budget: the kind is known from then on, and decided at once
+        with Store.connect(database_url) as store:
+            request = RoundRequest(round_id=f"first of {cohort}", cohort=f"{cohort} too", round=accounted)
+            register_and_admit(store, accountant, request, actor="crowd")
     start, go = os.pipe()
     children = []
     for number in range(processes):
@@ -51,6 +56,7 @@ def main(database_url: str, cohort: str, processes: int, fits: int, seed: int) -
                 database_url,
                 accountant,
                 RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=accounted),
+                in_two_steps=policy == "fixed",
             )
         children.append(child)
     os.close(go)
@@ -58,11 +64,11 @@ def main(database_url: str, cohort: str, processes: int, fits: int, seed: int) -
     sys.exit(1 if failed else 0)
 
 
-def _rush(database_url: str, accountant: Accountant, request: RoundRequest) -> None:
+def _rush(database_url: str, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> None:
     code = 0
     try:
         with Store.connect(database_url) as store:
-            _say(_insist(store, accountant, request))
+            _say(_insist(store, accountant, request, in_two_steps=in_two_steps))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it, and the fork must end
         traceback.print_exc()
         _say(f"{type(error).__name__}: {error}")
@@ -70,11 +76,14 @@ def _rush(database_url: str, accountant: Accountant, request: RoundRequest) -> N
     os._exit(code)
 
 
-def _insist(store: Store, accountant: Accountant, request: RoundRequest) -> str:
+def _insist(store: Store, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> str:
     for _ in range(TRIES_MAX):
         try:
-            register(store, request, actor="crowd")
-            answer = admit(store, accountant, request.round_id)
+            if in_two_steps:
+                register(store, request, actor="crowd")
+                answer = admit(store, accountant, request.round_id)
+            else:
+                answer, _ = register_and_admit(store, accountant, request, actor="crowd")
         except TryAgain:
             continue
         if isinstance(answer, Refused):
@@ -89,4 +98,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
+    url, name, way, *numbers = sys.argv[1:]
+    main(url, name, way, *map(int, numbers))

@@ -16,7 +16,7 @@ import sys
 from sqlalchemy import Connection, Engine, event
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import admit_queued, open_cohort, register, settle, void
+from ledger.admission import admit_at_once, admit_queued, open_cohort, register, settle, void
 from ledger.budgets import RoundRequest
 from ledger.store import Store
 from ledger.verification import verify
@@ -27,18 +27,22 @@ PRECISION = 0.05  # coarse is fast, and as sound
 STORY = ["opened", "admitted", "admitted", "settled", "voided"]
 
 
-def tell(store: Store, accountant: Accountant, number: int) -> None:
+def tell(store: Store, accountant: Accountant, number: int, *, at_once: bool) -> None:
     """Open a cohort; register, decide and close two rounds."""
     name = f"cohort-{number}"
+    policy = "adaptive" if at_once else "fixed"
     open_cohort(
-        store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
+        store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy=policy, actor="storyteller"
     )
     # A kind of its own, so that its privacy loss is computed and stored in the story too.
-    randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
+    randomizer = parse_randomizer(f"generic(epsilon0={1 if at_once else 1 + number / 1024})")
     shuffled = ShuffledRound(randomizer=randomizer, reports=20)
     rounds = [f"{name}-settled", f"{name}-voided"]
     for round_id in rounds:
-        register(store, RoundRequest(round_id=round_id, cohort=name, round=shuffled), actor="storyteller")
+        request = RoundRequest(round_id=round_id, cohort=name, round=shuffled)
+        if at_once and admit_at_once(store, accountant, request, actor="storyteller"):
+            continue
+        register(store, request, actor="storyteller")
         admit_queued(store, accountant, round_id)
     settle(store, accountant, rounds[0], reports=18, actor="storyteller")
     void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
@@ -68,32 +72,40 @@ def die_at(step: int) -> None:
     event.listen(Engine, "commit", lambda connection: count(connection, "COMMIT"))
 
 
-def left_behind(database_url: str, number: int) -> int:
+def left_behind(database_url: str, number: int, *, at_once: bool) -> int:
     """Finish the story; return how many entries the dead one had left. Fails unless all is as told once."""
     name, accountant = f"cohort-{number}", Accountant(precision=PRECISION)
     with Store.connect(database_url) as store:
         before = [entry.kind for entry in store.entries_of(name)]
         assert before == STORY[: len(before)], before
-        tell(store, accountant, number)
+        if at_once:
+            assert store.pending(limit=1) == []
+            assert store.count_pending(name) == 0
+        tell(store, accountant, number, at_once=at_once)
         assert [entry.kind for entry in store.entries_of(name)] == STORY
     return len(before)
 
 
-def main(database_url: str) -> None:
+def main(database_url: str, way: str) -> None:
     """Print two lines per death, and "survived" at the end."""
+    at_once = way == "at-once"
+    accountant = Accountant(precision=PRECISION)
+    if at_once:
+        with Store.connect(database_url) as store:
+            tell(store, accountant, 0, at_once=True)  # the kind is known from then on
     for number in range(1, STEPS_MAX):
         child = os.fork()
         if child == 0:
             die_at(number)
             with Store.connect(database_url) as store:
-                tell(store, Accountant(precision=PRECISION), number)
+                tell(store, accountant, number, at_once=at_once)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-        sys.stdout.write(f"{left_behind(database_url, number)}\n")
+        sys.stdout.write(f"{left_behind(database_url, number, at_once=at_once)}\n")
         sys.stdout.flush()
     with Store.connect(database_url) as store:
         report = verify(store, Accountant())
@@ -102,4 +114,4 @@ def main(database_url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])
