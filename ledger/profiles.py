@@ -9,7 +9,7 @@ from ledger import losses
 from ledger.rows import CohortView
 from ledger.store import Store
 
-POINTS = 17
+POINTS = 17  # over the whole width, and as many where delta falls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ def profile_of(store: Store, accountant: Accountant, view: CohortView) -> tuple[
         return ()
     losses.recall(store, accountant, view.held)
     end = 1.25 * view.cohort.epsilon_budget
-    epsilons = [end * step / (POINTS - 1) for step in range(POINTS)]
+    near = min(end, 2.0 * view.spent.epsilon_upper)  # where delta falls; beyond, little happens
+    epsilons = sorted({to * step / (POINTS - 1) for to in (near, end) for step in range(POINTS)})
     return tuple(
         ProfilePoint(epsilon=epsilon, delta_upper=found.delta_upper, delta_lower=found.delta_lower)
         for epsilon, found in zip(epsilons, accountant.profile(view.held, epsilons=epsilons), strict=True)

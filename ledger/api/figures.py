@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from typing import Literal
 
 from ledger.profiles import ProfilePoint
 
 _DIGITS = 6
+_EXPONENT = re.compile(r"e\+?(-?)0*([0-9])")  # 1e-07 is read as 1e-7
 WIDTH, HEIGHT = 720.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -42,7 +45,8 @@ def plain(value: object) -> str:
 
 
 def _rounded(value: float, rounding: str) -> str:
-    return f"{float(Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value)):g}"
+    text = f"{float(Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value)):g}"
+    return _EXPONENT.sub(r"e\1\2", text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,7 @@ class Chart:
     area: str  # the same, closed at the bottom
     limit: float | None  # where the horizontal line of a limit is
     limit_text: str
+    limit_at: Literal["start", "end"]  # where it stands: away from the line
     vertical: float | None = None  # where a vertical line is
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -96,7 +101,7 @@ class Moment:
 
 def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
     """Return epsilon spent over time against the budget; None when there is nothing to draw."""
-    if not moments:
+    if len(moments) < 2:  # a moment is no time
         return None
     first, last = moments[0].at.timestamp(), moments[-1].at.timestamp()
     last = max(last, first + 1.0)
@@ -125,6 +130,7 @@ def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
         area=_closed(steps),
         limit=y(budget),
         limit_text=f"budget {plain(budget)}",
+        limit_at="start",
         x_ticks=_time_ticks(first, last),
         y_ticks=tuple(Tick(place=y(value), text=f"{value:g}") for value in _round_values(top)),
         marks=tuple(marks),
@@ -145,14 +151,16 @@ def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: floa
     def y(value: float) -> float:
         return _scaled(max(math.log10(value), low), low, 0.0)
 
-    line = [(x(point.epsilon), y(value)) for point, value in zip(points, values, strict=True)]
+    within = sum(value > 10.0**low for value in values)  # and one point more: below, nothing is drawn
+    line = [(x(point.epsilon), y(value)) for point, value in zip(points, values, strict=True)][: within + 1]
     step = max(1, math.ceil(-low / 6))
     return Chart(
         title="Privacy profile: delta (at most) as a function of epsilon",
         line=_points(line),
         area=_closed(line),
         limit=y(delta),
-        limit_text=f"delta {plain(delta)}",
+        limit_text=f"δ {plain(delta)}",
+        limit_at="end",
         vertical=x(epsilon),
         x_ticks=tuple(Tick(place=x(value), text=f"{value:g}") for value in _round_values(end)),
         y_ticks=tuple(Tick(place=y(10.0**power), text=f"1e{power}") for power in range(0, low - 1, -step)),
@@ -182,10 +190,10 @@ def _round_values(end: float) -> list[float]:
 def _time_ticks(first: float, last: float) -> tuple[Tick, ...]:
     form = next(form for seconds, form in _FORMS if last - first < seconds)
     span = WIDTH - _LEFT - _RIGHT
+    shares = [step / (_TICKS - 1) for step in range(_TICKS)]
+    moments = [datetime.fromtimestamp(first + (last - first) * share, UTC).strftime(form) for share in shares]
     return tuple(
-        Tick(
-            place=_LEFT + span * step / (_TICKS - 1),
-            text=datetime.fromtimestamp(first + (last - first) * step / (_TICKS - 1), UTC).strftime(form),
-        )
-        for step in range(_TICKS)
+        Tick(place=_LEFT + span * share, text=text)
+        for number, (share, text) in enumerate(zip(shares, moments, strict=True))
+        if text not in moments[:number]  # nothing stands there twice
     )

@@ -121,7 +121,8 @@ async def log_out(request: Request) -> Response:
 async def cohorts(request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show the cohorts that the bearer sees, with what is left of their budgets."""
     found = await in_thread(cohort_heads, service.store)
-    waiting = await in_thread(service.store.waiting)
+    # How many wait in all cohorts is not for whom some of them do not exist.
+    waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
     seen = [head for head in found if token.sees(head.body.cohort)]
     return page("cohorts.html.jinja", request, heads=seen, waiting=waiting)
 

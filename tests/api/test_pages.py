@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -17,10 +18,16 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from accounting import Accountant
 from ledger.access import revoke
 from ledger.api.pages import POLICY
+from ledger.api.service import Dispatch
 from ledger.api.sessions import COOKIE, Sessions
-from tests.api.conftest import Server
+from ledger.budgets import Pending
+from ledger.checkpoints import sign_standing
+from ledger.reconciliation import reconcile
+from ledger.signing import SigningKey
+from tests.api.conftest import ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 
 WAIT_SECONDS_MAX = 60.0
@@ -157,6 +164,51 @@ def test_a_quote_that_makes_no_sense_says_why(server: Server, changes: dict[str,
     alert = re.search(r'role="alert">(.*?)</p>', answer.text, re.DOTALL)
     assert alert
     assert said in alert.group(1)
+
+
+def test_a_page_says_what_is_free_of_a_plan(server: Server) -> None:
+    planned = [{**ROUND, "count": 3}, {"randomizer": "krr(k=4, epsilon0=0.25)", "reports": 900}]
+    opening = {"name": "planned", "population": 5000, "epsilon": 1, "delta": 1e-6, "policy": "plan"}
+    assert server.ask("POST", "/v1/cohorts", json={**opening, "plan": planned}).status_code == 201
+    assert server.register("a", cohort="planned").status_code == 201
+    shown = server.ask("GET", "/v1/cohorts/planned", bearer="reader").json()
+    assert [(slot["count"], slot["claimed"]) for slot in shown["slots"]] == [(3, 1), (1, 0)]
+    text = _login(server).get("/cohorts/planned").text
+    assert re.findall(r"\d+ of \d+ free", text) == ["2 of 3 free", "1 of 1 free"]
+    assert "free" not in _login(server).get("/cohorts/phones").text
+
+
+def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
+    person = _login(server)
+    assert "promise was broken" not in person.get("/cohorts/phones").text
+    server.register("a", randomizer="krr(k=2, epsilon0=4)", reports=50_000)
+    settled = server.ask("POST", "/v1/rounds/a/settle", bearer="registrar", json={"reports": 2})
+    assert settled.json()["overspent"] is True
+    page = person.get("/cohorts/phones").text
+    assert page.index("The promise was broken") < page.index("remaining")
+    assert re.search(r'class="big">0<', page)
+    assert "overspent" in person.get("/").text
+    standing = server.store.standing()
+    later = tuple(replace(head, sequence=head.sequence + 5) for head in standing.heads)
+    kept = sign_standing(replace(standing, heads=later), SigningKey.generate())
+    reconcile(server.store, kept, reason="an old backup", actor="tester", nothing_later=True)
+    page = person.get("/cohorts/secret").text
+    assert page.index("Nobody knows what was spent") < page.index("remaining")
+    assert re.search(r'class="big">unknown<', page)
+
+
+def test_what_waits_elsewhere_is_not_for_whom_it_does_not_exist(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve(Dispatch(decide=_never, publish=lambda _: True))
+    assert server.register("a", cohort="secret").status_code == 202
+    server.issue("limited", "reader", cohorts=["phones"])
+    assert "1 round undecided" in _login(server).get("/").text
+    assert "undecided" not in _login(server, "limited").get("/").text
+
+
+def _never(_accountant: Accountant, round_id: str) -> Pending:
+    raise AssertionError(round_id)
 
 
 # In a browser.
