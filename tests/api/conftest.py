@@ -69,10 +69,28 @@ def ledger_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
+def sqlite_store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
     """Yield a ledger with the cohorts "phones" and "secret"."""
     shutil.copy(ledger_template, tmp_path / "ledger.db")
-    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as opened:
+    yield from _opened(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+@pytest.fixture
+def postgresql_store(new_postgresql_database: Callable[[], str]) -> Iterator[Store]:
+    """Yield the same on PostgreSQL."""
+    url = new_postgresql_database()
+    initialise(url)
+    yield from _opened(url)
+
+
+@pytest.fixture
+def store(sqlite_store: Store) -> Store:
+    """Return the ledger of most tests."""
+    return sqlite_store
+
+
+def _opened(url: str) -> Iterator[Store]:
+    with Store.connect(url) as opened:
         for name in ("phones", "secret"):
             open_cohort(
                 opened, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
