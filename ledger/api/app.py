@@ -68,6 +68,7 @@ def create_app(
         openapi_url="/v1/openapi.json",
         lifespan=_lifespan,
         redirect_slashes=False,
+        generate_unique_id_function=description.operation_id,
     )
     app.state.service = service
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way

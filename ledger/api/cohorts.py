@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from ledger.admission import change_budget, open_cohort
 from ledger.api.bodies import StrictRoute
-from ledger.api.description import ANSWERS, answers
+from ledger.api.description import ANSWERS, OPENED, answers
 from ledger.api.schemas import ChangeBudget, OpenCohort, QuoteRounds
 from ledger.api.service import (
     Asked,
@@ -33,7 +33,7 @@ COHORTS_MAX = 1000
 router = APIRouter(prefix="/v1", tags=["cohorts"], route_class=StrictRoute)
 
 
-@router.post("/cohorts", status_code=201, responses=answers(201, ANSWERS.cohort, "Opened, now or before."))
+@router.post("/cohorts", status_code=201, responses=OPENED)
 async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONResponse:
     """Open a cohort with a budget. The same name with the same content changes nothing."""
     if not token.sees(checked_text("name", body.name)):

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from accounting import ShuffledRound
 from ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
@@ -234,6 +235,13 @@ def answers(status: int, schema: Schema | None, description: str, *, open_to_all
 
 
 BUNDLE_TYPE = "application/zip"
+
+
+def _links(parameter: str, of: str, operations: Sequence[str]) -> dict[str, Any]:
+    """Return links to operations that take what the request named."""
+    return {name: {"operationId": name, "parameters": {parameter: of}} for name in operations}
+
+
 _PROBLEM_RESPONSES: Responses = {
     status: {
         "description": "; ".join(kind.title for kind in PROBLEMS if kind.status == status) + ".",
@@ -260,8 +268,20 @@ BUNDLED: Responses = {
         "content": {BUNDLE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     },
 }
-for _status in (201, 202, 409):
-    REGISTERED[_status] = {**REGISTERED[_status], "headers": {"Location": _LOCATION}}
+RETRIED: Responses = {**REGISTERED}
+_OF_A_ROUND = ("rounds_show", "rounds_settle", "rounds_void")
+for _named, _at in ((REGISTERED, "$request.body#/round_id"), (RETRIED, "$request.path.round_id")):
+    for _status in (201, 202, 409):
+        _more = {"headers": {"Location": _LOCATION}, "links": _links("round_id", _at, _OF_A_ROUND)}
+        _named[_status] = {**_named[_status], **_more}
+OPENED: Responses = answers(201, ANSWERS.cohort, "Opened, now or before.")
+_OF_A_COHORT = ("cohorts_show", "cohorts_show_budget", "cohorts_quote", "auditing_entries")
+OPENED[201]["links"] = _links("cohort", "$request.body#/name", _OF_A_COHORT)
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the stable name of an operation, as links use it: its tag and its function."""
+    return f"{(route.tags or ['ledger'])[0]}_{route.name.strip('_')}"
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from ledger.access import AccessToken
 from ledger.admission import settle, void
 from ledger.api.bodies import StrictRoute
-from ledger.api.description import ANSWERS, REGISTERED, answers
+from ledger.api.description import ANSWERS, REGISTERED, RETRIED, answers
 from ledger.api.problems import REFUSED, problem
 from ledger.api.schemas import RegisterRound, SettleRound, VoidRound
 from ledger.api.service import (
@@ -65,7 +65,7 @@ async def show(round_id: RoundId, token: Reader, service: Asked) -> JSONResponse
     return JSONResponse(record_document(await in_thread(round_record, service.store, name)))
 
 
-@router.post("/rounds/{round_id}/retry", status_code=201, responses=REGISTERED)
+@router.post("/rounds/{round_id}/retry", status_code=201, responses=RETRIED)
 async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Prefer = None) -> JSONResponse:
     """Have a round decided that was left alone after too many failures. Answers like a registration."""
     name = await in_thread(seen_round, service.store, token, round_id)

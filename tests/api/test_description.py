@@ -91,6 +91,24 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         assert server.ask("POST", path, bearer="auditor", json=bodies[name]).status_code == 200
 
 
+def test_links_lead_to_operations_that_take_what_was_named() -> None:
+    every = [operation for operations in description()["paths"].values() for operation in operations.values()]
+    takes = {
+        operation["operationId"]: {parameter["name"] for parameter in operation.get("parameters", ())}
+        for operation in every
+    }
+    assert len(takes) == len(every), "each operation has a name of its own"
+    linked = [
+        (status, link)
+        for operation in every
+        for status, answer in operation["responses"].items()
+        for link in answer.get("links", {}).values()
+    ]
+    assert {"201", "202", "409"} == {status for status, _ in linked}
+    for _, link in linked:
+        assert set(link["parameters"]) <= takes[link["operationId"]]
+
+
 def test_every_role_is_known_to_the_database(server: Server) -> None:
     for role in Role:
         assert server.issue(f"another {role}", role)
