@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -42,6 +43,8 @@ _LINE_ROOM = 2.0**-48
 _SMALLEST = 1e-30
 _BLOCK_ELEMENTS = 1 << 20
 
+_Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold at it?
+
 
 def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0) -> Charge:
     """What a round costs each filter.
@@ -60,6 +63,47 @@ def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float
     return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(map(_rounded_up, renyi)))
 
 
+def is_covered(
+    pair: PrivacyLossDistribution,
+    filters: FilterSet,
+    charge: Charge,
+    *,
+    slack: float = 0.0,
+    finer: float = 1.0,
+) -> bool:
+    """Whether a charge, whoever made it, is shown to be what the theorem of every Gaussian and Renyi filter
+    asks for.
+
+    Args:
+        pair: a pair above the round's profile.
+        slack: total variation distance of the round to the one the pair dominates.
+        finer: how many times as many orders to look at as `charge_of` does.
+
+    Guarantee: True only where the theorems hold, floating-point round-off included; what `charge_of` answers
+        for the same pair and slack is covered.
+    """
+    rules = filters.gaussian
+    return all(
+        _is_enough(cost, rules, slack, partial(_gaussian_test, pair, rules, reserve, slack, finer))
+        for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True)
+    ) and all(
+        _is_enough(cost, one, slack, partial(_covering_test, pair, one))
+        for one, cost in zip(filters.renyi, charge.renyi, strict=True)
+    )
+
+
+def _is_enough(
+    cost: Fraction, rules: GaussianFilter | RenyiFilter, slack: float, make_test: Callable[[], _Test]
+) -> bool:
+    """Whether a charge's leak is all mass, or both its slack and its dominating pair suffice."""
+    if Fraction(rules.leak_rate) * cost >= 1:
+        return True
+    value = float(cost)
+    value = value if Fraction(value) <= cost else math.nextafter(value, 0.0)
+    has_room = value >= _SMALLEST and Fraction(slack) <= Fraction(rules.slack_rate) * cost
+    return has_room and make_test()(value)
+
+
 def _rounded_up(value: float) -> Fraction:
     mantissa, exponent = math.frexp(value)
     return Fraction(math.ceil(math.ldexp(mantissa, _BITS))) * Fraction(2) ** (exponent - _BITS)
@@ -69,20 +113,35 @@ def _gaussian_charge(
     pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float
 ) -> float:
     everything = (1 + _ROOM) / rules.leak_rate  # its leak is all mass: it covers whatever a round reveals
-    about = max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST)
-    least = max(about / 4, slack / rules.slack_rate * (1 + _ROOM))
+    least = _least(pair, rules, slack)
     if least >= everything:
         return least
+    return _smallest(_gaussian_test(pair, rules, reserve, slack, 1.0), least, everything)
+
+
+def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
+    """The smallest charge that is tried."""
+    return max(_about(pair) / 4, slack / rules.slack_rate * (1 + _ROOM))
+
+
+def _gaussian_test(
+    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
+) -> _Test:
+    """The theorem's condition on charges. The orders looked at are the same for all of them."""
+    about, least = _about(pair), _least(pair, rules, slack)
     smoothing = min(reserve, _SMOOTHEST * about)
     leak = rules.leak_rate * least
     if smoothing:
-        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _SMOOTHED_STEPS_MIN)
-        losses, values = _smoothed_profile(pair, smoothing, leak, steps)
+        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _SMOOTHED_STEPS_MIN) * finer
+        losses, values = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
     else:
-        losses, values = _bare_profile(pair, math.sqrt(about), leak)
-    return _smallest(
-        lambda charge: _is_below(losses, values, smoothing, charge, rules.leak_rate), least, everything
-    )
+        losses, values = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
+    return lambda charge: _is_below(losses, values, smoothing, charge, rules.leak_rate)
+
+
+def _about(pair: PrivacyLossDistribution) -> float:
+    """The variance of the Gaussian pair of the same total variation: about what a round is charged."""
+    return max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST)
 
 
 def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
@@ -92,8 +151,13 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
     least = max(slack / rules.slack_rate * (1 + _ROOM) if slack > 0 else 0.0, _SMALLEST)
     if least >= everything:
         return least
+    return _smallest(_renyi_test(pair, rules), least, everything)
+
+
+def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bool = False) -> _Test:
+    """The theorem's condition on charges. With `partly` a part of a loss's mass may leave the moment."""
     if math.isinf(rules.order):
-        return _smallest(lambda charge: _is_within(pair, charge, rules.leak_rate), least, everything)
+        return lambda charge: _is_within(pair, charge, rules.leak_rate)
     theta = rules.order - 1
     beyond = _mass_beyond(pair)
     with np.errstate(over="ignore"):
@@ -104,12 +168,29 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
     surplus = np.append(0.0, np.cumsum(gains - pains + room))
 
     def holds(charge: float) -> bool:
-        quiet = np.flatnonzero(beyond <= rules.leak_rate * charge)
+        leak = rules.leak_rate * charge
+        quiet = np.flatnonzero(beyond <= leak)
         if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
             return False
-        return math.log1p(max(float(surplus[quiet[0]]), 0.0)) * (1 + _ROOM) <= theta * charge
+        kept = int(quiet[0])
+        moment = float(surplus[kept])
+        if partly and kept:
+            share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
+            moment -= float(share * (1 - _ROOM) * max(surplus[kept] - surplus[kept - 1], 0.0))
+        return math.log1p(max(moment, 0.0)) * (1 + _ROOM) <= theta * charge
 
-    return _smallest(holds, least, everything)
+    return holds
+
+
+def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
+    """The weakest conditions known, which hardly depend on where a pair has its losses.
+
+    For largest losses: that the round is `(charge, leak)`-DP. Such a round reveals everything with the leak's
+    probability, and else has no larger loss (Kairouz, Oh, Viswanath, Theorem 3.3).
+    """
+    if math.isinf(rules.order):
+        return lambda charge: pair.hockey_stick_divergence(charge) * (1 + _ROOM) <= rules.leak_rate * charge
+    return _renyi_test(pair, rules, partly=True)
 
 
 def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -> bool:
@@ -123,7 +204,7 @@ def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -
     ) <= charge
 
 
-def _smallest(holds: Callable[[float], bool], least: float, most: float) -> float:
+def _smallest(holds: _Test, least: float, most: float) -> float:
     """About the smallest charge between `least` and `most` that holds; `most` does, whatever is said."""
     low = high = least
     while not holds(high):
@@ -165,7 +246,9 @@ def _is_below(
     return bool(np.all(enough))
 
 
-def _bare_profile(pair: PrivacyLossDistribution, scale: float, leak: float) -> tuple[FloatArray, FloatArray]:
+def _bare_profile(
+    pair: PrivacyLossDistribution, scale: float, leak: float, even: float, growth: float
+) -> tuple[FloatArray, FloatArray]:
     """The profile of the pair itself at its losses and between them, as far as it is above the leak."""
     knots = np.append(0.0, pair.losses)
     beyond_q = np.append(np.cumsum(pair.q[::-1])[::-1], 0.0)  # mass under Q above each knot
@@ -173,7 +256,7 @@ def _bare_profile(pair: PrivacyLossDistribution, scale: float, leak: float) -> t
     at_knots = np.append(np.cumsum((beyond_q[:-1] * steps)[::-1])[::-1], 0.0) + pair.infinity
     end = _end(pair, leak)
     kept = knots[knots <= end]
-    losses = np.union1d(kept, _graded(scale, scale / _BARE_STEPS, end))
+    losses = np.union1d(kept, _graded(scale, scale / even, end, growth))
     above = np.minimum(np.searchsorted(knots, losses, side="left"), knots.size - 1)
     rest = np.exp(losses) * np.expm1(np.maximum(knots[above] - losses, 0.0))
     values = at_knots[above] + beyond_q[np.maximum(above - 1, 0)] * rest
@@ -181,7 +264,7 @@ def _bare_profile(pair: PrivacyLossDistribution, scale: float, leak: float) -> t
 
 
 def _smoothed_profile(
-    pair: PrivacyLossDistribution, variance: float, leak: float, steps: float
+    pair: PrivacyLossDistribution, variance: float, leak: float, steps: float, growth: float
 ) -> tuple[FloatArray, FloatArray]:
     """The profile of the pair together with Gaussian noise, at multiples of a part of the pair's spacing."""
     deviation = math.sqrt(variance)
@@ -189,7 +272,7 @@ def _smoothed_profile(
     fine = deviation / steps
     parts = math.ceil(pair.spacing / fine)
     unit = pair.spacing / parts
-    orders = np.unique(np.ceil(_graded(deviation, fine, end) / unit).astype(np.int64))
+    orders = np.unique(np.ceil(_graded(deviation, fine, end, growth) / unit).astype(np.int64))
     atoms = np.concatenate([-pair.index[::-1], [0], pair.index]) * parts
     masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p])
     lowest = int(-atoms[-1])
@@ -206,12 +289,12 @@ def _smoothed_profile(
     return orders.astype(np.float64) * unit, (values + pair.infinity) * (1 + _ROOM)
 
 
-def _graded(deviation: float, fine: float, end: float) -> FloatArray:
+def _graded(deviation: float, fine: float, end: float, growth: float) -> FloatArray:
     """Losses from 0 to `end`, evenly and then geometrically spaced."""
     even = min(_FINE_DEVIATIONS * deviation, end)
     losses = np.append(np.arange(0.0, even, fine), even)
     if end > even:
-        far = math.ceil(math.log(end / even) / math.log1p(_GROWTH))
+        far = math.ceil(math.log(end / even) / math.log1p(growth))
         losses = np.append(losses, even * (end / even) ** (np.arange(1, far + 1) / far))
     return losses
 

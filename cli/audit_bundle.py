@@ -84,7 +84,9 @@ def bundle_view(report: BundleReport) -> RenderableType:
         parts.append(f"Signed too, and not in this bundle: {', '.join(report.not_in_bundle)}")
     parts.append(_cohorts(report.cohorts))
     if report.findings:
-        parts.append(_findings(report.findings))
+        parts.append(_findings(report.findings, "found"))
+    if report.notes:
+        parts.append(_findings(report.notes, "worth knowing"))
     return Group(*parts)
 
 
@@ -123,9 +125,9 @@ def _seconded(found: CohortFound) -> str:
     return f"{numbers}; {found.kinds_confirmed:,} of {found.kinds:,} kinds of rounds confirmed"
 
 
-def _findings(findings: tuple[Finding, ...]) -> Table:
+def _findings(findings: tuple[Finding, ...], title: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("in", "entry", "found"):
+    for name in ("in", "entry", title):
         table.add_column(name, overflow="fold")
     for each in findings:
         place = each.member or each.cohort or "the archive"

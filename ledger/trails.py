@@ -18,6 +18,7 @@ from accounting import (
     fits,
     slot_for,
 )
+from accounting.coverage import Coverage
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
 from ledger.policies import (
@@ -32,10 +33,9 @@ from ledger.policies import (
     total_charged,
 )
 
-# Charges are bounds from above, and another precision, of which 1e-6 to 0.1 may be set, makes another one:
-# computed again they may differ from the stated ones by these shares.
-CHARGE_BELOW_MAX = 0.025
-CHARGE_ABOVE_MAX = 0.1
+# Charges are bounds from above. A ledger may be set to a precision of 0.1 at worst, and its charges are then
+# dearer than needed by about as much: that costs nobody his privacy, but more than this is worth a note.
+DEARER_MAX = 0.1
 # Another precision may choose other filters: they admit up to this share fewer of the first kind, or one.
 CHOICE_BELOW_MAX = 0.15
 
@@ -134,8 +134,8 @@ class Trail:
         repeated = self.choice is not None and self.choice.repetition is not None
         return repeated and body.kind is EntryKind.BUDGET_CHANGED
 
-    def recompute(self, books: ChargeSource) -> Iterator[str]:
-        """Compute the charges that the last entry states again, and yield how they differ."""
+    def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
+        """Prove anew what the last entry states of charges and of the plan; yield what cannot be proven."""
         if isinstance(self.policy, PlanPolicy) and self._promise is not None:
             promised, delta = self._promise
             again = books.certify(+self._whole, delta=delta)
@@ -148,8 +148,21 @@ class Trail:
             return
         yield from self._recompute_choice(books, self.policy)
         for accounted, charge in self.stated:
-            if not _near(charge, books.charge(accounted, self._deciding(self.policy))):
-                yield "the charge it states is not the one that its round's parameters have"
+            filters = self._deciding(self.policy)
+            books.charge(accounted, filters)  # from the stored privacy loss, if there is one
+            if not coverage.covers(accounted, filters, charge):
+                yield (
+                    "the charge it states is too small: nothing proves that it covers a round of its"
+                    f" parameters, at precisions down to {coverage.precisions[-1]:.2g}"
+                )
+
+    def dearer(self, books: ChargeSource) -> Iterator[str]:
+        """Yield which charges of the last entry are more than its rounds need: sound, and a waste."""
+        if isinstance(self.policy, AdaptivePolicy):
+            for accounted, charge in self.stated:
+                share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
+                if share > DEARER_MAX:
+                    yield f"the charge it states is {share:.0%} more than its round needs: sound, and a waste"
 
     def _compare(
         self, subject: str, stated: Spending, charged: tuple[FilterSet, Charge], rounds: int
@@ -286,8 +299,7 @@ def _recertified(choice: Choice, stated: Choice) -> RepetitionFilter | None:
     return dataclasses.replace(choice.repetition, certified=stated.repetition.certified)
 
 
-def _near(stated: Charge, again: Charge) -> bool:
+def _dearer(stated: Charge, again: Charge) -> float:
+    """By what share of it a charge is larger than another, where it is most."""
     pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
-    near = all(1 - CHARGE_BELOW_MAX <= float(a) / float(b) <= 1 + CHARGE_ABOVE_MAX for a, b in pairs)
-    # Units are whole, and a settled round keeps those that it was admitted with if they are more.
-    return near and all(a >= b for a, b in zip(stated.repetition, again.repetition, strict=True))
+    return max(float(ours / theirs) - 1 for ours, theirs in pairs)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound
+from accounting.coverage import Coverage
 from ledger import losses
 from ledger.budgets import checked_text
 from ledger.entries import EntryKind, Spending
@@ -163,6 +164,7 @@ class _NumberChecker:
     def __init__(self, store: Store, accountant: Accountant, replay: Replay, numbers: Numbers) -> None:
         self._store = store
         self._accountant = accountant
+        self._coverage = Coverage(accountant)
         self._replay = replay
         length = sum(store.count_entries(replay.cohort).values())
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
@@ -187,9 +189,9 @@ class _NumberChecker:
     def _check_charges(self, step: Step) -> None:
         books = Books(store=self._store, accountant=self._accountant, keep=False)
         try:
-            for what in self._replay.trail.recompute(books):
+            for what in self._replay.trail.recompute(books, self._coverage):
                 self._replay.blame(step.sequence, what)
-        except (AccountingError, LedgerError) as error:
+        except (AccountingError, LedgerError, ArithmeticError) as error:
             self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")
 
     def _check_last(self) -> None:

@@ -63,6 +63,7 @@ def verify_bundle(
         ok=not evidence.findings.listed,
         sha256=hashlib.sha256(data).hexdigest(),
         findings=tuple(evidence.findings.listed),
+        notes=tuple(evidence.findings.notes),
         signature=evidence.heads.signature if evidence.heads else "none",
         public_key=checkpoint.public_key.hex() if checkpoint else None,
         ledger_id=checkpoint.ledger_id if checkpoint else None,
@@ -98,6 +99,8 @@ def _cohort(
         findings.add(problem.what, member=chain.member, cohort=name, sequence=problem.sequence)
     for sequence, what in recomputation.problems:
         findings.add(what, member=chain.member, cohort=name, sequence=sequence)
+    for sequence, what in recomputation.notes:
+        findings.note(what, member=chain.member, cohort=name, sequence=sequence)
     if evidence.heads is not None:
         _compare_signed(replay, chain, signed, findings)
     for head in kept:

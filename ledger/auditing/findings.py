@@ -80,6 +80,7 @@ class BundleReport:
     ok: bool
     sha256: str  # of the bundle
     findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]  # what is sound, and worth knowing
     signature: Signature
     public_key: str | None  # hexadecimal
     ledger_id: str | None
@@ -96,6 +97,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.listed: list[Finding] = []
+        self.notes: list[Finding] = []
 
     def add(
         self, what: str, *, member: str | None = None, cohort: str | None = None, sequence: int | None = None
@@ -104,6 +106,11 @@ class Findings:
         found = Finding(member=member, cohort=cohort, sequence=sequence, what=what)
         if len(self.listed) < FINDINGS_MAX and found not in self.listed:
             self.listed.append(found)
+
+    def note(self, what: str, *, member: str, cohort: str, sequence: int) -> None:
+        """Note what is sound, and worth knowing, unless there is too much of it."""
+        if len(self.notes) < FINDINGS_MAX:
+            self.notes.append(Finding(member=member, cohort=cohort, sequence=sequence, what=what))
 
     def concern(self, cohort: str) -> bool:
         """Whether anything was found about a cohort, or about the bundle as a whole."""

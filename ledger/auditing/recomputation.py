@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound
+from accounting.coverage import Coverage
 from ledger.auditing.findings import NumberCheck, Numbers, SecondOpinion, Subject
 from ledger.auditing.second_opinions import SecondOpinions
 from ledger.entries import EntryBody, EntryKind, Spending
@@ -35,6 +36,7 @@ class Recomputation:
 
     def __init__(self, accountant: Accountant, numbers: Numbers, length: int) -> None:
         self._accountant = accountant
+        self._coverage = Coverage(accountant)
         self._numbers = numbers
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
         self._questions: list[_Question] = []
@@ -44,6 +46,7 @@ class Recomputation:
         self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
         self.kinds: Counter[EntryKind] = Counter()
         self.problems: list[tuple[int | None, str]] = []
+        self.notes: list[tuple[int, str]] = []  # what is sound, and worth knowing
         self.stated = 0  # numbers in the chain
         self.last: EntryBody | None = None  # the last one whose numbers are bounds
         self.within = True  # by the chain's own numbers, no entry leaves more spent than the budget
@@ -105,8 +108,9 @@ class Recomputation:
 
     def _compute_charges(self, step: Step, trail: Trail) -> None:
         try:
-            self.problems += [(step.sequence, what) for what in trail.recompute(self)]
-        except (AccountingError, LedgerError) as error:
+            self.problems += [(step.sequence, what) for what in trail.recompute(self, self._coverage)]
+            self.notes += [(step.sequence, what) for what in trail.dearer(self)]
+        except (AccountingError, LedgerError, ArithmeticError, ValueError) as error:
             self.problems.append((step.sequence, f"its charge cannot be computed again: {error}"))
 
     def _ask_last(self) -> None:

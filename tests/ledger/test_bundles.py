@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
 from ledger import canonical, entries
 from ledger.admission import admit, open_cohort, register, settle, void
 from ledger.auditing import bundle, container
@@ -28,6 +29,7 @@ from ledger.auditing.findings import BundleReport
 from ledger.budgets import RoundRequest
 from ledger.checkpoints import Checkpoint, CheckpointHead, make_checkpoint
 from ledger.errors import Damaged, InvalidValue, NotFound
+from ledger.policy_adaptive import spending_of
 from ledger.saved_heads import SavedHeads, saved_heads
 from ledger.signing import SigningKey
 from ledger.statements import heads
@@ -386,6 +388,7 @@ def first_set(body: dict[str, Any]) -> dict[str, Any]:
         (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 2),
         (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
         (lambda n, body: first_set(body)["gaussian"].update(delta=0.5) if n == 1 else None, 1),
+        (lambda n, body: first_set(body)["gaussian"].update(leak_rate=0.0) if n == 1 else None, 1),
     ],
 )
 def test_a_lie_about_what_filters_say_is_found_too(
@@ -393,6 +396,60 @@ def test_a_lie_about_what_filters_say_is_found_too(
 ) -> None:
     lie = forged(made.data, change, signer=key, member=TABLETS)
     assert (TABLETS, sequence) in named(verified(lie, numbers="all")), verified(lie, numbers="all").findings
+
+
+def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
+    """Return a change that makes all charges so many times as large, and what follows from them."""
+    rules: list[FilterSet] = []
+
+    def scaled(mapping: Mapping[str, Any]) -> Charge:
+        charge = Charge.from_mapping(mapping)
+        return Charge(
+            gaussian=tuple(factor * each for each in charge.gaussian),
+            renyi=tuple(factor * each for each in charge.renyi),
+        )
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        details = body["details"]
+        if sequence == 1:
+            rules.append(FilterSet.from_mapping(details["rules"]))
+        total = scaled(details["standing"]["charged"])
+        details["standing"]["charged"] = total.to_mapping()
+        told = {"spent": total}
+        if "charge" in details:
+            charge = scaled(details["charge"])
+            details["charge"] = charge.to_mapping()
+            if details.get("requested"):
+                told["requested"] = total + charge
+        for name, sum_of_charges in told.items():
+            place = body if name == "spent" else details
+            stated = place[name]
+            spending = spending_of(
+                rules[0].readings(sum_of_charges), rounds=stated["rounds"], delta=stated["delta"]
+            )
+            place[name] = spending.to_mapping()
+
+    return change
+
+
+def test_charges_a_little_too_small_are_found_though_everything_else_fits(
+    made: BundleMade, key: SigningKey
+) -> None:
+    """One in a hundred, from the first entry to the head, signed with the right key."""
+    assert verified(forged(made.data, charged(Fraction(1)), signer=key, member=TABLETS), numbers="all").ok
+    report = verified(
+        forged(made.data, charged(Fraction(99, 100)), signer=key, member=TABLETS), numbers="all"
+    )
+    assert (TABLETS, 2) in named(report)
+    assert {each.sequence for each in report.findings} <= {2, 3, 4}
+    assert all("too small" in each.what for each in report.findings)
+
+
+def test_charges_too_large_are_sound_and_noted(made: BundleMade, key: SigningKey) -> None:
+    report = verified(forged(made.data, charged(Fraction(5, 4)), signer=key, member=TABLETS), numbers="all")
+    assert report.ok, report.findings
+    assert (TABLETS, 2) in {(each.member, each.sequence) for each in report.notes}
+    assert "more than its round needs" in report.notes[0].what
 
 
 def values() -> st.SearchStrategy[Any]:

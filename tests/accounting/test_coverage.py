@@ -1,0 +1,134 @@
+"""Charges are proven, not compared: what a ledger made is covered, and what is too small is not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import mpmath as mp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
+from accounting.charges import charge_of, is_covered
+from accounting.coverage import Coverage
+from accounting.repetition import repetition_of
+
+FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
+KINDS: list[tuple[str, dict[str, object]]] = [
+    ("generic(epsilon0=1)", {"reports": 10_000}),
+    ("generic(epsilon0=4)", {"reports": 1_000}),
+    ("generic(epsilon0=0.3)", {"reports": 2}),
+    ("krr(k=10, epsilon0=2)", {"reports": 50}),
+    ("krr(k=4, epsilon0=2)", {"reports": 500, "analysis": "strong-adversary"}),
+    ("krr(k=5, epsilon0=1)", {"reports": 10_000, "participation": 0.1}),
+    ("krr(k=96, epsilon0=2)", {"reports": 4_898_457}),
+    ("rappor(epsilon0=3)", {"reports": 300}),
+    ("oue(epsilon0=8, domain=4096)", {"reports": 19_319, "sampled_from": 192_407}),
+    ("generic(epsilon0=4)", {"reports": 500, "sampled_from": 50_000}),
+    ("generic(epsilon0=1)", {"reports": 10_000, "delta0": 1e-14, "analysis": "clone"}),
+    ("laplace(epsilon0=1)", {"reports": 1_000}),
+    ("declared(epsilon=0.1, delta=1e-9)", {"reports": 1}),
+    ("declared(epsilon=0.1, delta=0.4)", {"reports": 1}),  # its charge leaks everything
+    ("distinct_elements(p=0.1)", {"reports": 500}),
+    ("binomial_sum(bits=100, p=0.3)", {"reports": 5_000}),
+]
+
+
+def made(randomizer: str, **fields: object) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]
+
+
+def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:
+    parts = [*charge.gaussian, *charge.renyi]
+    parts = [part * Fraction(factor) if only in (None, place) else part for place, part in enumerate(parts)]
+    count = len(charge.gaussian)
+    return Charge(gaussian=tuple(parts[:count]), renyi=tuple(parts[count:]))
+
+
+@pytest.fixture(scope="module")
+def auditor() -> Coverage:
+    return Coverage(Accountant(precision=1e-3))
+
+
+@pytest.mark.parametrize("precision", [0.1, 4e-3])
+@pytest.mark.parametrize(("randomizer", "fields"), KINDS)
+def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
+    auditor: Coverage, randomizer: str, fields: dict[str, object], precision: float
+) -> None:
+    kind = made(randomizer, **fields)
+    charge = Accountant(precision=precision).charge(kind, FILTERS)
+    assert auditor.covers(kind, FILTERS, charge)
+    # Another processor or NumPy rounds otherwise.
+    assert auditor.covers(kind, FILTERS, scaled(charge, 1 - 1e-9))
+
+
+@pytest.mark.parametrize(("randomizer", "fields"), KINDS[:4] + KINDS[7:8] + KINDS[12:14])
+def test_a_charge_one_percent_too_small_is_not(
+    auditor: Coverage, randomizer: str, fields: dict[str, object]
+) -> None:
+    kind = made(randomizer, **fields)
+    charge = Accountant(precision=1e-3).charge(kind, FILTERS)
+    for place in range(len(charge.gaussian)):
+        assert not auditor.covers(kind, FILTERS, scaled(charge, 0.99, only=place)), place
+    assert not auditor.covers(kind, FILTERS, scaled(charge, 0.0))
+    assert not auditor.covers(kind, FILTERS, scaled(charge, -1.0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.2, 6.0), st.integers(1, 10**6), st.floats(0.1, 4.0), st.integers(3, 12))
+def test_what_is_charged_is_covered_by_its_own_pair(
+    epsilon0: float, reports: int, epsilon: float, digits: int
+) -> None:
+    filters = FilterSet.for_budget(epsilon=epsilon, delta=10.0**-digits)
+    pair = (
+        Accountant(precision=4e-3)
+        .privacy_loss(made(f"generic(epsilon0={epsilon0!r})", reports=reports))
+        .upper
+    )
+    charge = charge_of(pair, filters)
+    assert is_covered(pair, filters, charge)
+    assert is_covered(pair, filters, scaled(charge, 1.5)), "more is enough too"
+
+
+def test_the_smallest_covered_renyi_charge_bounds_the_moment_in_many_digits() -> None:
+    """A part of one loss's mass may leave: then what is left has a moment within the charge."""
+    pair = Accountant().privacy_loss(made("krr(k=10, epsilon0=2)", reports=50)).upper
+    rules = FILTERS.renyi[0]
+    charge = charge_of(pair, FILTERS)
+    low, high = 0.5, 1.0
+    place = len(charge.gaussian)
+    for _ in range(12):
+        middle = (low + high) / 2
+        good = is_covered(pair, FILTERS, scaled(charge, middle, only=place))
+        low, high = (low, middle) if good else (middle, high)
+    cost, theta = float(charge.renyi[0]) * high, mp.mpf(rules.order) - 1
+    leak, moment = mp.mpf(rules.leak_rate) * cost - pair.infinity, mp.mpf(pair.zero)
+    for x, p, q in reversed(list(zip(pair.losses.tolist(), pair.p.tolist(), pair.q.tolist(), strict=True))):
+        leaving = min(leak, mp.mpf(p))
+        leak -= leaving
+        moment += q * mp.exp(-theta * x) + (p - leaving) * mp.exp(theta * x)
+    assert moment + mp.mpf(rules.leak_rate) * cost - leak <= mp.exp(theta * cost)
+
+
+def test_units_of_repetition_are_counted_not_proven(auditor: Coverage) -> None:
+    kind = made("krr(k=10, epsilon0=2)", reports=500)
+    accountant = Accountant()
+    repetition = repetition_of(accountant, kind, delta=1e-8, most=3)
+    filters = replace(FILTERS, repetition=repetition)
+    charge = accountant.charge(kind, filters)
+    assert auditor.covers(kind, filters, charge)
+    assert not auditor.covers(kind, filters, replace(charge, repetition=(Fraction(999, 1000),)))
+    with pytest.raises(ValueError, match="zip"):
+        auditor.covers(kind, filters, replace(charge, repetition=()))
+
+
+def test_a_slack_needs_its_room() -> None:
+    kind = made("generic(epsilon0=1)", reports=10_000, delta0=1e-13, analysis="clone")
+    charge = Accountant().charge(kind, FILTERS)
+    pair = Accountant().privacy_loss(kind).upper
+    assert is_covered(pair, FILTERS, charge, slack=kind.slack)
+    slack = float(charge.gaussian[0]) * FILTERS.gaussian.slack_rate
+    assert not is_covered(pair, FILTERS, charge, slack=math.nextafter(slack * (1 + 1e-12), math.inf))
