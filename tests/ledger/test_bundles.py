@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
+from accounting import Accountant, Charge, Choice, FilterMenu, ShuffledRound, parse_randomizer
 from ledger import canonical, entries
 from ledger.admission import admit, open_cohort, register, settle, void
 from ledger.auditing import bundle, container
@@ -400,19 +400,19 @@ def test_a_lie_about_what_filters_say_is_found_too(
 
 def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
     """Return a change that makes all charges so many times as large, and what follows from them."""
-    rules: list[FilterSet] = []
+    rules: list[FilterMenu] = []
 
     def scaled(mapping: Mapping[str, Any]) -> Charge:
         charge = Charge.from_mapping(mapping)
-        return Charge(
-            gaussian=tuple(factor * each for each in charge.gaussian),
-            renyi=tuple(factor * each for each in charge.renyi),
-        )
+        gaussian, renyi = (tuple(factor * each for each in part) for part in (charge.gaussian, charge.renyi))
+        return dataclasses.replace(charge, gaussian=gaussian, renyi=renyi)
 
     def change(sequence: int, body: dict[str, Any]) -> None:
         details = body["details"]
         if sequence == 1:
-            rules.append(FilterSet.from_mapping(details["rules"]))
+            rules.append(FilterMenu.from_mapping(details["rules"]))
+        chosen = details["standing"].get("choice")
+        filters = rules[0].filters(chosen and Choice.from_mapping(chosen))
         total = scaled(details["standing"]["charged"])
         details["standing"]["charged"] = total.to_mapping()
         told = {"spent": total}
@@ -424,9 +424,8 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
         for name, sum_of_charges in told.items():
             place = body if name == "spent" else details
             stated = place[name]
-            spending = spending_of(
-                rules[0].readings(sum_of_charges), rounds=stated["rounds"], delta=stated["delta"]
-            )
+            readings = filters.readings(sum_of_charges)
+            spending = spending_of(readings, rounds=stated["rounds"], delta=stated["delta"])
             place[name] = spending.to_mapping()
 
     return change
