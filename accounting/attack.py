@@ -1,11 +1,13 @@
 """What an attacker certainly learns from a round: lower bounds on the mechanism's true divergence.
 
 An analysis bounds a round from above; here neighbouring datasets are looked at whose shuffled outputs have a
-known divergence. What lies between the two is what better proofs could still gain.
+known divergence. Noise that users make together is bounded by pairs that are attained; of a declared round
+nothing is known but what was declared. What lies between the two is what better proofs could still gain.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -15,7 +17,7 @@ from accounting.blanket_sum import blanket_profile, chernoff_log_profile
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
-from accounting.shuffling import ShuffledRound, sampling_terms
+from accounting.shuffling import RoundProfile, ShuffledRound, sampling_terms
 from accounting.witnesses import closed, thinned
 
 _OUTCOMES = 300_000
@@ -41,8 +43,8 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
         InvalidParameter: epsilon is negative or not finite.
     """
     epsilon = checks.answered_epsilon(epsilon)
-    profile = AttackProfile(shuffled)
-    if not profile.known:
+    profile = _profile(shuffled)
+    if profile is None:
         return None
     if epsilon >= profile.largest_loss:
         return 0.0
@@ -58,8 +60,8 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
         InvalidParameter: delta is not in (0, 1).
     """
     delta = checks.probability("delta", delta)
-    profile = AttackProfile(shuffled)
-    if not profile.known:
+    profile = _profile(shuffled)
+    if profile is None:
         return None
     low, high = 0.0, profile.loss_within_reach(delta)
     for _ in range(_SEARCHES):
@@ -72,17 +74,42 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
     return low
 
 
-class AttackProfile:
-    """Lower bounds on the divergence that witnesses of a round show.
+def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:
+    attained = shuffled.randomizer.attained(sampled=shuffled.sampled_from is not None)
+    if attained is not None:
+        return AttainedProfile(dataclasses.replace(shuffled, randomizer=attained))
+    witnesses = shuffled.randomizer.witnesses()
+    return WitnessProfile(shuffled, witnesses) if witnesses else None
+
+
+class AttainedProfile:
+    """Lower bounds on the divergence of a round whose bounds are attained.
 
     Attributes:
-        known: whether there are any witnesses.
-        largest_loss: privacy loss that no output of a witness exceeds.
+        largest_loss: privacy loss beyond which nothing is told.
     """
 
     def __init__(self, shuffled: ShuffledRound) -> None:
-        witnesses = shuffled.randomizer.witnesses()
-        self.known = bool(witnesses)
+        self._profile = RoundProfile(shuffled, smoothing=_SMOOTHING)
+        self.largest_loss = self._profile.largest_loss
+
+    def loss_within_reach(self, delta: float) -> float:
+        """A loss at which little is told, whatever delta."""
+        return min(self._profile.end, _LARGEST_RESOLVED_LOSS)
+
+    def __call__(self, excess: FloatArray) -> FloatArray:
+        """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        return self._profile(excess).lower
+
+
+class WitnessProfile:
+    """Lower bounds on the divergence that witnesses of a round show.
+
+    Attributes:
+        largest_loss: privacy loss that no output of a witness exceeds.
+    """
+
+    def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:
         self._terms = sampling_terms(shuffled, group_width=_GROUP_WIDTH)
         if shuffled.participation is not None:
             silent = shuffled.participation

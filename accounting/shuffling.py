@@ -107,10 +107,6 @@ class ShuffledRound:
         if least == 0 and self.honest_fraction < 1:
             expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
-        uncertain = self.sampled_from is not None and self.honest_fraction < 1
-        if uncertain and not self.randomizer.takes_uncertain_honesty:
-            expected = f"1 for {self.randomizer.kind} when sampled_from is given, or no sampling"
-            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
         if self.honest_reports < least:
             count = "one" if least == 1 else str(least)
             expected = f"a share of the {self.reports} reports that leaves at least {count} honest"

@@ -77,8 +77,6 @@ class LocalRandomizer(ABC):
     minimum_honest: ClassVar[int] = 1
     #: Whether its bounds hold when each user reports by a secret coin.
     takes_participation: ClassVar[bool] = True
-    #: Whether it is accounted when chance decides how many honest users are in a sample.
-    takes_uncertain_honesty: ClassVar[bool] = True
 
     epsilon0: float
 
@@ -116,6 +114,11 @@ class LocalRandomizer(ABC):
         """Laws of a report under two values of the differing user and, as `c`, the value of all others, for
         neighbouring datasets that tell much; none when no attack is known (see `witnesses.py`)."""
         return ()
+
+    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
+        """A randomizer whose lower bounds are divergences that neighbouring datasets of this one attain; None
+        where nothing but witnesses is known."""
+        return None
 
     def slack(self, honest: float, delta0: float) -> float:
         """Total variation distance of a round of `honest` reports to one that the profile bounds."""

@@ -14,6 +14,7 @@ from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, Dec
 # Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4.
 _FEWEST_CELLS = 12
 _CELLS = 64
+_WITNESS_CELLS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,16 @@ class Laplace(DecomposedRandomizer):
         middles = np.concatenate([[t[0]], (t[:-1] + t[1:]) / 2])
         above, below = _mirrored(t, ends), _mirrored(middles, np.concatenate([[outermost], inner]))
         return Components((Bracket(above, below),), ())
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`: everybody else holds 1, and reports are looked at in cells, those
+        below 0 and those above 1 together."""
+        ends = np.linspace(0.0, 1.0, _WITNESS_CELLS + 1)
+        # In a cell from u to v the masses under 0 and 1 have the ratio exp(epsilon0 (1 - u - v)).
+        inner = 0.5 * np.exp(-self.epsilon0 * (1 - ends[1:])) * -np.expm1(-self.epsilon0 * np.diff(ends))
+        loss = self.epsilon0 * np.concatenate([[1.0], 1 - ends[1:] - ends[:-1], [-1.0]])
+        b = np.concatenate([[0.5 * math.exp(-self.epsilon0)], inner, [0.5]])
+        return (Decomposition(b * np.exp(loss), b, b, b * np.expm1(loss)),)
 
 
 def _grid(epsilon0: float) -> tuple[FloatArray, FloatArray]:

@@ -6,6 +6,7 @@ Only honest users' noise counts; the pairs are exact, in both directions.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _BEYOND = 1e-12
 _RELATIONS = ("substitution", "add-remove")
 # Poisson totals that differ by less than this share are one: it moves losses by half as much.
 _TOTALS = 2e-4
+_LABELS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,11 @@ class _NoiseProtocol(LocalRandomizer):
             lambda honest: self.pairs(honest, outcomes, up=False),
         )
 
+    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
+        """See `LocalRandomizer.attained`: the pairs are the protocol's own, and all others may hold the
+        second value, so that a sample without the differing user looks like one with it."""
+        return self
+
     @abstractmethod
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
         """Pairs, one for each direction unless they are alike, above (up) or below the protocol's with so
@@ -217,7 +224,6 @@ class UniformityTester(_NoiseProtocol):
     """
 
     kind = "uniformity_tester"
-    takes_uncertain_honesty: ClassVar[bool] = False  # every number of honest users would need its own pair
 
     noise: float
 
@@ -228,8 +234,24 @@ class UniformityTester(_NoiseProtocol):
             raise InvalidParameter("noise", self.noise, expected.replace("above 0", "from 1e-12"))
         object.__setattr__(self, "noise", noise)
 
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`; labels are remembered, for many numbers of honest users."""
+        label = functools.lru_cache(maxsize=_LABELS)(functools.partial(self._label, losses_for(outcomes)))
+
+        def pairs(honest: int, *, up: bool) -> list[Pair]:
+            return [multiplied(label(honest, up=up), label(honest, up=up))]
+
+        return PairProfile(functools.partial(pairs, up=True), functools.partial(pairs, up=False))
+
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
-        """See `_NoiseProtocol.pairs`.
+        """See `_NoiseProtocol.pairs`."""
+        label = self._label(losses_for(outcomes), honest, up=up)
+        return [multiplied(label, label)]
+
+    def _label(self, losses: int, honest: int, *, up: bool) -> Pair:
+        """One label's pair, of at most about so many losses.
 
         Given the total C the pair is that of C fair coins, and fewer coins hide less: totals are taken in
         groups, as their smallest (up) or largest.
@@ -247,8 +269,7 @@ class UniformityTester(_NoiseProtocol):
         # Totals that were cut, and the rounding of the mean.
         doubt = totals.relative_error + 1e-12 * (1 + len(totals.values))
         label = mixed(np.array(weights), parts, missing=1e-50, relative_error=doubt)
-        label = coarsened(label, losses_for(outcomes), up=up)
-        return [multiplied(label, label)]
+        return coarsened(label, losses, up=up)
 
 
 _REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)
@@ -285,6 +306,10 @@ class DistinctElements(_NoiseProtocol):
         local = math.log1p(-self.p) - math.log(self.p)
         object.__setattr__(self, "epsilon0", local * (1 + 8 * UNIT_ROUND_OFF))
 
+    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
+        """See `LocalRandomizer.attained`."""
+        return _OneLabel(p=self.p, security=self.security) if sampled else self
+
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`: two labels."""
         return 2 * math.exp2(-self.security) * (1 + 8 * UNIT_ROUND_OFF)
@@ -293,10 +318,26 @@ class DistinctElements(_NoiseProtocol):
         """See `_NoiseProtocol.pairs`."""
         if honest < self.minimum_honest:
             return [_REVEALED]
-        # One minus the probability of 1 is (1 + s)/2, of 1 is (1 - s)/2, with s = (1 - 2p)^honest.
+        label, s = self._fair_against_biased(honest)
+        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, label.relative_error)
+        return [multiplied(label, other)]
+
+    def _fair_against_biased(self, honest: int) -> tuple[Pair, float]:
+        """A fair bit against a label's sum that nobody holds, and how far that one is from fair."""
+        # Its probability of 0 is (1 + s)/2, of 1 is (1 - s)/2, with s = (1 - 2p)^honest.
         log_power = honest * math.log1p(-2 * self.p) if self.p < 0.5 else -math.inf
         s, rest = math.exp(log_power), -math.expm1(log_power)
         error = 64 * UNIT_ROUND_OFF * (1 + min(abs(log_power), 1000.0))
-        label = Pair(np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest]), 0.0, 0.0, error)
-        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, error)
-        return [multiplied(label, other)]
+        return Pair(np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest]), 0.0, 0.0, error), s
+
+
+class _OneLabel(DistinctElements):
+    """What a sample shows when everybody else holds the second label: the first one's sum alone.
+
+    In a sample without the differing user the second label's sum is fair as well, so that the two samples
+    look alike but for the first label.
+    """
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`; of honest users the first suffices."""
+        return [self._fair_against_biased(honest)[0]]

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from accounting import (
     attack_epsilon,
     parse_randomizer,
 )
+from accounting.shuffling import RoundProfile
 
 Law = list[mp.mpf]
 
@@ -194,6 +196,94 @@ def test_an_attack_comes_close_where_analyses_are_tight() -> None:
     generic = _round("generic(epsilon0=4)", 10**5)
     certificate = Accountant().certify({generic: 1}, delta=1e-6)
     assert attack_epsilon(generic, delta=1e-6) >= 0.99 * certificate.epsilon_lower  # type: ignore[operator]
+
+
+def _noisy_sums(values: tuple[int, ...], sample: int, p: float) -> Counter[int]:
+    """The law of the number of ones that a sample of users shows, each with its bit and one of noise."""
+    law: Counter[int] = Counter()
+    chosen = list(itertools.combinations(values, sample))
+    for users in chosen:
+        for noise in itertools.product((0, 1), repeat=sample):
+            mass = mp.fprod(mp.mpf(p) if bit else 1 - mp.mpf(p) for bit in noise) / len(chosen)
+            law[sum(users) + sum(noise)] += mass
+    return law
+
+
+def _parities(values: tuple[int, ...], sample: int, p: float) -> Counter[tuple[int, int]]:
+    """Sums modulo 2 of two labels, over a sample: a fair bit of every user for its own, else 1 with p."""
+    law: Counter[tuple[int, int]] = Counter()
+    chosen = list(itertools.combinations(values, sample))
+    for users in chosen:
+        odd = []
+        for label in (0, 1):
+            one = mp.mpf(0)
+            for value in users:
+                flip = mp.mpf("0.5") if value == label else mp.mpf(p)
+                one = one * (1 - flip) + (1 - one) * flip
+            odd.append(one)
+        for first, second in itertools.product((0, 1), repeat=2):
+            mass = (odd[0] if first else 1 - odd[0]) * (odd[1] if second else 1 - odd[1])
+            law[first, second] += mass / len(chosen)
+    return law
+
+
+@pytest.mark.parametrize("population", [3, 5])
+@pytest.mark.parametrize("kind", ["binomial_sum", "distinct_elements"])
+def test_protocols_are_attacked_by_datasets_that_attain_the_bound(kind: str, population: int) -> None:
+    """Three users, or a sample of three: the largest divergence over all neighbouring datasets."""
+    mp.mp.dps = 40
+    p, users = (0.7, 3) if kind == "binomial_sum" else (0.2, 3)
+    law: Any = _noisy_sums if kind == "binomial_sum" else _parities
+    choices = (0, 1) if kind == "binomial_sum" else (0, 1, 2)
+    rest = {"sampled_from": population} if population > users else {}
+    for epsilon in (0.0, 0.1, 0.5):
+        order, exact = mp.exp(mp.mpf(epsilon)), mp.mpf(0)
+        for others in itertools.combinations_with_replacement(choices, population - 1):
+            for x0, x1 in ((0, 1), (1, 0)):
+                first, second = (law((x, *others), users, p) for x in (x0, x1))
+                exact = max(exact, mp.fsum(max(first[y] - order * second[y], mp.mpf(0)) for y in first))
+        bound = attack_delta(_round(f"{kind}(p={p})", users, **rest), epsilon=epsilon)
+        assert bound is not None
+        assert 0 < bound <= exact * (1 + mp.mpf(1e-12)) or exact == bound == 0
+        if kind == "binomial_sum" or not rest:
+            assert bound >= exact * (1 - mp.mpf(1e-7))
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["binomial_histogram(p=0.5)", "uniformity_tester(noise=1)", "binomial_sum(p=0.9)", "laplace(epsilon0=1)"],
+)
+@pytest.mark.parametrize("rest", [{}, {"sampled_from": 400, "honest_fraction": 0.9}])
+def test_attacks_stay_below_what_is_certified(written: str, rest: dict[str, Any]) -> None:
+    shuffled = _round(written, 40, **rest)
+    attacked = attack_delta(shuffled, epsilon=0.01)
+    certified = RoundProfile(shuffled, smoothing=0.01)(np.expm1([0.01]))
+    assert attacked is not None
+    assert 0.3 * certified.lower[0] <= attacked <= certified.upper[0]
+
+
+def test_laplace_noise_is_attacked_by_its_cells() -> None:
+    """Two users, one of whom holds 1: an integral over both reports."""
+    mp.mp.dps = 20
+    scale, epsilon = 1.0, 0.2
+
+    def law(y: float, x: int) -> float:
+        return scale / 2 * math.exp(-scale * abs(y - x))
+
+    grid = np.linspace(-12, 13, 2501)
+    first, second = (np.array([law(y, x) for y in grid]) for x in (0, 1))
+    p, q = np.multiply.outer(first, second), np.multiply.outer(second, second)
+    p, order = (p + p.T) / 2, math.exp(epsilon)
+    exact = max(float(np.maximum(one - order * two, 0).sum()) * 0.01**2 for one, two in ((p, q), (q, p)))
+    bound = attack_delta(_round("laplace(epsilon0=1)", 2), epsilon=epsilon)
+    assert bound is not None
+    assert 0.98 * exact <= bound <= exact * 1.001
+
+
+def test_of_a_declared_round_nothing_but_its_declaration_is_known() -> None:
+    shuffled = _round("declared(epsilon=1)", 10)
+    assert attack_delta(shuffled, epsilon=0.1) is None
+    assert attack_epsilon(shuffled, delta=1e-3) is None
 
 
 def test_reports_that_tell_nothing_are_attacked_in_vain() -> None:

@@ -149,14 +149,6 @@ def test_a_mixture_is_as_narrow_as_was_asked() -> None:
         assert accountant.certify({shuffled: rounds}, delta=delta).precise
 
 
-def test_a_uniformity_tester_with_an_uncertain_number_of_honest_users_is_refused() -> None:
-    arguments: dict[str, Any] = {"randomizer": "uniformity_tester(noise=5)", "reports": 100}
-    ShuffledRound(**arguments, sampled_from=1000)
-    ShuffledRound(**arguments, honest_fraction=0.5)
-    with pytest.raises(InvalidParameter, match="honest_fraction"):
-        ShuffledRound(**arguments, sampled_from=1000, honest_fraction=0.5)
-
-
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 10**12), st.integers(1, 10**12), st.floats(1e-6, 1.0))
 def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second: int, rate: float) -> None:

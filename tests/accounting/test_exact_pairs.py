@@ -1,0 +1,70 @@
+"""Masses and ratios of counts, in many digits, and the coarser pairs that are made of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting.exact_pairs import binomial_masses, coarsened, multiplied, poisson_masses, shifted_binomial
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 10**6), st.floats(1e-3, 1 - 1e-3))
+def test_binomial_masses_are_right_far_out(trials: int, p: float) -> None:
+    mp.mp.dps = 60
+    law = binomial_masses(trials, p)
+    last = law.first + len(law.values) - 1
+    for k in {law.first, (law.first + last) // 2, last, (law.first + 3 * last) // 4}:
+        p1 = mp.mpf(p)
+        exact = mp.binomial(trials, k) * p1**k * (1 - p1) ** (trials - k)
+        value = mp.mpf(float(law.values[k - law.first]))
+        assert abs(value - exact) <= law.relative_error * exact + mp.mpf("1e-300")  # but for underflow
+    assert law.relative_error < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-9, 1e7))
+def test_poisson_masses_are_right_far_out(mean: float) -> None:
+    mp.mp.dps = 60
+    law = poisson_masses(mean)
+    last = law.first + len(law.values) - 1
+    for k in {law.first, (law.first + last) // 2, last}:
+        exact = mp.exp(k * mp.log(mp.mpf(mean)) - mp.mpf(mean) - mp.loggamma(k + 1))
+        value = mp.mpf(float(law.values[k - law.first]))
+        assert abs(value - exact) <= (law.relative_error + 1e-15) * exact + mp.mpf("1e-300")
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 3000), st.floats(0.01, 0.99), st.floats(0.0, 1.0), st.booleans())
+def test_ratios_of_shifted_noise(trials: int, p: float, where: float, up: bool) -> None:
+    """`x = P/Q - 1` to full relative accuracy, also where it nearly vanishes."""
+    mp.mp.dps = 60
+    pair = shifted_binomial(trials, p, up=up)
+    law = binomial_masses(trials, p)
+    position = int(where * (len(pair.x) - 1))
+    k = law.first + position + (0 if up else 1)
+    p1 = mp.mpf(p)
+    likely, unlikely = k * (1 - p1), (trials - k + 1) * p1
+    exact = likely / unlikely - 1 if up else unlikely / likely - 1
+    assert abs(mp.mpf(float(pair.x[position])) - exact) <= mp.mpf("1e-14") * abs(exact)
+
+
+@pytest.mark.parametrize("losses", [20, 60, 200])
+def test_coarsening_only_goes_its_way(losses: int) -> None:
+    excess = np.expm1(np.linspace(0, 1.2, 40))
+    for p, way in itertools.product((0.5, 0.85), (True, False)):
+        pair = shifted_binomial(800, p, up=way)
+        exact = pair.outcomes().profile(excess)
+        above, below = (coarsened(pair, losses, up=side).outcomes().profile(excess) for side in (True, False))
+        assert np.all(above.upper >= exact.lower)
+        assert np.all(below.lower <= exact.upper)
+        doubled = multiplied(pair, pair).outcomes().profile(excess)
+        over = multiplied(coarsened(pair, losses, up=True), coarsened(pair, losses, up=True))
+        under = multiplied(coarsened(pair, losses, up=False), coarsened(pair, losses, up=False))
+        assert np.all(over.outcomes().profile(excess).upper >= doubled.lower)
+        assert np.all(under.outcomes().profile(excess).lower <= doubled.upper)
