@@ -144,6 +144,7 @@ class Operations(RuleBasedStateMachine):
                 delta=DELTA,
                 policy=self.policy,
                 actor="model",
+                **self.options(),
             )
         self.requests: dict[str, RoundRequest] = {}
         self.pending: list[str] = []
@@ -154,11 +155,26 @@ class Operations(RuleBasedStateMachine):
     def new_accountant(self) -> AddingAccountant:
         return AddingAccountant()
 
+    def options(self) -> dict[str, Any]:
+        """What the policy wants to know when a cohort is opened."""
+        return {}
+
     def cost(self, held: Counter[ShuffledRound]) -> float:
         return float(self.accountant.certify(held, delta=DELTA).epsilon_upper)
 
     def spent(self, cohort: str) -> float:
         return self.cost(+self.cohorts[cohort].held)
+
+    def is_broken(self, cohort: str) -> bool:
+        """Whether what was settled is beyond the budget."""
+        return self.spent(cohort) > BUDGET
+
+    def is_spent(self, cohort: str, stated: float) -> bool:
+        """Whether the ledger may say that so much is spent."""
+        return stated == self.spent(cohort)
+
+    def refusal(self, cohort: str) -> str:
+        return "cohort_overspent" if self.cohorts[cohort].overspent else "budget_exceeded"
 
     def would_admit(self, request: RoundRequest) -> bool:
         cohort = self.cohorts[request.cohort]
@@ -224,9 +240,9 @@ class Operations(RuleBasedStateMachine):
         if isinstance(outcome, Admitted):
             self.charged[name] = outcome.accounted
             cohort.held[outcome.accounted] += 1
-            cohort.local += request.round.randomizer.epsilon0
+            cohort.local += outcome.accounted.randomizer.epsilon0
         else:
-            assert outcome.reason == ("cohort_overspent" if cohort.overspent else "budget_exceeded")
+            assert outcome.reason == self.refusal(request.cohort)
         self.outcomes[name] = outcome
         self.pending.remove(name)
 
@@ -249,10 +265,14 @@ class Operations(RuleBasedStateMachine):
         assert settled.accounted == expected
         cohort.held[before] -= 1
         cohort.held[settled.accounted] += 1
-        cohort.overspent = cohort.overspent or self.spent(self.requests[name].cohort) > BUDGET
+        self.note_settled(name, before, settled.accounted)
+        cohort.overspent = cohort.overspent or self.is_broken(self.requests[name].cohort)
         assert settled.overspent == cohort.overspent
         cohort.entries.append(("settled", name))
         self.closings[name] = settled
+
+    def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
+        """Take notice of what a settled round turned out to be."""
 
     @rule(name=names, reason=st.sampled_from(["a bug", "a leak"]))
     def void(self, name: str, reason: str) -> None:
@@ -265,9 +285,13 @@ class Operations(RuleBasedStateMachine):
                 void(self.store, self.accountant, name, reason=reason, actor="model")
             return
         cohort = self.cohorts[self.requests[name].cohort]
+        self.note_voided(name, self.charged[name])
         cohort.held[self.charged.pop(name)] -= 1
         self.closings[name] = void(self.store, self.accountant, name, reason=reason, actor="model")
         cohort.entries.append(("voided", name))
+
+    def note_voided(self, name: str, accounted: ShuffledRound) -> None:
+        """Take notice of a voided round."""
 
     @rule()
     def reopen(self) -> None:
@@ -282,7 +306,7 @@ class Operations(RuleBasedStateMachine):
         assert pending_rounds(self.store, limit=100) == self.pending
         for name, cohort in self.cohorts.items():
             statement = budget(self.store, self.accountant, name)
-            assert statement.epsilon_spent_upper == self.spent(name)
+            assert self.is_spent(name, statement.epsilon_spent_upper)
             assert statement.status == ("overspent" if cohort.overspent else "open")
             assert cohort.overspent or statement.epsilon_spent_upper <= BUDGET
             assert statement.local_epsilon_upper == cohort.local
@@ -324,6 +348,15 @@ def test_any_sequence_of_operations(
     tmp_path: Path,
     sqlite_template: Path,
 ) -> None:
+    run_machine(machine, database, request, (tmp_path, sqlite_template))
+
+
+def run_machine(
+    machine: type[Operations], database: str, request: pytest.FixtureRequest, paths: tuple[Path, Path]
+) -> None:
+    """Attack a machine's promises on databases of one kind."""
+    tmp_path, sqlite_template = paths
+
     def new_sqlite() -> str:
         path = tmp_path / f"{uuid.uuid4().hex}.db"
         shutil.copy(sqlite_template, path)
