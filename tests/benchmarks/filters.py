@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer
+from accounting import Accountant, FilterMenu, FilterSet, ShuffledRound, parse_randomizer
+from accounting.repetition import largest_count
 from ledger import admission, schema
 from ledger.budgets import RoundRequest
 from ledger.store import Store
@@ -20,25 +21,24 @@ _SHARES: tuple[tuple[str, int, int | None], ...] = (
     ("generic(epsilon0=1)", 10_000, None),
     ("generic(epsilon0=4)", 100_000, None),
     ("generic(epsilon0=4)", 10_000, None),
+    ("generic(epsilon0=4)", 1_000, None),
     ("generic(epsilon0=1)", 10_000, 100_000),
     ("generic(epsilon0=4)", 10_000, 1_000_000),
     ("generic(epsilon0=2)", 1_000, 10_000),
     ("generic(epsilon0=4)", 1_000, 100_000),
+    ("generic(epsilon0=4)", 1_000, 10_000),
+    ("declared(epsilon=0.1, delta=1e-11)", 1, None),
 )
+_BUDGETS = ((0.3, 1e-9), (1.0, 1e-6), (4.0, 1e-9))
+_PLAIN = ("krr(k=8, epsilon0=1)", 10**8, None)
+_COUNTED = ("generic(epsilon0=4)", 1_000, 1_000_000)
+_REGULAR = ("generic(epsilon0=1)", 10_000, None)
+# Kinds that a cohort may begin with before it goes on with regular rounds.
+_IRREGULAR = (("generic(epsilon0=4)", 1_000, 100_000), ("generic(epsilon0=4)", 1_000, 10_000))
 
 
 def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound:
     return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
-
-
-def largest(holds: Callable[[int], bool]) -> int:
-    low, high = 0, 1
-    while holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
@@ -47,20 +47,36 @@ def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
     accountant.privacy_loss(shuffled)
 
     def run() -> str:
-        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-        charge = accountant.charge(shuffled, filters)
-        kept = largest(
-            lambda count: min(one.epsilon_upper for one in filters.readings(charge * count)) <= epsilon
+        menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
+        filters = menu.filters(menu.choose(accountant, shuffled, epsilon=epsilon))
+        kept = filters.most_alike(accountant.charge(shuffled, filters), epsilon=epsilon)
+        exact = largest_count(
+            lambda count: accountant.certify({shuffled: count}, delta=delta).epsilon_upper <= epsilon, kept
         )
-        exact = largest(
-            lambda count: accountant.certify({shuffled: count}, delta=delta).epsilon_upper <= epsilon
+        part = f"{100 * filters.repetition.delta / delta:.4g} %" if filters.repetition else "nothing"
+        return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}; for repetitions {part}"
+
+    return run
+
+
+def mixed(first: ShuffledRound, epsilon: float, delta: float) -> Work:
+    """How many regular rounds fit after one irregular round, beside how many the exact composition would."""
+    accountant, regular = Accountant(precision=_PRECISION), made(*_REGULAR)
+
+    def run() -> str:
+        menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
+        filters = menu.filters(menu.choose(accountant, first, epsilon=epsilon))
+        begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
+        kept = largest_count(lambda count: filters.epsilon_upper(begun + each * count) <= epsilon, 1)
+        exact = largest_count(
+            lambda n: accountant.certify({first: 1, regular: n}, delta=delta).epsilon_upper <= epsilon, kept
         )
         return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}"
 
     return run
 
 
-def decisions(policy: str, history: int) -> Work:
+def decisions(policy: str, kind: tuple[str, int, int | None], history: int) -> Work:
     """Rounds of one known kind, quoted in a cohort that has a history: all of a decision but its writing."""
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'bench.db'}"
     schema.initialise(url)
@@ -70,8 +86,7 @@ def decisions(policy: str, history: int) -> Work:
     numbers = itertools.count()
 
     def request() -> RoundRequest:
-        kind = made("krr(k=8, epsilon0=1)", 10**8, None)
-        return RoundRequest(round_id=f"round-{next(numbers)}", cohort="bench", round=kind)
+        return RoundRequest(round_id=f"round-{next(numbers)}", cohort="bench", round=made(*kind))
 
     for _ in range(history):
         wanted = request()
@@ -105,18 +120,21 @@ def named(randomizer: str, reports: int, population: int | None) -> str:
 
 def cases() -> Iterator[Case]:
     """Shares of rounds admitted, decisions after histories, and charges from known losses."""
-    for kind, (epsilon, delta) in itertools.product(_SHARES, ((1.0, 1e-6), (4.0, 1e-9))):
+    kinds = [(share, "", kind) for kind in _SHARES]
+    kinds += [(mixed, f"{named(*_REGULAR)} after ", kind) for kind in _IRREGULAR]
+    for (work, after, kind), (epsilon, delta) in itertools.product(kinds, _BUDGETS):
         yield Case(
-            name=f"{named(*kind)}, ({epsilon:g}, {delta:g})",
-            prepare=partial(share, made(*kind), epsilon, delta),
+            name=f"{after}{named(*kind)}, ({epsilon:g}, {delta:g})",
+            prepare=partial(work, made(*kind), epsilon, delta),
             repeats=1,
             computes=True,
         )
-    for history, policy in itertools.product((10, 10_000), ("fixed", "adaptive")):
+    decided = {"of rounds that filters admit": _PLAIN, "of rounds that are counted": _COUNTED}
+    for history, what, policy in itertools.product((10, 10_000), decided, ("fixed", "adaptive")):
         yield Case(
-            name=f"{_DECISIONS} decisions, policy {policy}, history of {history:,}",
-            prepare=partial(decisions, policy, history),
-            group=f"history {history}",
+            name=f"{_DECISIONS} decisions {what}, policy {policy}, history of {history:,}",
+            prepare=partial(decisions, policy, decided[what], history),
+            group=f"history {history} {what}",
             computes=True,
         )
     for kind in _SHARES[:4]:
