@@ -34,7 +34,10 @@ _PLAIN = ("krr(k=8, epsilon0=1)", 10**8, None)
 _COUNTED = ("generic(epsilon0=4)", 1_000, 1_000_000)
 _REGULAR = ("generic(epsilon0=1)", 10_000, None)
 # Kinds that a cohort may begin with before it goes on with regular rounds.
-_IRREGULAR = (("generic(epsilon0=4)", 1_000, 100_000), ("generic(epsilon0=4)", 1_000, 10_000))
+_IRREGULAR: tuple[tuple[str, int, int | None], ...] = (
+    ("generic(epsilon0=4)", 1_000, 100_000),
+    ("generic(epsilon0=4)", 1_000, 10_000),
+)
 
 
 def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound:
@@ -120,8 +123,9 @@ def named(randomizer: str, reports: int, population: int | None) -> str:
 
 def cases() -> Iterator[Case]:
     """Shares of rounds admitted, decisions after histories, and charges from known losses."""
-    kinds = [(share, "", kind) for kind in _SHARES]
-    kinds += [(mixed, f"{named(*_REGULAR)} after ", kind) for kind in _IRREGULAR]
+    alike = ((share, "", kind) for kind in _SHARES)
+    after_others = ((mixed, f"{named(*_REGULAR)} after ", kind) for kind in _IRREGULAR)
+    kinds = itertools.chain(alike, after_others)
     for (work, after, kind), (epsilon, delta) in itertools.product(kinds, _BUDGETS):
         yield Case(
             name=f"{after}{named(*kind)}, ({epsilon:g}, {delta:g})",

@@ -49,6 +49,7 @@ FORGERIES = {
     "certified": "computed again",
     "more certified": "computed again",
     "units": "does not follow",
+    "free": "too small",
     "set": "parameters choose",
     "none": "does not follow",
     "twice": "first admitted round alone",
@@ -60,7 +61,7 @@ def test_forged_choices_are_found_from_the_bundle_alone(
     watches: Store, accountant: Accountant, what: str
 ) -> None:
     assert not audited(watches)
-    sequence = 3 if what in ("other kind", "none", "twice", "units") else 2
+    sequence = 3 if what in ("other kind", "none", "twice", "units", "free") else 2
     rewrite(watches, sequence, lambda body: forged(body, what))
     found = audited(watches)
     assert any(each.sequence == sequence and FORGERIES[what] in each.what for each in found), found
@@ -92,6 +93,9 @@ def forged(body: EntryBody, what: str) -> EntryBody:
     if what == "none":
         del standing["choice"]
     if what == "units":
+        standing["charged"] = {**standing["charged"], "repetition": ["1"]}
+    if what == "free":  # a round that is not counted
+        details["charge"] = {**details["charge"], "repetition": ["0"]}
         standing["charged"] = {**standing["charged"], "repetition": ["1"]}
     if "choice" in details or what == "twice":
         details["choice"] = chosen
