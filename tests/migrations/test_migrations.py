@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import CheckConstraint, create_engine, inspect
 
-from ledger import tables
+from ledger import engines, schema, tables
 from ledger.errors import InvalidValue, SchemaError, Unavailable
 from ledger.schema import initialise
 from ledger.store import Store
@@ -73,6 +74,20 @@ def test_a_schema_of_the_future_is_refused(empty_database_url: str) -> None:
         Store.connect(empty_database_url)
     with pytest.raises(SchemaError, match="newer"):
         initialise(empty_database_url)
+
+
+def test_a_ledger_is_never_downgraded(empty_database_url: str) -> None:
+    """An older schema would lose evidence: no revision knows the way back, and trying changes nothing."""
+    initialise(empty_database_url)
+    engine = engines.connect(empty_database_url, migrating=True)
+    config = schema._configuration()
+    for target in ("-1", "0001", "base"):
+        with engines.writing(engine) as connection:
+            config.attributes["connection"] = connection
+            with pytest.raises(AttributeError, match="downgrade"):
+                command.downgrade(config, target)
+    engine.dispose()
+    Store.connect(empty_database_url).close()
 
 
 @pytest.mark.parametrize(
