@@ -112,7 +112,7 @@ def storm(
 ) -> Report:
     """Register so many rounds from so many clients; something is killed every `calm_seconds`."""
     epsilon = budget_for(registrations, policy=policy)
-    with _database() as url, tempfile.TemporaryDirectory() as folder:
+    with new_database() as url, tempfile.TemporaryDirectory() as folder:
         environment = _environment(url)
         with Store.connect(url) as store:
             for name in COHORTS:
@@ -126,7 +126,7 @@ def storm(
                     actor="storm",
                 )
             token = issue(store, name="storm", role="registrar", actor="storm").token
-        ports = [_free_port() for _ in range(SERVERS)]
+        ports = [free_port() for _ in range(SERVERS)]
         logs = Path(folder)
         processes = [
             Process(["serve", "--port", str(port)], environment, logs / f"server-{port}") for port in ports
@@ -277,7 +277,7 @@ def _forget_queues(environment: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _database() -> Iterator[str]:
+def new_database() -> Iterator[str]:
     server = make_url(os.environ["SHUFFLE_LEDGER_TEST_POSTGRES_URL"]).set(drivername="postgresql")
     address, name = server.render_as_string(hide_password=False), f"shuffle_ledger_test_{uuid.uuid4().hex}"
     with psycopg.connect(address, autocommit=True) as connection:
@@ -291,7 +291,7 @@ def _database() -> Iterator[str]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]

@@ -111,15 +111,11 @@ def remove_queues(settings: Settings) -> None:
 
 
 @contextmanager
-def running(settings: Settings, log: Path, *command: object) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    settings: Settings, log: Path, *command: object, more: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program of ours, with all its children in a group of their own; end it gently."""
-    environment = os.environ | {
-        "PYTHONPATH": str(REPOSITORY),
-        "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
-        "SHUFFLE_LEDGER_BROKER_URL": str(settings.broker_url),
-        "SHUFFLE_LEDGER_BROKER_TRANSPORT_OPTIONS": json.dumps(settings.broker_transport_options),
-        "SHUFFLE_LEDGER_QUEUE": settings.queue,
-    }
+    environment = environment_of(settings) | (more or {})
     words = [*map(str, command)]
     with (
         log.open("ab") as said,
@@ -133,6 +129,17 @@ def running(settings: Settings, log: Path, *command: object) -> Iterator[subproc
                 process.wait(WAIT_SECONDS_MAX / 4)
             except subprocess.TimeoutExpired:
                 kill_group(process)
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment of a program of ours."""
+    return os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
+        "SHUFFLE_LEDGER_BROKER_URL": str(settings.broker_url),
+        "SHUFFLE_LEDGER_BROKER_TRANSPORT_OPTIONS": json.dumps(settings.broker_transport_options),
+        "SHUFFLE_LEDGER_QUEUE": settings.queue,
+    }
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
