@@ -134,22 +134,16 @@ def authenticate(store: Store, text: str) -> AccessToken | None:
     """
     written = _WRITTEN.fullmatch(text)
     token_id, secret = written.groups() if written else (_NOBODY, _NOTHING)
-    with engines.reading(store.engine) as connection:
-        stored = access_rows.token_row(connection, token_id)
-        now = engines.database_time(connection)
-    expected = stored.secret_digest if stored else bytes(canonical.DIGEST_BYTES)
+    found = _stored_now(store, token_id)
+    expected = found[0].secret_digest if found else bytes(canonical.DIGEST_BYTES)
     same = hmac.compare_digest(_digest(secret), expected)
-    if stored is None or not same or not _is_valid(stored, now):
-        return None
-    return _public(stored)
+    return _public(found[0]) if found and same and _is_valid(*found) else None
 
 
 def token_by_id(store: Store, token_id: str) -> AccessToken | None:
     """Return a token that is valid now, None if there is none: for who proved before that he has it."""
-    with engines.reading(store.engine) as connection:
-        stored = access_rows.token_row(connection, token_id)
-        now = engines.database_time(connection)
-    return _public(stored) if stored is not None and _is_valid(stored, now) else None
+    found = _stored_now(store, token_id)
+    return _public(found[0]) if found and _is_valid(*found) else None
 
 
 def tokens(store: Store) -> list[AccessToken]:
@@ -175,6 +169,11 @@ def _checked_scope(cohorts: Iterable[str]) -> list[str]:
     if not 1 <= len(scope) <= SCOPE_MAX:
         raise InvalidValue(field="cohorts", value=scope, expected=f"1 to {SCOPE_MAX} names of cohorts")
     return scope
+
+
+def _stored_now(store: Store, token_id: str) -> tuple[StoredToken, datetime] | None:
+    with engines.reading_once(store.engine) as connection:
+        return access_rows.token_now(connection, token_id)
 
 
 def _is_valid(stored: StoredToken, now: datetime) -> bool:

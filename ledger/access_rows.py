@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, select, update
 
+from ledger import engines
 from ledger.tables import access_tokens
 
 LISTED_MAX = 10_000
@@ -39,6 +41,15 @@ def token_row(connection: Connection, token_id: str) -> StoredToken | None:
     return None if row is None else _token_from(row)
 
 
+def token_now(connection: Connection, token_id: str) -> tuple[StoredToken, datetime] | None:
+    """Return a token and the database's clock, by one statement; None if there is no such token."""
+    row = connection.execute(_token_now(connection.dialect.name), {"id": token_id}).one_or_none()
+    if row is None:
+        return None
+    *values, now = row
+    return StoredToken(**dict(zip(access_tokens.c.keys(), values, strict=True))), now
+
+
 def token_rows(connection: Connection) -> list[StoredToken]:
     """Return the tokens in the order they were issued, revoked and expired ones included."""
     query = select(access_tokens).order_by(access_tokens.c.created_at, access_tokens.c.token_id)
@@ -49,6 +60,12 @@ def mark_revoked(connection: Connection, token_id: str, moment: datetime) -> Non
     """Mark a token as revoked from `moment` on, unless it is revoked already."""
     unrevoked = and_(access_tokens.c.token_id == token_id, access_tokens.c.revoked_at.is_(None))
     connection.execute(update(access_tokens).where(unrevoked).values(revoked_at=moment))
+
+
+@functools.cache
+def _token_now(dialect_name: str) -> Select[Any]:
+    query = select(*access_tokens.c, engines.clock(dialect_name).label("now"))
+    return query.where(access_tokens.c.token_id == bindparam("id"))
 
 
 def _token_from(row: Row[Any]) -> StoredToken:

@@ -22,6 +22,7 @@ from ledger.api.desk import Desk
 from ledger.api.gate import API_PREFIX, Door, Gate
 from ledger.api.limits import FailureLimit
 from ledger.api.metrics import Metrics
+from ledger.api.recent import RecentBudgets
 from ledger.api.service import Dispatch, Service
 from ledger.api.sessions import Sessions
 from ledger.config import Settings
@@ -56,6 +57,7 @@ def create_app(
         deciding=Desk(Accountant(precision=settings.precision)),
         pricing=Desk(Accountant(precision=settings.precision)),
         reading=Desk(Accountant(precision=settings.precision)),
+        budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
     )
     metrics = Metrics()

@@ -26,7 +26,6 @@ from ledger.documents import document_of
 from ledger.errors import NotAllowed
 from ledger.listing import shown_cohort
 from ledger.quoting import quote_batch
-from ledger.statements import budget
 
 COHORTS_MAX = 1000
 
@@ -69,7 +68,7 @@ async def show(cohort: CohortName, token: Reader, service: Asked) -> JSONRespons
 async def show_budget(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
     """Show what a cohort may spend, has spent, and has left."""
     name = seen_cohort(token, cohort)
-    found = await service.reading.run(lambda accountant: budget(service.store, accountant, name))
+    found = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     return JSONResponse(document_of(found))
 
 

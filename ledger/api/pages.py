@@ -28,7 +28,6 @@ from ledger.listing import cohort_heads, latest_entries
 from ledger.profiles import ProfilePoint, profile_of
 from ledger.quoting import BatchQuote, quote_batch
 from ledger.rows import CohortView
-from ledger.statements import budget
 
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
@@ -168,7 +167,7 @@ async def _cohort(
     batch: BatchQuote | None = None,
     wrong: str | None = None,
 ) -> HTMLResponse:
-    statement = await service.reading.run(lambda accountant: budget(service.store, accountant, name))
+    statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
     bodies = [entry.content() for entry in entries]

@@ -20,6 +20,7 @@ from ledger.admission import admit_at_once, pending_rounds, register
 from ledger.api.desk import Desk
 from ledger.api.gate import Door
 from ledger.api.memory import Memory
+from ledger.api.recent import RecentBudgets
 from ledger.api.sessions import Sessions
 from ledger.budgets import Outcome, Pending, RoundRequest, checked_text
 from ledger.config import Settings
@@ -63,6 +64,7 @@ class Service:
     deciding: Desk
     pricing: Desk
     reading: Desk
+    budgets: RecentBudgets  # at the desk for reading
     auditing: Desk
     door: Door
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accounting import Accountant, ShuffledRound
-from ledger.admission import admit, quote
+from ledger.admission import admit, quote, register
 from ledger.api.service import Dispatch
 from ledger.budgets import Outcome, Pending, RoundRequest
 from ledger.documents import decision_document, document_of, record_document
@@ -46,6 +46,36 @@ def test_floats_survive_the_trip(server: Server) -> None:
     assert shown["epsilon_spent_upper"].hex() == found.epsilon_spent_upper.hex()
     record = server.ask("GET", "/v1/rounds/first", bearer="reader").json()
     assert record["round"]["randomizer"]["epsilon0"].hex() == (0.1 + 0.2).hex()
+
+
+def test_a_budget_read_again_is_the_one_there_is_now(server: Server) -> None:
+    """The server remembers what it said of a head; whatever happens, it says what is true."""
+
+    def said() -> dict[str, Any]:
+        for _ in range(2):
+            shown: dict[str, Any] = server.ask("GET", "/v1/cohorts/phones/budget", bearer="reader").json()
+            assert shown == document_of(budget(server.store, Accountant(precision=4e-3), "phones"))
+        return shown
+
+    heads = [said()["head"]]
+    server.register("a")
+    heads.append(said()["head"])
+    waiting = RoundRequest(
+        round_id="waits", cohort="phones", round=ShuffledRound.from_mapping({**ROUND, "reports": 700})
+    )
+    register(server.store, waiting, actor="tester")
+    assert said()["rounds_pending"] == 1
+    admit(server.store, Accountant(), "waits")
+    assert said()["rounds_pending"] == 0
+    server.register("large", **TOO_MUCH)
+    server.ask("POST", "/v1/rounds/waits/void", bearer="registrar", json={"reason": "never sent"})
+    assert said()["rounds_voided"] == 1
+    server.ask("PUT", "/v1/cohorts/phones/budget", json={"epsilon": 0.9, "reason": "agreed"})
+    assert said()["epsilon_budget"] == 0.9
+    server.register("b", randomizer="krr(k=2, epsilon0=3)")
+    server.ask("POST", "/v1/rounds/b/settle", bearer="registrar", json={"reports": 2})
+    assert said()["status"] == "overspent"
+    assert heads[0] != heads[1] != said()["head"]
 
 
 def test_a_retry_gives_the_same_answer_and_other_content_a_conflict(server: Server) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import httpx
@@ -29,8 +30,10 @@ REQUESTS = 500
 ROUNDS = 50
 
 
-def served(app: FastAPI, path: str, headers: dict[str, str]) -> Work:
-    """Requests one after the other, on one connection."""
+def served(
+    app: FastAPI, path: str, headers: dict[str, str], *, first: Callable[[], None] = lambda: None
+) -> Work:
+    """Requests one after the other, on one connection; `first`, not measured, happens before each."""
     listening = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
@@ -42,6 +45,7 @@ def served(app: FastAPI, path: str, headers: dict[str, str]) -> Work:
     def work() -> str:
         seconds = []
         for _ in range(REQUESTS):
+            first()
             began = time.perf_counter()
             answer = client.get(path)
             seconds.append(time.perf_counter() - began)
@@ -65,26 +69,32 @@ def bare() -> Work:
     return served(app, "/", {})
 
 
-def ledger(path: str) -> Work:
-    """The real application, on SQLite, with a cohort of fifty rounds."""
+def ledger(path: str, *, moving: bool = False) -> Work:
+    """The real application, on SQLite, with a cohort of fifty rounds, and one more each time if `moving`."""
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'bench.db'}"
     initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=4e-3)
     open_cohort(
-        store, name="bench", population=10**9, epsilon=50.0, delta=1e-9, policy="fixed", actor="bench"
+        store, name="bench", population=10**9, epsilon=50.0, delta=1e-9, policy="adaptive", actor="bench"
     )
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=8, epsilon0=1)"), reports=10**8)
-    for number in range(ROUNDS):
-        request = RoundRequest(round_id=f"round-{number}", cohort="bench", round=shuffled)
+    numbers = itertools.count()
+
+    def one_more() -> None:
+        request = RoundRequest(round_id=f"round-{next(numbers)}", cohort="bench", round=shuffled)
         register(store, request, actor="bench")
         admit(store, accountant, request.round_id)
+
+    for _ in range(ROUNDS):
+        one_more()
     token = issue(store, name="bench", role="reader", actor="bench").token
 
     def decide(given: Accountant, round_id: str) -> Outcome:
         return admit(store, given, round_id)
 
     app = create_app(Settings(database_url=url, broker_url=None), store, Dispatch(decide=decide))
-    return served(app, path, {"Authorization": f"Bearer {token}"})
+    headers = {"Authorization": f"Bearer {token}"}
+    return served(app, path, headers, first=one_more) if moving else served(app, path, headers)
 
 
 def cases() -> Iterable[Case]:
@@ -92,4 +102,10 @@ def cases() -> Iterable[Case]:
     group = "500 requests on one connection"
     yield Case(name="a route of bare FastAPI", prepare=bare, group=group, repeats=3)
     yield Case(name="GET budget", prepare=lambda: ledger("/v1/cohorts/bench/budget"), group=group, repeats=3)
+    yield Case(
+        name="GET budget, after another round each time",
+        prepare=lambda: ledger("/v1/cohorts/bench/budget", moving=True),
+        group=group,
+        repeats=1,
+    )
     yield Case(name="GET healthz", prepare=lambda: ledger("/v1/healthz"), group=group, repeats=3)
