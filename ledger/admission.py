@@ -1,46 +1,22 @@
-"""Every decision about what may be spent: opening, registering, admitting, quoting.
+"""Every decision about what may be spent: registering, admitting, quoting.
 
-`settle` and `void`, which close what was admitted, are in `ledger.settlement` and offered here too.
+Opening a cohort (`ledger.opening`), closing what was admitted (`ledger.settlement`) and changing a budget are
+offered here too. What a decision is, `ledger.decisions` says.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, slot_for
-from ledger import appending, canonical, losses, policies
+from accounting import Accountant
+from ledger import appending, decisions
 from ledger.budget_changes import change_budget
-from ledger.budgets import (
-    POLICY_PLAN,
-    Cohort,
-    Outcome,
-    Pending,
-    Quote,
-    RefusalReason,
-    RoundRequest,
-    checked_reports,
-    checked_text,
-    request_digest,
-)
-from ledger.entries import FIRST_SEQUENCE, EntryKind, Spending
-from ledger.errors import (
-    BehindCheckpoint,
-    BeyondBudget,
-    Conflict,
-    Damaged,
-    InvalidValue,
-    NotFound,
-    RoundStuck,
-    TryAgain,
-    Unavailable,
-)
+from ledger.budgets import Outcome, Pending, Quote, RoundRequest, checked_text, request_digest
+from ledger.errors import BehindCheckpoint, Damaged, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.opening import open_cohort
 from ledger.outcomes import outcome_from, outcome_in, outcome_of, round_record
-from ledger.policies import Books
-from ledger.rows import ATTEMPTS_MAX, CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
+from ledger.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
 from ledger.settlement import settle, void
 from ledger.store import Store
 
@@ -72,71 +48,6 @@ class _OthersWait(Exception):
     """Rounds of the cohort that were registered earlier are undecided."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Decision:
-    accounted: ShuffledRound
-    reason: RefusalReason | None  # None: admitted
-    message: str | None
-    requested: Spending | None  # with the round; None when it was not computed
-    details: Mapping[str, Any]  # what the policy writes into the entry
-
-
-def open_cohort(
-    store: Store,
-    *,
-    name: str,
-    population: int,
-    epsilon: float,
-    delta: float,
-    policy: str,
-    actor: str,
-    plan: Mapping[ShuffledRound, int] | None = None,
-    accountant: Accountant | None = None,
-) -> Cohort:
-    """Open a cohort, or return it if it was opened with the same parameters.
-
-    Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
-    composes them.
-
-    Raises:
-        InvalidValue: a parameter cannot be one; names the field.
-        BeyondBudget: the plan costs more than the budget; nothing was opened.
-        Conflict: the name is taken by a cohort with other parameters, or another plan.
-        AccountingError: the plan cannot be composed.
-    """
-    cohort = Cohort(
-        name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
-    )
-    actor = checked_text("actor", actor)
-    rules = _rules(store, cohort, plan, accountant)
-    opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
-    if policy == POLICY_PLAN:
-        stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
-        if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
-            raise Conflict(f"cohort {opened.name!r} exists with another plan")
-    return opened
-
-
-def _rules(
-    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int] | None, accountant: Accountant | None
-) -> dict[str, Any]:
-    """Return what a cohort's policy writes into the first entry."""
-    if (cohort.policy == POLICY_PLAN) != (plan is not None):
-        expected = "the rounds of the plan" if plan is None else "nothing: only policy plan has a plan"
-        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected)
-    if plan is None:
-        return policies.policy_for(cohort).opening()
-    if accountant is None:
-        raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
-    for one in plan:
-        _check_sizes(one, cohort.population)
-    books = Books(store=store, accountant=accountant)
-    planned = policies.PlanPolicy.composed(books, plan, delta=cohort.delta_budget)
-    if not planned.epsilon_upper <= cohort.epsilon_budget:
-        raise BeyondBudget(planned.epsilon_upper, epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
-    return planned.opening()
-
-
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
     """Bind an identifier to a round's content and commit it; a decided round answers with its outcome.
 
@@ -145,7 +56,7 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
         InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
         Conflict: the identifier is bound to other content.
     """
-    _check_population(request, request.cohort, store.population(request.cohort))
+    decisions.check_request(request, request.cohort, store.population(request.cohort))
     stored = store.insert_round(request, actor=checked_text("actor", actor))
     return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
 
@@ -163,10 +74,12 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
     """
     round_id = checked_text("round_id", round_id)
+
+    def drafted(view: CohortView, stored: StoredRound) -> EntryDraft:
+        return decisions.draft(store, accountant, view, stored, _registered(stored))
+
     try:
-        entry = appending.append_outcome(
-            store, round_id, lambda view, stored: _draft(store, accountant, view, stored, _registered(stored))
-        )
+        entry = appending.append_outcome(store, round_id, drafted)
         return outcome_from(entry)
     except (BehindCheckpoint, NotFound, TryAgain, Unavailable):
         raise  # says nothing about the round itself
@@ -277,8 +190,8 @@ def quote_next(
 ) -> tuple[Quote, CohortView]:
     """Return what `quote_at` returns, and how the cohort would be after that answer."""
     cohort = view.cohort
-    _check_population(request, cohort.name, cohort.population)
-    decision = _decide(store, accountant, view, request, keep=False)
+    decisions.check_request(request, cohort.name, cohort.population)
+    decision = decisions.decide(store, accountant, view, request, keep=False)
     admitted = decision.reason is None
     requested = decision.requested
     after = requested if admitted and requested is not None else view.spent
@@ -331,7 +244,7 @@ def _admit_at_once(
     digest = request_digest(content)
 
     def drafted(new: NewRound) -> EntryDraft | None:
-        _check_population(request, new.view.cohort.name, new.view.cohort.population)
+        decisions.check_request(request, new.view.cohort.name, new.view.cohort.population)
         if new.others_wait and others_first:
             raise _OthersWait
         stored = StoredRound(
@@ -344,9 +257,9 @@ def _admit_at_once(
             registered_at=new.view.at,
         )
         try:
-            if not _is_quick(store, accountant, new.view, request):
+            if not decisions.is_quick(store, accountant, new.view, request):
                 return None
-            draft = _draft(store, accountant, new.view, stored, request)
+            draft = decisions.draft(store, accountant, new.view, stored, request)
         except (TryAgain, Unavailable):
             raise
         except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
@@ -360,128 +273,9 @@ def _admit_at_once(
     return outcome_in(body) if body else None
 
 
-def _is_quick(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
-    """Whether a decision needs nothing but what is in memory, and may be awaited."""
-    if view.cohort.status != "open":
-        return True
-    policy = policies.policy_of(store, view)
-    accounted = policy.accounted(view, request.round)
-    if accounted is None:
-        return True
-    books = Books(store=store, accountant=accountant)
-    return policy.is_quick(books, view, accounted) and losses.is_stored(store, accounted)
-
-
-def _draft(
-    store: Store, accountant: Accountant, view: CohortView, stored: StoredRound, request: RoundRequest
-) -> EntryDraft:
-    decision = _decide(store, accountant, view, request, keep=True)
-    details = {
-        "request": request.to_mapping(),
-        "accounted": decision.accounted.to_mapping(),
-        "requested": decision.requested.to_mapping() if decision.requested else None,
-        "privacy_loss": None,
-        # The row says these too; here nobody changes them unseen.
-        "registration": stored.registration,
-        "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
-        **decision.details,
-    }
-    if decision.requested is not None:
-        details["privacy_loss"] = losses.digest_of(store, accountant, decision.accounted).hex()
-    if decision.reason is not None or decision.requested is None:
-        details |= {"reason": decision.reason, "message": decision.message}
-        return _entry_draft(EntryKind.REFUSED, stored, view.spent, details)
-    reservation = HoldingChange(accounted=decision.accounted, count=1, local_count=1)
-    return _entry_draft(EntryKind.ADMITTED, stored, decision.requested, details, reservation)
-
-
 def _registered(stored: StoredRound) -> RoundRequest:
     request = RoundRequest.from_bytes(stored.content)
     same = (request.round_id, request.cohort) == (stored.round_id, stored.cohort)
     if not same or request_digest(stored.content) != stored.content_digest:
         raise Damaged(f"round {stored.round_id!r}: its registered content was changed")
     return request
-
-
-def _entry_draft(
-    kind: EntryKind, stored: StoredRound, spent: Spending, details: dict[str, object], *changes: HoldingChange
-) -> EntryDraft:
-    return EntryDraft(
-        kind=kind,
-        round_id=stored.round_id,
-        actor=stored.registered_by,
-        numerical_policy=NUMERICAL_POLICY,
-        spent=spent,
-        details=details,
-        changes=changes,
-    )
-
-
-def _decide(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, *, keep: bool
-) -> _Decision:
-    cohort = view.cohort
-    policy = policies.policy_of(store, view)
-    accounted = slot_for(request.round)
-    if cohort.status != "open":
-        reason, message = _closed(view)
-        details = policy.unchanged(view)
-        return _Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
-    slot = policy.accounted(view, request.round)
-    if slot is None:
-        return _Decision(
-            accounted=accounted,
-            reason=RefusalReason.NO_FREE_SLOT,
-            message="The cohort's plan has no free slot whose cost is known to cover this round.",
-            requested=None,
-            details=policy.unchanged(view),
-        )
-    accounted = slot
-    books = Books(store=store, accountant=accountant, keep=keep)
-    step = policy.admitting(books, view, accounted)
-    requested = step.spent
-    if step.is_within(cohort.epsilon_budget):
-        return _Decision(
-            accounted=accounted, reason=None, message=None, requested=requested, details=step.details
-        )
-    at = f"at delta {cohort.delta_budget:.6g}"
-    if requested.epsilon_upper_or_none is None:
-        reason = RefusalReason.UNBOUNDED_LOSS
-        message = f"With this round no finite epsilon holds {at}; the budget is {cohort.epsilon_budget:.6g}."
-    else:
-        reason = RefusalReason.BUDGET_EXCEEDED
-        message = (
-            f"With this round the cohort would have spent at most epsilon {requested.epsilon_upper:.6g} {at},"
-            f" which is above the budget of {cohort.epsilon_budget:.6g}; it has spent at most"
-            f" {view.spent.epsilon_upper:.6g}."
-        )
-    # The charge it would have had, beside the standing that it leaves as it was.
-    details = {**step.details, **policy.unchanged(view)}
-    return _Decision(
-        accounted=accounted, reason=reason, message=message, requested=requested, details=details
-    )
-
-
-def _closed(view: CohortView) -> tuple[RefusalReason, str]:
-    if view.cohort.status == "frozen":
-        return RefusalReason.COHORT_FROZEN, (
-            "The cohort is frozen, for entries were lost when the database was put back to an earlier state:"
-            " what it has spent is unknown, and it admits nothing any more."
-        )
-    return RefusalReason.COHORT_OVERSPENT, (
-        "The cohort is overspent, for a settled round cost more than the budget, or the budget was lowered"
-        " below what was promised. It admits nothing any more:"
-        f" at most epsilon {view.spent.epsilon_upper:.6g} of {view.cohort.epsilon_budget:.6g} is spent."
-    )
-
-
-def _check_population(request: RoundRequest, cohort: str, population: int) -> None:
-    if request.cohort != cohort:
-        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort))
-    _check_sizes(request.round, population)
-
-
-def _check_sizes(described: ShuffledRound, population: int) -> None:
-    checked_reports(described.reports, field="reports", population=population)
-    if described.sampled_from is not None:
-        checked_reports(described.sampled_from, field="sampled_from", population=population)
