@@ -89,7 +89,13 @@ def verify_(
     saved = read_saved_heads(against, trusted) if against else None
     if path is not None:
         return verify_file(
-            path, trusted=trusted, against=saved, numbers=numbers, precision=precision, as_json=as_json
+            path,
+            trusted=trusted,
+            against=saved,
+            numbers=numbers,
+            precision=precision,
+            settings=settings_from(database_url=database_url, actor=actor),
+            as_json=as_json,
         )
     if numbers == "none" or precision is not None:
         raise click.UsageError("--numbers none and --precision are for bundles")

@@ -17,7 +17,9 @@ from cli.progress import progress_on
 from ledger.auditing.bundle_verification import verify_bundle
 from ledger.auditing.container import CONTAINER_BYTES_MAX
 from ledger.auditing.findings import BundleReport, CohortFound, Finding, Numbers
+from ledger.config import Settings
 from ledger.saved_heads import SavedHeads
+from workers.recomputation import WithWorkers
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
 
@@ -50,12 +52,14 @@ def verify_file(
     against: SavedHeads | None,
     numbers: Numbers,
     precision: float | None,
+    settings: Settings,
     as_json: bool,
 ) -> int:
-    """Verifies a bundle and shows what was found; returns the exit code."""
+    """Verifies a bundle, with the help of workers where there is a broker; returns the exit code."""
     if path.stat().st_size > CONTAINER_BYTES_MAX:
         raise BadValue("BUNDLE", str(path), f"a file of at most {CONTAINER_BYTES_MAX} bytes")
     accountant = Accountant(precision=precision or PRECISION)
+    helped = WithWorkers(settings, accountant) if settings.broker_url is not None else None
     with progress_on(sys.stderr) as tell:
         report = verify_bundle(
             path.read_bytes(),
@@ -64,6 +68,7 @@ def verify_file(
             against=against,
             numbers=numbers,
             progress=tell,
+            compositions=helped,
         )
     present(document_of(report), lambda: bundle_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED

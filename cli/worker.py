@@ -80,7 +80,8 @@ def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep
         "SHUFFLE_LEDGER_ACTOR": settings.actor,
     }
     names = queue_names(settings.queue)
-    consumed = [name for name, wanted in ((names.rounds, rounds), (names.upkeep, upkeep)) if wanted]
+    wanted = ((names.rounds, rounds), (names.recomputation, rounds), (names.upkeep, upkeep))
+    consumed = [name for name, is_wanted in wanted if is_wanted]
     command = [sys.executable, "-m", "celery", "--quiet", "--app", "workers.celery_app", "worker"]
     command += ["--loglevel", "INFO", "--concurrency", str(concurrency), "--queues", ",".join(consumed)]
     command += ["--without-gossip", "--without-mingle"]  # workers share the database, and need no more

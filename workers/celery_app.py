@@ -1,4 +1,4 @@
-"""The Celery application: a broker and no result backend, for question and answer are rows."""
+"""The Celery application: a broker, and no database of results, for question and answer are rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
 VERIFY = "shuffle_ledger.verify"
 CHECKPOINT = "shuffle_ledger.checkpoint"
+RECOMPUTE = "shuffle_ledger.recompute"
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
 VISIBILITY_TIMEOUT_SECONDS = 3600  # longer than any task: Redis would deliver a running task again
 SWEEP_EVERY_SECONDS = 60.0
 VERIFY_EVERY_SECONDS = 300.0
+RESULTS_KEPT_SECONDS = 3600
 PUBLISH_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 0.5}
 CONNECT_TIMEOUT_SECONDS = 4.0
 
@@ -50,7 +52,14 @@ def create_app(settings: Settings) -> Celery:
         task_default_exchange=settings.queue,
         task_default_routing_key=names.rounds,
         task_create_missing_queues=False,
-        task_routes={task: {"queue": names.upkeep} for task in (SWEEP, VERIFY, CHECKPOINT)},
+        task_routes={
+            **{task: {"queue": names.upkeep} for task in (SWEEP, VERIFY, CHECKPOINT)},
+            RECOMPUTE: {"queue": names.recomputation},
+        },
+        # Only answers of a recomputation, whose question was no row: docs/decisions/0008-recomputation.md.
+        result_backend=_result_backend(broker_url),
+        result_backend_transport_options=settings.broker_transport_options,
+        result_expires=RESULTS_KEPT_SECONDS,
         task_publish_retry_policy=PUBLISH_RETRY,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # a worker waits for its broker as long as it takes
@@ -75,6 +84,12 @@ def _schedule(settings: Settings) -> dict[str, object]:
 def _every(task: str, seconds: float) -> dict[str, object]:
     # Nobody is waiting for it: one that was not begun when the next is due is dropped.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+
+
+def _result_backend(broker_url: str) -> str | None:
+    if is_rabbitmq(broker_url):
+        return "rpc://"
+    return broker_url if broker_url.startswith(("redis", "rediss")) else None
 
 
 def _transport_options(broker_url: str) -> dict[str, object]:

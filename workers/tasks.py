@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import Any
 
 from celery import Task
 from celery.utils.log import get_task_logger
@@ -16,8 +17,9 @@ from ledger.scheduled_checkpoints import ScheduledCheckpoints
 from ledger.signing import SigningKey
 from ledger.store import Store
 from ledger.upkeep import verify_oldest
-from workers.celery_app import ADMIT_ROUND, CHECKPOINT, SWEEP, VERIFY, app
+from workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, app
 from workers.dispatch import sweep
+from workers.recomputation import answer_batch
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
 
@@ -61,6 +63,12 @@ def write_checkpoint() -> None:
         raise RuntimeError("a checkpoint was asked for, and there is no key, or no place, to write it")
     made = place.write(_store(), SigningKey.load(settings.signing_key))
     _log.info("signed %d heads", len(made.heads))
+
+
+@app.task(name=RECOMPUTE, ignore_result=False)
+def recompute(batch: dict[str, Any]) -> dict[str, Any]:
+    """Compute a part of a bundle's numbers again. A bundle is not in the database: the message has it all."""
+    return answer_batch(batch)
 
 
 # One of each per worker process, made after the fork: connections do not survive one.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from accounting import NUMERICAL_POLICY, Accountant
+from ledger.auditing.compositions import Compositions
 from ledger.auditing.evidence import Chain, Evidence, heads_by_cohort, open_bundle
 from ledger.auditing.findings import BundleReport, CohortFound, Findings, Numbers
 from ledger.auditing.recomputation import Recomputation
@@ -26,6 +27,7 @@ def verify_bundle(
     against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
     progress: Progress | None = None,
+    compositions: Compositions | None = None,
 ) -> BundleReport:
     """Return what is wrong with a bundle, and what agrees.
 
@@ -34,6 +36,7 @@ def verify_bundle(
         trusted_public_key: the key that must have signed, which somebody gave you another way.
         against: heads that were kept elsewhere: those of these cohorts must be in the chains.
         numbers: which numbers are computed again.
+        compositions: whoever computes compositions; this process if None.
 
     **Guarantee**: a bundle with any byte changed, added or removed is not `ok`, and the finding names the
     member and, within a chain, the entry. Whoever can also sign anew is found out by the trusted key or by
@@ -48,7 +51,7 @@ def verify_bundle(
         _cohort(
             evidence,
             chain,
-            Recomputation(accountant, numbers, chain.data.count(b"\n")),
+            Recomputation(accountant, numbers, chain.data.count(b"\n"), compositions),
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
             tell=tell,

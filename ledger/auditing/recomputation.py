@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound
 from accounting.coverage import Coverage
+from ledger.auditing.compositions import Answer, Bounds, Compositions, InThisProcess, Question
 from ledger.auditing.findings import NumberCheck, Numbers, SecondOpinion, Subject
 from ledger.auditing.second_opinions import SecondOpinions
 from ledger.entries import EntryBody, EntryKind, Spending
@@ -22,26 +23,34 @@ _CLOSES = (EntryKind.SETTLED, EntryKind.VOIDED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Question:
-    """A number to be computed: what was composed, and what the entry says of it."""
+class _Stated:
+    """A number to be computed again: what was composed, and what the entry says of it."""
 
     body: EntryBody
     subject: Subject
     rounds: frozenset[tuple[ShuffledRound, int]]
     stated: Spending
 
+    @property
+    def asked(self) -> Question:
+        """What is to be computed."""
+        return Question(self.rounds, self.body.delta_budget)
+
 
 class Recomputation:
     """Collects a chain's numbers while it is replayed, and computes them again at the end."""
 
-    def __init__(self, accountant: Accountant, numbers: Numbers, length: int) -> None:
+    def __init__(
+        self, accountant: Accountant, numbers: Numbers, length: int, compositions: Compositions | None = None
+    ) -> None:
         self._accountant = accountant
+        self._compositions = compositions or InThisProcess(accountant)
         self._coverage = Coverage(accountant)
         self._numbers = numbers
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
-        self._questions: list[_Question] = []
+        self._questions: list[_Stated] = []
         self._last: tuple[Step, bool] | None = None
-        self._known: dict[tuple[frozenset[tuple[ShuffledRound, int]], float], Spending] = {}
+        self._known: dict[Question, Answer] = {}
         self.opinions = SecondOpinions(accountant)
         self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
         self.kinds: Counter[EntryKind] = Counter()
@@ -84,13 +93,14 @@ class Recomputation:
         """Return every number that was asked for, beside what its parameters give."""
         self._ask_last()
         checks = []
+        wanted = list(dict.fromkeys(question.asked for question in self._questions))
+        self._known = dict(zip(wanted, self._compositions.answers(wanted, tell), strict=True))
         stride = max(1, len(self._questions) // SECOND_COMPOSITIONS)
         for left, question in enumerate(reversed(self._questions)):
             # Counted from the end, so that the last number always gets a second opinion.
             check = self._answer(question, seconded=left % stride == 0)
             if check is not None:
                 checks.append(check)
-            tell(left + 1, len(self._questions))
         self._second_kinds(tell)
         return checks[::-1]
 
@@ -124,7 +134,7 @@ class Recomputation:
         for kind in step.held:
             self.met.setdefault(kind, body.sequence)
         subject: Subject = "reading" if step.filtered else "spent"
-        self._questions.append(_Question(body=body, subject=subject, rounds=held, stated=body.spent))
+        self._questions.append(_Stated(body=body, subject=subject, rounds=held, stated=body.spent))
         if step.candidate is None:
             return
         requested = _spending(body.details["requested"])
@@ -132,33 +142,32 @@ class Recomputation:
             self.problems.append((body.sequence, "what it says was requested bounds nothing"))
             return
         asked = frozenset(step.candidate.items())
-        self._questions.append(_Question(body=body, subject="requested", rounds=asked, stated=requested))
+        self._questions.append(_Stated(body=body, subject="requested", rounds=asked, stated=requested))
 
-    def _answer(self, question: _Question, *, seconded: bool) -> NumberCheck | None:
+    def _answer(self, question: _Stated, *, seconded: bool) -> NumberCheck | None:
         body, stated = question.body, question.stated
-        try:
-            again = self._certified(question.rounds, body.delta_budget)
-        except (AccountingError, LedgerError) as error:
-            self.problems.append((body.sequence, f"its numbers cannot be computed again: {error}"))
+        again = self._known[question.asked]
+        if isinstance(again, str):
+            self.problems.append((body.sequence, f"its numbers cannot be computed again: {again}"))
             return None
         # Both intervals contain the same exact number, whatever rules and precision they came from. What
         # filters say is a bound of its own, above the composition: a smaller one would be a contradiction.
-        agrees = again.epsilon_lower <= stated.epsilon_upper
+        agrees = again.lower <= stated.epsilon_upper
         if question.subject != "reading":
-            agrees = agrees and stated.epsilon_lower <= again.epsilon_upper
+            agrees = agrees and stated.epsilon_lower <= again.upper
         if not agrees:
             self.problems.append(
                 (
                     body.sequence,
                     (
                         f"it says epsilon {question.subject} is from {stated.epsilon_lower:.6g} to"
-                        f" {stated.epsilon_upper:.6g}; its parameters give from {again.epsilon_lower:.6g} to"
-                        f" {again.epsilon_upper:.6g}"
+                        f" {stated.epsilon_upper:.6g}; its parameters give from {again.lower:.6g} to"
+                        f" {again.upper:.6g}"
                     ),
                 )
             )
-        if body.kind is EntryKind.ADMITTED and again.epsilon_lower > body.epsilon_budget:
-            what = f"it admits a round beyond the budget: at least {again.epsilon_lower:.6g} is spent with it"
+        if body.kind is EntryKind.ADMITTED and again.lower > body.epsilon_budget:
+            what = f"it admits a round beyond the budget: at least {again.lower:.6g} is spent with it"
             self.problems.append((body.sequence, what))
         second = self._seconded(question, again) if seconded else None
         return NumberCheck(
@@ -167,14 +176,14 @@ class Recomputation:
             subject=question.subject,
             stated_upper=stated.epsilon_upper,
             stated_lower=stated.epsilon_lower,
-            computed_upper=again.epsilon_upper,
-            computed_lower=again.epsilon_lower,
+            computed_upper=again.upper,
+            computed_lower=again.lower,
             agrees=agrees,
             second=second,
         )
 
-    def _seconded(self, question: _Question, again: Spending) -> SecondOpinion | None:
-        computed = (again.epsilon_lower, again.epsilon_upper)
+    def _seconded(self, question: _Stated, again: Bounds) -> SecondOpinion | None:
+        computed = (again.lower, again.upper)
         delta = question.body.delta_budget
         second = self.opinions.on_composition(dict(question.rounds), delta=delta, computed=computed)
         if second is not None and not second.agrees:
@@ -188,15 +197,6 @@ class Recomputation:
                 )
             )
         return second
-
-    def _certified(self, rounds: frozenset[tuple[ShuffledRound, int]], delta: float) -> Spending:
-        key = (rounds, delta)
-        if key not in self._known:
-            held: Mapping[ShuffledRound, int] = dict(rounds)
-            self._known[key] = Spending.from_certificate(
-                self._accountant.certify(held, delta=delta), delta=delta
-            )
-        return self._known[key]
 
 
 def _spending(fields: object) -> Spending | None:
