@@ -88,6 +88,9 @@ def bundle_view(report: BundleReport) -> RenderableType:
     if report.not_in_bundle:
         parts.append(f"Signed too, and not in this bundle: {', '.join(report.not_in_bundle)}")
     parts.append(_cohorts(report.cohorts))
+    without = sorted({kind for each in report.cohorts for kind in each.kinds_without})
+    if without:
+        parts.append("\n".join(["No second method answers for:", *(f"  {kind}" for kind in without)]))
     if report.findings:
         parts.append(_findings(report.findings, "found"))
     if report.notes:

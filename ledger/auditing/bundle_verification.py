@@ -124,7 +124,9 @@ def _cohort(
         rounds_refused=recomputation.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),
         kinds_confirmed=len(recomputation.opinions.confirmed),
-        kinds_without=len(recomputation.opinions.without),
+        kinds_without=tuple(
+            f"{kind.randomizer.describe()}, {kind.reports} reports" for kind in recomputation.opinions.without
+        ),
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
     )

@@ -68,7 +68,7 @@ class CohortFound:
     rounds_refused: int
     kinds: int  # of rounds, in the numbers that were computed again
     kinds_confirmed: int  # by a second method
-    kinds_without: int  # that no second method answers for
+    kinds_without: tuple[str, ...]  # that no second method answers for, by name
     numbers_stated: int
     numbers: tuple[NumberCheck, ...]
 

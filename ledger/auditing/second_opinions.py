@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from accounting import Accountant, AccountingError, ShuffledRound
-from accounting.second_method import AGREEMENT, SMALLEST_DELTA, composed_epsilon, round_delta
+from accounting.second_method import AGREEMENT, SMALLEST_DELTA, composed_epsilon, round_delta, round_slack
 from ledger.auditing.findings import SecondOpinion
 
 COMPOSITION = "one convolution of the rounds' losses on an even lattice"
@@ -23,13 +23,15 @@ class SecondOpinions:
     def __init__(self, accountant: Accountant) -> None:
         self._accountant = accountant
         self.confirmed: set[ShuffledRound] = set()
-        self.without: set[ShuffledRound] = set()  # kinds that no second method answers for
+        self.without: dict[ShuffledRound, None] = {}  # kinds that no second method answers for, in order
 
     def on_kind(self, kind: ShuffledRound) -> str | None:
         """Return how the second method contradicts a kind's privacy loss; None if it does not."""
         if kind in self.confirmed or kind in self.without:
             return None
         loss = self._accountant.privacy_loss(kind)
+        if kind.delta0 > 0 and not math.isclose(kind.slack, round_slack(kind), rel_tol=AGREEMENT):
+            return f"its slack is {kind.slack:.6g}; by another method {round_slack(kind):.6g}"
         answered = False
         for delta in _DELTAS:
             epsilon = self._accountant.certify({kind: 1}, delta=delta).epsilon_upper
@@ -45,7 +47,10 @@ class SecondOpinions:
                     f"one round of {kind.randomizer.describe()}, {kind.reports} reports: delta at epsilon"
                     f" {epsilon:.6g} is from {below:.6g} to {above:.6g}; by another method {second:.6g}"
                 )
-        (self.confirmed if answered else self.without).add(kind)
+        if answered:
+            self.confirmed.add(kind)
+        else:
+            self.without[kind] = None
         return None
 
     def on_composition(
@@ -56,12 +61,13 @@ class SecondOpinions:
         Args:
             computed: the certified interval, lower end first.
         """
-        if any(kind.slack > 0 for kind in held):
-            return None
         pairs = [(self._accountant.privacy_loss(kind), count) for kind, count in held.items()]
+        slack = math.fsum(kind.slack * count for kind, count in held.items())
+        uppers = [(loss.upper, count) for loss, count in pairs]
+        lowers = [(loss.lower, count) for loss, count in pairs]
         try:
-            above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta)
-            below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta)
+            above = composed_epsilon(uppers, delta=delta, slack=slack)
+            below = composed_epsilon(lowers, delta=delta, slack=slack)
         except AccountingError:
             return None
         if above is None or below is None:

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
 from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.second_method import AGREEMENT, composed_epsilon, round_delta
+from accounting.second_method import AGREEMENT, composed_epsilon, round_delta, round_slack
 
 ROUNDS = [
     ("generic(epsilon0=1)", {"reports": 1}),
@@ -110,28 +110,70 @@ def test_compositions_are_confirmed(accountant: Accountant) -> None:
         )
 
 
+PAIRS_AND_MIXTURES = [
+    ("declared(epsilon=0.7, delta=1e-7)", {"reports": 10}),
+    ("binomial_sum(bits=10, p=0.3)", {"reports": 5_000}),
+    ("binomial_sum(bits=1, p=0.9)", {"reports": 50}),
+    ("binomial_sum(bits=10, p=0.3)", {"reports": 500, "sampled_from": 5_000}),
+    ("binomial_histogram(bits=3, p=0.2)", {"reports": 3_000}),
+    ("uniformity_tester(noise=3)", {"reports": 500}),
+    ("distinct_elements(p=0.1)", {"reports": 5}),
+    ("krr(k=4, epsilon0=1)", {"reports": 100, "sampled_from": 1_000, "honest_fraction": 0.9}),
+    ("generic(epsilon0=2)", {"reports": 5_000, "sampled_from": 10**6, "honest_fraction": 0.5}),
+    ("generic(epsilon0=1)", {"reports": 10_000, "delta0": 1e-14, "analysis": "clone"}),
+]
+
+
+@pytest.mark.parametrize(("randomizer", "parameters"), PAIRS_AND_MIXTURES)
+def test_pairs_mixtures_and_rounds_with_a_slack_are_confirmed(
+    accountant: Accountant, randomizer: str, parameters: dict[str, object]
+) -> None:
+    kind = one_round(randomizer, **parameters)
+    loss = accountant.privacy_loss(kind)
+    for delta in (1e-3, 1e-6, 1e-8):
+        epsilon = 0.9 * min(accountant.certify({kind: 1}, delta=delta).epsilon_upper, 30.0)
+        below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
+        found = round_delta(kind, epsilon)
+        assert found is not None
+        assert below * (1 - AGREEMENT) <= found <= above * (1 + AGREEMENT)
+    assert round_slack(kind) == pytest.approx(kind.slack if kind.delta0 else 0.0)
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-20, 1e-40])
+def test_deep_tails_are_confirmed_and_what_is_beside_them_is_not(
+    accountant: Accountant, delta: float
+) -> None:
+    held = {one_round("krr(k=96, epsilon0=2)", reports=20_000 + 400 * i): 1 + i % 3 for i in range(6)}
+    certificate = accountant.certify(held, delta=delta)
+    pairs = [(accountant.privacy_loss(kind), count) for kind, count in held.items()]
+    above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta)
+    below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta)
+    assert above is not None
+    assert below is not None
+    assert certificate.epsilon_lower * (1 - 1e-3) <= below <= above <= certificate.epsilon_upper * (1 + 1e-3)
+
+
+def test_a_slack_is_part_of_the_second_answer(accountant: Accountant) -> None:
+    held = {one_round("generic(epsilon0=1)", reports=10_000, delta0=1e-12, analysis="clone"): 3}
+    certificate = accountant.certify(held, delta=1e-6)
+    pairs = [(accountant.privacy_loss(kind).upper, count) for kind, count in held.items()]
+    slack = sum(kind.slack * count for kind, count in held.items())
+    found = composed_epsilon(pairs, delta=1e-6, slack=slack)
+    assert found == pytest.approx(certificate.epsilon_upper, rel=1e-3)
+    without = composed_epsilon(pairs, delta=1e-6)
+    assert without is not None
+    assert without < certificate.epsilon_lower, "or it would not be about the slack"
+    assert composed_epsilon(pairs, delta=1e-8, slack=1e-8) is None, "no finite epsilon holds"
+
+
 def test_where_it_has_no_answer_it_gives_none(accountant: Accountant) -> None:
-    assert (
-        round_delta(
-            one_round("krr(k=4, epsilon0=1)", reports=100, sampled_from=1_000, honest_fraction=0.9), 0.1
-        )
-        is None
-    )
-    assert round_delta(one_round("generic(epsilon0=1)", reports=100, delta0=1e-9), 0.1) is None
+    assert round_delta(one_round("binomial_histogram(bits=1000000, p=0.5)", reports=10**6), 0.1) is None
     loss = accountant.privacy_loss(one_round("krr(k=4, epsilon0=1)", reports=100))
-    assert composed_epsilon([(loss.upper, 3)], delta=1e-12) is None
     certain = accountant.privacy_loss(
         one_round("krr(k=4, epsilon0=1)", reports=1, analysis="strong-adversary")
     )
     assert composed_epsilon([(certain.upper, 3)], delta=1e-6) is None, "no finite epsilon holds"
     assert composed_epsilon([(loss.upper, 0)], delta=1e-6) == 0.0
-
-
-@pytest.mark.parametrize(
-    "written", ["binomial_sum(p=0.5)", "declared(epsilon=1)", "distinct_elements(p=0.1)"]
-)
-def test_rounds_without_a_decomposition_have_no_second_method(written: str) -> None:
-    assert round_delta(one_round(written, reports=10), 0.1) is None
 
 
 def test_rounds_that_tell_nothing_are_laid_on_no_lattice(accountant: Accountant) -> None:
