@@ -75,7 +75,10 @@ class Table(DecomposedRandomizer):
     def _masses(self) -> FloatArray:
         """The probabilities, each row divided by its exact sum, shape (inputs, outputs)."""
         exact = [[Fraction(value) for value in row] for row in self.rows]
-        return np.array([[float(value / sum(row)) for value in row] for row in exact])
+        totals = [sum(row) for row in exact]
+        return np.array(
+            [[float(value / total) for value in row] for row, total in zip(exact, totals, strict=True)]
+        )
 
     def to_mapping(self) -> dict[str, object]:
         """See `LocalRandomizer.to_mapping`."""
