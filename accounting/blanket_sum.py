@@ -13,6 +13,7 @@ raises the upper bound), truncation, round-off.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,9 @@ IndexArray = npt.NDArray[np.int64]
 
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
-_MAXIMUM_PATTERNS = 8
+# Numbers that are looked at together: orders times components.
+_BLOCK_ELEMENTS = 1 << 20
+_NEAR_SADDLE = 1.02
 _E = float(np.e)
 
 
@@ -52,100 +55,149 @@ def blanket_profile(
     Guarantee: `lower <= E[(sum G)_+]/n <= upper`, floating-point round-off included.
     Source: Su, Cheng, Wang, Theorem 4; quadrature and bounds: docs/theory.md.
     """
-    law, bare = _split(decomposition, excess)
-    # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
-    rounding = 8 * UNIT_ROUND_OFF * (1 + excess) * np.where(bare > 0, 1.0, 0.0)
-    upper, lower = bare + rounding, np.maximum(bare - rounding, 0.0)
-    atoms = law.atoms(excess)
-    alive = atoms.max(axis=1, initial=0.0) > 0
-    if np.any(alive):
-        above, below = _hidden_profile(law, reports, excess[alive], smoothing)
-        upper[alive] += above
-        lower[alive] += below
+    which = np.zeros(excess.size, dtype=np.int64)
+    return blanket_profiles([decomposition], which, reports, excess, smoothing=smoothing)
+
+
+def blanket_profiles(
+    pairs: Sequence[Decomposition], which: IndexArray, reports: int, excess: FloatArray, *, smoothing: float
+) -> ProfileBounds:
+    """As `blanket_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
+    upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+    for rows, laws, bare in _laws(pairs, which, excess):
+        # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
+        rounding = 8 * UNIT_ROUND_OFF * (1 + excess[rows]) * np.where(bare > 0, 1.0, 0.0)
+        upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
+        alive = laws.gains.max(axis=1, initial=0.0) > 0
+        if np.any(alive):
+            above, below = _hidden_profile(laws.at(alive), reports, smoothing)
+            upper[rows[alive]] += above
+            lower[rows[alive]] += below
     return ProfileBounds(upper, lower)
 
 
 def chernoff_log_profile(decomposition: Decomposition, reports: int, excess: FloatArray) -> FloatArray:
     """Logarithm of a crude upper bound on the same divergence: `min over theta of M^n / (theta e n)`, up to
     round-off."""
-    law, bare = _split(decomposition, excess)
-    atoms = law.atoms(excess)
-    alive = atoms.max(axis=1, initial=0.0) > 0
-    with np.errstate(divide="ignore"):
-        result: FloatArray = np.log(bare)
-    if np.any(alive):
-        tilt = _tilt(law, reports, excess[alive], atoms[alive])
-        result[alive] = np.logaddexp(result[alive], tilt.log_mass - np.log(tilt.theta * _E * reports))
+    return chernoff_log_profiles([decomposition], np.zeros(excess.size, dtype=np.int64), reports, excess)
+
+
+def chernoff_log_profiles(
+    pairs: Sequence[Decomposition], which: IndexArray, reports: int, excess: FloatArray
+) -> FloatArray:
+    """As `chernoff_log_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
+    result = np.zeros_like(excess)
+    for rows, laws, bare in _laws(pairs, which, excess):
+        with np.errstate(divide="ignore"):
+            result[rows] = np.log(bare)
+        alive = laws.gains.max(axis=1, initial=0.0) > 0
+        if np.any(alive):
+            tilt = _tilt(laws.at(alive), reports)
+            hidden = tilt.log_mass - np.log(tilt.theta * _E * reports)
+            result[rows[alive]] = np.logaddexp(result[rows[alive]], hidden)
     return result
 
 
-class _Law(NamedTuple):
-    """The law of G on the components that other users hide: masses, the leftover, and `sum(a - b)`.
+class _Laws(NamedTuple):
+    """Laws of G on the components that other users hide, one for each order; arrays of shape (orders,
+    components) or (orders,). Components without mass stand for nothing.
 
-    `dropped` is the mass of components left out: the law is then of total mass `1 - dropped`.
+    Attributes:
+        difference: `a - b`.
+        taken: `b` times the excess.
+        c: masses.
+        gains: values of G, `(difference - taken) / c`.
+        leftover: mass at G = 0 besides.
+        imbalance: `sum of a - b`, known exactly.
+        dropped: mass of components left out: the law is then of total mass `1 - dropped`.
     """
 
     difference: FloatArray
-    b: FloatArray
+    taken: FloatArray
     c: FloatArray
-    leftover: float
-    imbalance: float
-    dropped: float = 0.0
+    gains: FloatArray
+    leftover: FloatArray
+    imbalance: FloatArray
+    dropped: FloatArray
 
-    def without(self, left_out: BoolArray) -> _Law:
-        """The part of the law on the other components."""
-        kept = ~left_out
-        return _Law(
-            self.difference[kept],
-            self.b[kept],
-            self.c[kept],
-            self.leftover,
-            self.imbalance - float(self.difference[left_out].sum()),
-            self.dropped + float(self.c[left_out].sum()),
+    def at(self, orders: BoolArray | IndexArray) -> _Laws:
+        """The laws at some of the orders."""
+        return _Laws(*(column[orders] for column in self))
+
+    def without(self, left_out: BoolArray) -> _Laws:
+        """The parts of the laws on the other components."""
+        lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
+        difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
+        return _Laws(
+            difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped
         )
 
-    def atoms(self, excess: FloatArray) -> FloatArray:
-        """Values of G, shape (orders, components): `(a - b - excess b) / c`."""
-        values: FloatArray = (self.difference - excess[:, None] * self.b) / self.c
-        return values
+    def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
+        exponents = theta[:, None] * self.gains
+        top = np.maximum(exponents.max(axis=1), 0.0)
+        masses, rest = self.c * np.exp(exponents - top[:, None]), self.leftover * np.exp(-top)
+        return masses, rest, masses.sum(axis=1) + rest, top
 
 
-def _split(decomposition: Decomposition, excess: FloatArray) -> tuple[_Law, FloatArray]:
-    """The law on hidden components, and what the others contribute: `sum of (a - (1 + excess) b)_+`, shape
-    (orders,)."""
-    hidden = decomposition.c > 0
-    difference, b = decomposition.difference, decomposition.b
-    bare = np.maximum(difference[~hidden] - excess[:, None] * b[~hidden], 0.0).sum(axis=1)
+def _laws(
+    pairs: Sequence[Decomposition], which: IndexArray, excess: FloatArray
+) -> Iterator[tuple[IndexArray, _Laws, FloatArray]]:
+    """Blocks of rows, their laws on hidden components, and what the others contribute: `sum of (a - (1 +
+    excess) b)_+`."""
+    hidden = [pair.c > 0 for pair in pairs]
+    difference, b, c = (
+        _padded([getattr(pair, name)[one] for pair, one in zip(pairs, hidden, strict=True)])
+        for name in ("difference", "b", "c")
+    )
+    bare_difference, bare_b = (
+        _padded([getattr(pair, name)[~one] for pair, one in zip(pairs, hidden, strict=True)])
+        for name in ("difference", "b")
+    )
     # Without unhidden components a and b both sum to 1, and their difference to exactly 0.
-    imbalance = 0.0 if np.all(hidden) else -float(difference[~hidden].sum())
-    return _Law(
-        difference[hidden], b[hidden], decomposition.c[hidden], decomposition.leftover, imbalance
-    ), bare
+    imbalance = -bare_difference.sum(axis=1)
+    leftover = np.array([pair.leftover for pair in pairs])
+    height = max(1, _BLOCK_ELEMENTS // max(1, c.shape[1]))
+    for start in range(0, excess.size, height):
+        rows = np.arange(start, min(start + height, excess.size))
+        one, r = which[rows], excess[rows, None]
+        taken, masses = r * b[one], c[one]
+        gains = (difference[one] - taken) / np.where(masses > 0, masses, 1.0)
+        laws = _Laws(
+            difference[one], taken, masses, gains, leftover[one], imbalance[one], np.zeros(rows.size)
+        )
+        yield rows, laws, np.maximum(bare_difference[one] - r * bare_b[one], 0.0).sum(axis=1)
 
 
-def _hidden_profile(
-    law: _Law, reports: int, excess: FloatArray, smoothing: float
-) -> tuple[FloatArray, FloatArray]:
+def _padded(columns: Sequence[FloatArray]) -> FloatArray:
+    """Columns as the rows of one array, with zeros behind the shorter ones."""
+    result = np.zeros((len(columns), max(one.size for one in columns)))
+    for row, one in zip(result, columns, strict=True):
+        row[: one.size] = one
+    return result
+
+
+def _hidden_profile(laws: _Laws, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
     report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
     with the bound of `_left_out`.
     """
-    atoms = law.atoms(excess)
-    tilt = _tilt(law, reports, excess, atoms)
-    upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-    whole = np.ones(len(excess), dtype=np.bool_)
-    for chosen, left_out in _overwhelming(tilt.theta, atoms):
-        part = law.without(left_out)
-        shorter = _tilt(part, reports, excess[chosen], part.atoms(excess[chosen]))
-        above, below = integrate(shorter, reports, smoothing)
-        rest = _left_out(law, left_out, reports, excess[chosen], shorter.theta)
-        upper[chosen], lower[chosen] = above + rest, below
-        whole[chosen] = rest > 1e-6 * above
+    tilt = _tilt(laws, reports)
+    upper, lower = np.zeros_like(tilt.theta), np.zeros_like(tilt.theta)
+    whole = np.ones(upper.size, dtype=np.bool_)
+    overwhelming = tilt.theta[:, None] * laws.gains < -_OVERWHELMING
+    short = np.flatnonzero(overwhelming.any(axis=1))
+    if short.size:
+        left_out = overwhelming[short]
+        part = _tilt(laws.at(short).without(left_out), reports)
+        above, below = integrate(part, reports, smoothing)
+        rest = _left_out(laws.at(short), left_out, reports, part.theta)
+        upper[short], lower[short] = above + rest, below
+        whole[short] = rest > 1e-6 * above
     if np.any(whole):
-        part_of = Tilt(*(column[whole] for column in tilt))
-        upper[whole], lower[whole] = integrate(part_of, reports, smoothing)
+        upper[whole], lower[whole] = integrate(Tilt(*(column[whole] for column in tilt)), reports, smoothing)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     # Chernoff's bound; near order 1 the moment is above 1.
     moment = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 700.0))
@@ -153,70 +205,45 @@ def _hidden_profile(
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 
-def _overwhelming(theta: FloatArray, atoms: FloatArray) -> list[tuple[IndexArray, BoolArray]]:
-    """Groups of orders, with components whose single reports are overwhelming at every order of the group."""
-    found = theta[:, None] * atoms < -_OVERWHELMING
-    rows = np.flatnonzero(found.any(axis=1))
-    if rows.size == 0:
-        return []
-    patterns, pattern = np.unique(found[rows], axis=0, return_inverse=True)
-    groups = pattern.ravel()
-    if len(patterns) > _MAXIMUM_PATTERNS:
-        # Alike patterns together, as many as leave out about as much.
-        size = patterns.sum(axis=1)
-        groups = np.searchsorted(np.geomspace(1, size.max(), _MAXIMUM_PATTERNS), size)[groups]
-    chosen = [rows[groups == group] for group in np.unique(groups)]
-    return [(one, found[one].all(axis=0)) for one in chosen]
-
-
-def _left_out(
-    law: _Law, left_out: BoolArray, reports: int, excess: FloatArray, theta: FloatArray
-) -> FloatArray:
+def _left_out(laws: _Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:
     """Bound on what outcomes with a report of a left out component add: the union over users, each by
     Chernoff."""
-    atoms = law.atoms(excess)
-    bound = np.full_like(excess, np.inf)
+    bound = np.full_like(theta, np.inf)
     for stretch in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0):
         rate = stretch * theta
-        exponents = rate[:, None] * atoms
-        top = np.maximum(exponents.max(axis=1), 0.0)
-        masses = law.c * np.exp(exponents - top[:, None])
-        total = np.log(masses.sum(axis=1) + law.leftover * np.exp(-top)) + top
+        _, _, total, top = laws.weighted(rate)
         with np.errstate(divide="ignore", over="ignore"):
-            single = np.log((law.c * np.exp(exponents))[:, left_out].sum(axis=1))
-            found = np.exp(np.minimum((reports - 1) * total + single, 700.0)) / (rate * _E)
+            single = np.where(left_out, laws.c * np.exp(rate[:, None] * laws.gains), 0.0).sum(axis=1)
+            exponent = (reports - 1) * (np.log(total) + top) + np.log(single)
+            found = np.exp(np.minimum(exponent, 700.0)) / (rate * _E)
         bound = np.minimum(bound, found)
     result: FloatArray = bound * (1 + 1e-9 + 64 * UNIT_ROUND_OFF * reports)
     return result
 
 
-def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> Tilt:
-    """Tilt every order's law of G to its saddle point `n K'(theta) = 2 / theta`."""
-    c, leftover = law.c, law.leftover
-    n = float(reports)
-
-    def tilted(theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        exponents = theta[:, None] * atoms
-        top = np.maximum(exponents.max(axis=1), 0.0)
-        masses = c * np.exp(exponents - top[:, None])
-        rest = leftover * np.exp(-top)
-        return masses, rest, masses.sum(axis=1) + rest
+def _tilt(laws: _Laws, reports: int) -> Tilt:
+    """Tilt every order's law of G to about its saddle point `n K'(theta) = 2 / theta`."""
+    n, gains = float(reports), laws.gains
 
     def slope(theta: FloatArray) -> FloatArray:
-        masses, _, total = tilted(theta)
-        result: FloatArray = n * (masses * atoms).sum(axis=1) / total * theta - 2.0
+        masses, _, total, _ = laws.weighted(theta)
+        result: FloatArray = n * (masses * gains).sum(axis=1) / total * theta - 2.0
         return result
 
-    theta = increasing_root(slope, 1.0 / np.sqrt(n * (c * atoms * atoms).sum(axis=1)))
-    masses, rest, total = tilted(theta)
+    # Where the law is nearly Gaussian the root is that of a quadratic.
+    drift = laws.imbalance - laws.taken.sum(axis=1)
+    square = (laws.c * gains * gains).sum(axis=1)
+    start = (np.sqrt(drift * drift + 8 * square / n) - drift) / (2 * square)
+    theta = increasing_root(slope, start, closeness=_NEAR_SADDLE)
+    masses, rest, total, _ = laws.weighted(theta)
     weights = np.column_stack([masses, rest]) / total[:, None]
-    values = np.column_stack([atoms, np.zeros(len(theta))])
+    values = np.column_stack([gains, np.zeros(len(theta))])
     mean = (weights * values).sum(axis=1)
     centred = values - mean[:, None]
     variance = (weights * centred * centred).sum(axis=1)
-    log_mass, log_mass_error = _log_mass(law, n, excess, atoms, theta)
+    log_mass, log_mass_error = _log_mass(laws, n, theta, drift)
     # What the rounding of G, relative to its terms, moves the sum by, under the tilted law.
-    terms = (np.abs(law.difference) + excess[:, None] * law.b) / c
+    terms = (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)
     log_mass_error += 8 * UNIT_ROUND_OFF * n * theta * (weights[:, :-1] * terms).sum(axis=1)
     return Tilt(
         theta,
@@ -230,23 +257,21 @@ def _tilt(law: _Law, reports: int, excess: FloatArray, atoms: FloatArray) -> Til
     )
 
 
-def _log_mass(
-    law: _Law, n: float, excess: FloatArray, atoms: FloatArray, theta: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _log_mass(laws: _Laws, n: float, theta: FloatArray, drift: FloatArray) -> tuple[FloatArray, FloatArray]:
     """`n log M(theta)` and a bound on its round-off; the linear terms are summed exactly, since n multiplies
     any error."""
-    exponents = theta[:, None] * atoms
-    curvature = (law.c * expm1_minus(np.minimum(exponents, 700.0))).sum(axis=1)
-    linear = theta * (law.imbalance - excess * law.b.sum())
-    log_mass = n * np.log1p(np.maximum(linear + curvature - law.dropped, -0.99))
-    magnitude = (law.c * np.abs(np.expm1(np.minimum(exponents, 700.0)))).sum(axis=1)
+    exponents = theta[:, None] * laws.gains
+    capped, size = np.minimum(exponents, 700.0), laws.c.shape[1]
+    curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * drift
+    log_mass = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
+    magnitude = (laws.c * np.abs(np.expm1(capped))).sum(axis=1)
     relative = UNIT_ROUND_OFF * (
-        16 * (np.abs(linear) + curvature) + 8 * (magnitude + law.dropped) + 4 * law.c.size * theta
+        16 * (np.abs(linear) + curvature) + 8 * (magnitude + laws.dropped) + 4 * size * theta
     )
     # At large tilts the sum is dominated by its largest terms: take the plain logarithm there.
-    top = np.maximum(exponents.max(axis=1), 0.0)
-    plain = top + np.log((law.c * np.exp(exponents - top[:, None])).sum(axis=1) + law.leftover * np.exp(-top))
+    _, _, total, top = laws.weighted(theta)
+    plain = top + np.log(total)
     steep = (top > 30.0) | (plain < -0.5)
-    steep_error = UNIT_ROUND_OFF * (16 * law.c.size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
+    steep_error = UNIT_ROUND_OFF * (16 * size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
     error = np.where(steep, steep_error, relative / np.exp(np.minimum(plain, 0)))
     return np.where(steep, n * plain, log_mass), n * error

@@ -20,11 +20,14 @@ _BRACKET_STEPS = 600
 _BISECTION_STEPS = 40
 
 
-def increasing_root(function: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
+def increasing_root(
+    function: Callable[[FloatArray], FloatArray], start: FloatArray, *, closeness: float = 1.001
+) -> FloatArray:
     """Approximate positive root of an increasing function, elementwise.
 
-    Returns an array like `start`: within 1e-3 relative of the root, or the end of the bracket when there is
-    none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on it.
+    Returns an array like `start`: within the factor `closeness` of the root, or the end of the bracket when
+    there is none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on
+    it.
     """
     low, high = start.copy(), start.copy()
     for _ in range(_BRACKET_STEPS):
@@ -40,7 +43,7 @@ def increasing_root(function: Callable[[FloatArray], FloatArray], start: FloatAr
         high = np.where(beyond, low, high)
         low = np.where(beyond, low / 2, low)
     for _ in range(_BISECTION_STEPS):
-        if np.all(high <= low * 1.001):
+        if np.all(high <= low * closeness):
             break
         middle = np.sqrt(low * high)
         below = function(middle) < 0

@@ -10,21 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds, blanket_profile, chernoff_log_profile
+from accounting.blanket_sum import ProfileBounds, chernoff_log_profiles
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.exact_pairs import Pair
-from accounting.privacy_loss import NEGLIGIBLE_DELTA, IndexArray
+from accounting.worst_pair import WorstPair
 
-# Smoothing of profiles that are only to be shown smaller than others, and the round-off, in the logarithm, of
-# the bound that comes before them.
-_COARSE = 0.2
-_LOOSE = 0.05
-# Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
-_UNUSUAL = 1.5
-_LESS = 5.0
-_RETRIES = 2
 # Lists of outcomes that one profile keeps, and outcomes in them.
 _REMEMBERED = 4
 _REMEMBERED_OUTCOMES = 2_000_000
@@ -122,8 +114,10 @@ class BlanketProfile(MechanismProfile):
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
-        crude: FloatArray = np.max([chernoff_log_profile(one, honest, excess) for one in self._above], axis=0)
-        return crude
+        which, order = np.divmod(np.arange(len(self._above) * excess.size), excess.size)
+        crude = chernoff_log_profiles(self._above, which, honest, excess[order])
+        largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)
+        return largest
 
     def _impossible(self, masses: Decomposition, honest: int) -> float:
         impossible = self._weight * float(masses.a[masses.b == 0].sum())
@@ -131,49 +125,14 @@ class BlanketProfile(MechanismProfile):
         return impossible * math.exp((honest - 1) * avoided) * (1 - 1e-15 * honest) * (1 - self._room)
 
     def _largest(self, pairs: list[Decomposition], honest: int, excess: FloatArray) -> ProfileBounds:
-        """The largest of the pairs' profiles; pairs that a cheap bound shows to be smaller at an order are
-        left out there."""
-        crude = [np.zeros(0)] * len(pairs)
-        if len(pairs) > 1:
-            crude = [
-                np.exp(np.minimum(chernoff_log_profile(one, honest, excess) + _LOOSE, 0.0)) for one in pairs
-            ]
-        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        for place in sorted(range(len(pairs)), key=lambda place: -float(crude[place].sum())):
-            kept = np.arange(len(excess))
-            if np.any(upper):
-                kept = np.flatnonzero(crude[place] > lower)
-            if np.any(upper) and kept.size and self._listed(pairs[place], honest) is None:
-                smoothing = max(_COARSE, self._smoothing)
-                coarse = blanket_profile(pairs[place], honest, excess[kept], smoothing=smoothing)
-                kept = kept[coarse.upper > lower[kept]]
-            if kept.size:
-                found = self._direction(pairs[place], honest, excess[kept])
-                upper[kept] = np.maximum(upper[kept], found.upper)
-                lower[kept] = np.maximum(lower[kept], found.lower)
-        return ProfileBounds(upper, lower)
-
-    def _direction(self, masses: Decomposition, honest: int, excess: FloatArray) -> ProfileBounds:
-        outcomes = self._listed(masses, honest)
-        if outcomes is not None:
-            return outcomes.profile(excess)
-        upper, lower = blanket_profile(masses, honest, excess, smoothing=self._smoothing)
-        # The divergence of order 1 of sums as if they were Gaussian.
-        hidden = masses.c > 0
-        spread = float((masses.difference[hidden] ** 2 / masses.c[hidden]).sum())
-        usual = math.sqrt(spread / (2 * math.pi * honest))
-        smoothing, wide = self._smoothing, _wide(upper, lower, usual, self._smoothing)
-        for _ in range(_RETRIES):
-            if not wide.size:
-                break
-            smoothing /= _LESS
-            found = blanket_profile(masses, honest, excess[wide], smoothing=smoothing)
-            before = upper[wide] - lower[wide]
-            upper[wide] = np.minimum(upper[wide], found.upper)
-            lower[wide] = np.maximum(lower[wide], found.lower)
-            wide = wide[upper[wide] - lower[wide] < before / 2]
-            wide = wide[_wide(upper[wide], lower[wide], usual, self._smoothing)]
-        return ProfileBounds(upper, lower)
+        """The largest of the pairs' profiles."""
+        worst = WorstPair(
+            pairs=pairs,
+            reports=honest,
+            smoothing=self._smoothing,
+            listed=lambda place: self._listed(pairs[place], honest),
+        )
+        return worst.bounds(excess)
 
     def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
@@ -186,18 +145,6 @@ class BlanketProfile(MechanismProfile):
                 self._remembered -= 0 if oldest is None else oldest.p.size
             self._outcomes[key] = found
         return self._outcomes[key]
-
-
-def _wide(upper: FloatArray, lower: FloatArray, usual: float, smoothing: float) -> IndexArray:
-    """Orders at which bounds are further apart than this smoothing makes them where one scale rules the law.
-
-    The kernels then differ by `(theta tau)^2` of the value, `theta` times the deviation being about the root
-    of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
-    many small ones, have a deviation that is that of neither.
-    """
-    depth = -2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
-    apart = upper - lower > _UNUSUAL * smoothing**2 * (1 + depth) * upper
-    return np.flatnonzero(apart & (upper > NEGLIGIBLE_DELTA))
 
 
 def _directions(pairs: Sequence[Decomposition]) -> list[Decomposition]:

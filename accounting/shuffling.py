@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from accounting import checks
 from accounting.blanket_sum import ProfileBounds
@@ -26,7 +27,10 @@ _OUTCOMES_OF_MANY = 200_000
 # Counts of honest reports that are this improbable are looked at this much more roughly.
 _LIGHT = 0.15
 _ROUGHER = 2.5
-_SEARCH_POINTS = 256
+# Points of one search for the last loss that matters; searches, each between two points of the one before.
+_SEARCH_POINTS = 17
+_SEARCHES = 4
+_FLAT_SEARCHES = 2
 _OUTLINE_CELLS = 4
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
 _LARGEST_RESOLVED_LOSS = 60.0
@@ -261,24 +265,37 @@ class RoundProfile:
 
     def _flat_loss(self) -> float:
         """Loss beyond which hardly more than the mass at infinity is left."""
-        losses = np.geomspace(_LARGEST_RESOLVED_LOSS * 1e-6, _LARGEST_RESOLVED_LOSS, _SEARCH_POINTS)
-        flat = np.flatnonzero(self(np.expm1(losses)).upper <= 1.001 * self.infinity + NEGLIGIBLE_DELTA)
-        return float(losses[flat[0]]) if flat.size else _LARGEST_RESOLVED_LOSS
+        enough = 1.001 * self.infinity + NEGLIGIBLE_DELTA
+        limit = _LARGEST_RESOLVED_LOSS
+        return _first_loss(
+            lambda losses: self(np.expm1(losses)).upper <= enough, 1e-6 * limit, limit, _FLAT_SEARCHES
+        )
 
     def _negligible_loss(self) -> float:
         """Loss at which a crude bound on the profile falls below `NEGLIGIBLE_DELTA`, or the largest loss that
         is resolved."""
         limit = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
         rate, fewest = self._rate, self._cells[0].fewest
-        low, high = limit * 1e-9, limit
-        for _ in range(2):
-            losses = np.geomspace(low, high, _SEARCH_POINTS)
-            excess = np.expm1(losses) / rate
-            small = np.flatnonzero(self._base.crude_log(fewest, excess) < math.log(NEGLIGIBLE_DELTA))
-            if small.size == 0:
-                return limit
-            low, high = float(losses[max(small[0] - 1, 0)]), float(losses[small[0]])
-        return high
+
+        def small(losses: FloatArray) -> npt.NDArray[np.bool_]:
+            crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
+            return np.asarray(crude < math.log(NEGLIGIBLE_DELTA))
+
+        return _first_loss(small, 1e-9 * limit, limit, _SEARCHES)
+
+
+def _first_loss(
+    holds: Callable[[FloatArray], npt.NDArray[np.bool_]], low: float, high: float, searches: int
+) -> float:
+    """A loss, near the first one between low and high, at which that holds which keeps holding; or the
+    highest."""
+    for _ in range(searches):
+        losses = np.geomspace(low, high, _SEARCH_POINTS)
+        found = np.flatnonzero(holds(losses))
+        if found.size == 0:
+            break
+        low, high = float(losses[max(found[0] - 1, 0)]), float(losses[found[0]])
+    return high
 
 
 def _honest_cells(shuffled: ShuffledRound, *, finest: float) -> tuple[list[Cell], int]:

@@ -1,0 +1,158 @@
+"""The largest of many pairs' profiles, order by order, with few of them evaluated finely.
+
+A profile is convex in its order, so between two orders it is below its chord: bounds at a few orders rule
+most pairs out at all others. Pairs are summed together, one row for each pair and order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from accounting.blanket_sum import (
+    BoolArray,
+    IndexArray,
+    ProfileBounds,
+    blanket_profiles,
+    chernoff_log_profiles,
+)
+from accounting.contour import FloatArray
+from accounting.decomposition import Decomposition
+from accounting.enumeration import Outcomes
+from accounting.privacy_loss import NEGLIGIBLE_DELTA
+
+# Orders at which all pairs are looked at, the smoothing there, and that for what is still open if it is much.
+_SAMPLES = 49
+_COARSE = 0.2
+_FINER = 0.05
+_MUCH = 100
+# Round-off, in the logarithm, of the bound that comes before.
+_LOOSE = 0.05
+# Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
+_UNUSUAL = 1.5
+_LESS = 5.0
+_RETRIES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstPair:
+    """Bounds on the largest of the profiles of several pairs.
+
+    Attributes:
+        pairs: their masses, in every direction that counts.
+        reports: number of honest reports.
+        smoothing: width of the quadrature's smoothing; see `blanket_profile`.
+        listed: the outcomes of a pair, given its position, None when there are too many to be listed.
+    """
+
+    pairs: Sequence[Decomposition]
+    reports: int
+    smoothing: float
+    listed: Callable[[int], Outcomes | None]
+
+    def bounds(self, excess: FloatArray) -> ProfileBounds:
+        """Bounds at the orders `1 + excess`, ascending, shape (orders,).
+
+        Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
+        """
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        left = np.ones((len(self.pairs), excess.size), dtype=np.bool_)
+        if len(self.pairs) > 1:
+            ceiling, likely = self._sampled(excess)
+            for finer in (True, False):
+                # The pairs that seem largest come first: what they certainly reach rules others out.
+                chosen = np.zeros_like(left)
+                chosen[likely, np.arange(excess.size)] = True
+                self._raise(upper, lower, excess, chosen & left)
+                left &= ~chosen & (ceiling > lower)
+                unlisted = [
+                    place for place in np.flatnonzero(left.any(axis=1)) if self.listed(int(place)) is None
+                ]
+                which, order = np.nonzero(left[unlisted])
+                if not finer or which.size <= _MUCH:
+                    break
+                which = np.array(unlisted)[which]
+                found = self._rough(_FINER, which, excess[order])
+                ceiling[which, order] = np.minimum(ceiling[which, order], found.upper)
+                seen = np.full_like(ceiling, -1.0)
+                seen[which, order] = found.lower
+                likely = seen.argmax(axis=0)
+        self._raise(upper, lower, excess, left)
+        return ProfileBounds(upper, lower)
+
+    def _raise(self, upper: FloatArray, lower: FloatArray, excess: FloatArray, chosen: BoolArray) -> None:
+        """Raise both bounds to those of the pairs that are chosen at an order."""
+        summed = chosen.copy()
+        for place in np.flatnonzero(chosen.any(axis=1)):
+            outcomes = self.listed(int(place))
+            if outcomes is not None:
+                summed[place], orders = False, np.flatnonzero(chosen[place])
+                found = outcomes.profile(excess[orders])
+                upper[orders] = np.maximum(upper[orders], found.upper)
+                lower[orders] = np.maximum(lower[orders], found.lower)
+        which, order = np.nonzero(summed)
+        found = self._fine(which, excess[order])
+        np.maximum.at(upper, order, found.upper)
+        np.maximum.at(lower, order, found.lower)
+
+    def _sampled(self, excess: FloatArray) -> tuple[FloatArray, IndexArray]:
+        """Upper bounds on every pair's profile, shape (pairs, orders): rough ones at a few orders, and chords
+        between; and which pair seems the largest at each order."""
+        sample = np.unique(
+            np.linspace(0, excess.size - 1, min(excess.size, _SAMPLES)).round().astype(np.int64)
+        )
+        few = excess[sample]
+        which, order = np.divmod(np.arange(len(self.pairs) * few.size), few.size)
+        crude = chernoff_log_profiles(self.pairs, which, self.reports, few[order])
+        ceiling = np.exp(np.minimum(crude + _LOOSE, 0.0)).reshape(len(self.pairs), few.size)
+        which, order = np.nonzero(ceiling > self._rough(_COARSE, ceiling.argmax(axis=0), few).lower)
+        found = self._rough(_COARSE, which, few[order])
+        ceiling[which, order] = np.minimum(ceiling[which, order], found.upper)
+        seen = np.full_like(ceiling, -1.0)
+        seen[which, order] = found.lower
+        nearest = np.abs(np.arange(excess.size)[:, None] - sample).argmin(axis=1)
+        return np.array([np.interp(excess, few, one) for one in ceiling]), seen.argmax(axis=0)[nearest]
+
+    def _fine(self, which: IndexArray, excess: FloatArray) -> ProfileBounds:
+        """Bounds of the pairs `which` at their orders, with less smoothing where they come out wide."""
+        smoothing = self.smoothing
+        upper, lower = blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
+        # The divergences of order 1 of sums as if they were Gaussian.
+        usual = np.array([_gaussian_divergence(pair, self.reports) for pair in self.pairs])[which]
+        wide = _wide(upper, lower, usual, self.smoothing)
+        for _ in range(_RETRIES):
+            if not wide.size:
+                break
+            smoothing /= _LESS
+            found = blanket_profiles(self.pairs, which[wide], self.reports, excess[wide], smoothing=smoothing)
+            before = upper[wide] - lower[wide]
+            upper[wide] = np.minimum(upper[wide], found.upper)
+            lower[wide] = np.maximum(lower[wide], found.lower)
+            wide = wide[upper[wide] - lower[wide] < before / 2]
+            wide = wide[_wide(upper[wide], lower[wide], usual[wide], self.smoothing)]
+        return ProfileBounds(upper, lower)
+
+    def _rough(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
+        smoothing = max(smoothing, self.smoothing)
+        return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
+
+
+def _gaussian_divergence(pair: Decomposition, reports: int) -> float:
+    hidden = pair.c > 0
+    spread = float((pair.difference[hidden] ** 2 / pair.c[hidden]).sum())
+    return max(math.sqrt(spread / (2 * math.pi * reports)), NEGLIGIBLE_DELTA)
+
+
+def _wide(upper: FloatArray, lower: FloatArray, usual: FloatArray, smoothing: float) -> IndexArray:
+    """Orders at which bounds are further apart than this smoothing makes them where one scale rules the law.
+
+    The kernels then differ by `(theta tau)^2` of the value, `theta` times the deviation being about the root
+    of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
+    many small ones, have a deviation that is that of neither.
+    """
+    depth = -2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
+    apart = upper - lower > _UNUSUAL * smoothing**2 * (1 + depth) * upper
+    return np.flatnonzero(apart & (upper > NEGLIGIBLE_DELTA))

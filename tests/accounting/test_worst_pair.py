@@ -1,0 +1,72 @@
+"""The largest of many profiles, against every one of them evaluated at every order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from accounting.blanket_sum import blanket_profile, blanket_profiles
+from accounting.decomposition import Decomposition
+from accounting.enumeration import Outcomes, enumerate_outcomes
+from accounting.worst_pair import WorstPair
+
+_SMOOTHING = 0.02
+
+
+def _pairs(rows: np.ndarray) -> list[Decomposition]:
+    hidden = rows.min(axis=0)
+    return [Decomposition(a, b, hidden) for a in rows for b in rows if a is not b]
+
+
+def _table(kind: str, seed: int) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    rows = {
+        "random": lambda: draw.gamma(1.0, size=(4, 5)),
+        "rows nearly equal": lambda: draw.uniform(0.5, 1.0, 5) * (1 + 0.02 * draw.uniform(-1, 1, (4, 5))),
+        "rows all but equal": lambda: 1 + np.eye(4, 5) + 1e-9 * draw.uniform(-1, 1, (4, 5)),
+        "zeros": lambda: draw.uniform(0.2, 1.0, (4, 5)) * (draw.uniform(size=(4, 5)) < 0.8) + 1e-3,
+        "outputs of one input": lambda: np.hstack([draw.uniform(0.2, 1.0, (4, 3)), 1e-6 * np.eye(4, 2)]),
+    }[kind]()
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("reports", [1, 40, 10**6])
+@pytest.mark.parametrize(
+    "kind", ["random", "rows nearly equal", "rows all but equal", "zeros", "outputs of one input"]
+)
+@pytest.mark.parametrize("limit", [0, 2000])
+def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
+    """Also between the orders at which all pairs are looked at."""
+    pairs = _pairs(_table(kind, reports))
+    ratios = [one.a[one.b > 0] / one.b[one.b > 0] for one in pairs]
+    excess = np.expm1(np.log(np.concatenate(ratios).max()) * np.linspace(0.0, 1.1, 100) ** 3)
+    listed: list[Outcomes | None] = [enumerate_outcomes(one, reports, limit=limit) for one in pairs]
+    worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda place: listed[place])
+    found = worst.bounds(excess)
+    every = [
+        blanket_profile(one, reports, excess, smoothing=_SMOOTHING)
+        if outcomes is None
+        else outcomes.profile(excess)
+        for one, outcomes in zip(pairs, listed, strict=True)
+    ]
+    upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
+    # At every order the pair with the largest certain value is among those that were evaluated.
+    assert np.allclose(found.lower, lower, rtol=1e-9, atol=0)
+    assert np.all(found.upper <= upper * (1 + 1e-9))
+    assert np.all(found.upper >= lower)
+
+
+def test_pairs_are_summed_alike_alone_and_together() -> None:
+    """Of different numbers of components, some of them hidden by nobody, at orders of their own."""
+    draw = np.random.default_rng(1)
+    pairs = []
+    for size in (2, 5, 9):
+        a, b, c = (draw.dirichlet(np.ones(size)) for _ in range(3))
+        c[size // 2] = 0.0
+        pairs.append(Decomposition(a, b, 0.7 * c))
+    which, excess = draw.integers(0, 3, 60), np.expm1(draw.uniform(0.0, 2.0, 60))
+    together = blanket_profiles(pairs, which, 50, excess, smoothing=_SMOOTHING)
+    for place, one in enumerate(pairs):
+        alone = blanket_profile(one, 50, excess[which == place], smoothing=_SMOOTHING)
+        assert np.allclose(together.upper[which == place], alone.upper, rtol=1e-9, atol=0)
+        assert np.allclose(together.lower[which == place], alone.lower, rtol=1e-9, atol=0)
