@@ -72,7 +72,7 @@ class WorstPair:
                     place for place in np.flatnonzero(left.any(axis=1)) if self.listed(int(place)) is None
                 ]
                 which, order = np.nonzero(left[unlisted])
-                if not finer or which.size <= _MUCH:
+                if not finer or which.size <= max(_MUCH, excess.size):
                     break
                 which = np.array(unlisted)[which]
                 found = self._rough(_FINER, which, excess[order])
