@@ -1,12 +1,15 @@
-"""The accountant at its limits: every randomizer from 10 to 1e9 reports, a hundred kinds, repeated questions,
-and samples in which chance decides how many users are honest."""
+"""The accountant at its limits: every randomizer and some tables from 10 to 1e9 reports, a hundred kinds,
+repeated questions, and samples in which chance decides how many users are honest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
 from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting.contour import FloatArray
 from tests.benchmarks.accountant_speed import clone_kinds, composition
 from tests.benchmarks.case import Case, Interval, Work
 
@@ -29,6 +32,22 @@ _SAMPLED = (
     ("binomial_sum(p=0.9)", 1000, 10_000),
 )
 _QUESTIONS = 1000
+
+
+def _written(rows: FloatArray) -> str:
+    """The table whose rows are in these proportions."""
+    return f"table({(rows / rows.sum(axis=1, keepdims=True)).tolist()})"
+
+
+def tables() -> dict[str, str]:
+    """Tables of probabilities, by what they are."""
+    draw = np.random.default_rng(1)
+    return {
+        "10-ary response as a table": _written(1 + np.expm1(2.0) * np.eye(10)),
+        "random table, 10 x 10": _written(draw.gamma(1.0, size=(10, 10))),
+        "rows nearly equal, 10 x 10": _written(1 + 0.05 * draw.uniform(size=(10, 10))),
+        "random table, 2 x 1000": _written(draw.uniform(0.2, 1.0, size=(2, 1000))),
+    }
 
 
 def privacy_loss(randomizer: str, reports: int) -> Work:
@@ -74,6 +93,10 @@ def cases() -> Iterator[Case]:
         for reports in (10, 10**3, 10**6, 10**9):
             prepare = partial(privacy_loss, written, reports)
             yield Case(name=f"loss, {written}, n = {reports:g}", prepare=prepare, computes=True)
+    for described, written in tables().items():
+        for reports in (10, 10**3, 10**6, 10**9):
+            prepare = partial(privacy_loss, written, reports)
+            yield Case(name=f"loss, {described}, n = {reports:g}", prepare=prepare, computes=True)
     for written, sample, population in _SAMPLED:
         name = f"100 rounds of {written}, {sample} of {population:g}, 80 % honest"
         prepare = partial(partly_honest, written, sample, population)
