@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, Charge, FilterSet, PrivacyLossDistribution, ShuffledRound, parse_randomizer
-from accounting.charges import charge_of
+from accounting.charges import _bare_profile, _mass_beyond, _smoothed_profile, charge_of
 from accounting.gaussian import gaussian_divergence, gaussian_tangents
 
 if TYPE_CHECKING:
@@ -230,3 +230,23 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
         exact, admitted = largest_count(fixed), largest_count(adaptive)
         assert admitted <= exact, "the exact composition would refuse this"
         assert admitted >= share * exact - 1, (epsilon, delta, admitted, exact)
+
+
+@pytest.mark.parametrize(("randomizer", "fields"), ROUNDS[:4])
+def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, object]) -> None:
+    """What charges are compared with is never below sums in 50 digits, not by one unit, and hardly above."""
+    pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
+    deviation = math.sqrt(pair.variance())
+    losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0)
+    bare_losses, bare_values = _bare_profile(pair, deviation, 1e-12)
+    for smooth, places, heights in (
+        ((0.3 * deviation) ** 2, losses, values),
+        (0.0, bare_losses, bare_values),
+    ):
+        for place in np.linspace(0, places.size - 1, 40).astype(int):
+            exact = exact_smoothed(pair, smooth, float(places[place]))
+            assert exact <= heights[place] <= exact * (1 + mp.mpf(2) ** -28) + mp.mpf(1e-60)
+    beyond = _mass_beyond(pair)
+    for place in range(pair.index.size + 1):
+        exact = mp.fsum([mp.mpf(pair.infinity), *(mp.mpf(float(mass)) for mass in pair.p[place:])])
+        assert exact <= beyond[place] <= exact * (1 + mp.mpf(2) ** -28)
