@@ -16,12 +16,12 @@ from accounting.randomizers.categorical import (
     Rappor,
 )
 from accounting.randomizers.composite import Joint, Parallel
+from accounting.randomizers.declared import Declared
 from accounting.randomizers.generic import Generic
 from accounting.randomizers.laplace import Laplace
 from accounting.randomizers.protocols import (
     BinomialHistogram,
     BinomialSum,
-    Declared,
     DistinctElements,
     UniformityTester,
 )

@@ -237,8 +237,8 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
     """What charges are compared with is never below sums in 50 digits, not by one unit, and hardly above."""
     pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
     deviation = math.sqrt(pair.variance())
-    losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0)
-    bare_losses, bare_values = _bare_profile(pair, deviation, 1e-12)
+    losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)
+    bare_losses, bare_values = _bare_profile(pair, deviation, 1e-12, 40.0, 0.012)
     for smooth, places, heights in (
         ((0.3 * deviation) ** 2, losses, values),
         (0.0, bare_losses, bare_values),
