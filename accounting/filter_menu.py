@@ -25,10 +25,12 @@ from accounting.shuffling import ShuffledRound
 
 # Shares of delta for the repetition filter. What is left for the others is a power of two.
 _SHARES = (0.0, 1 / 2, 3 / 4, 15 / 16, 255 / 256)
-# A set is good enough if it admits this part of the rounds of the first kind that the best one does: more of
-# them where users were not sampled and clones are many, for then the first set nearly always does.
-_ENOUGH = 0.9
-_ENOUGH_OF_REGULAR = 0.97
+# What is good enough, one goal after the other: of sets that keep up to so much of what the last one keeps
+# for repetitions, the part of the rounds like the first one that they admit beside it. Sets that leave the
+# others less than a quarter of delta are for budgets of few irregular rounds, that would lose a fifth.
+_GOALS = ((0.8, 0.9), (1.0, 0.8))
+# Where everybody reports and clones are many, the first set nearly always admits so many.
+_GOALS_OF_REGULAR = ((1.0, 0.97),)
 _REGULAR_CLONES = 3000.0
 _ROOM = 2.0**-40
 
@@ -145,26 +147,33 @@ class FilterMenu:
     def choose(self, teller: Teller, kind: ShuffledRound, *, epsilon: float) -> Choice:
         """What a cohort chooses whose first admitted round is accounted as `kind`.
 
-        The first set that admits nearly as many such rounds as the best. Nothing but the round's parameters
-        decides, so that the choice is independent of the data.
+        The first set that admits enough such rounds beside what the last one does. Nothing but the round's
+        parameters decides, so that the choice is independent of the data.
         """
         first, *others = self.alternatives
-        enough = _ENOUGH_OF_REGULAR if _is_regular(kind) else _ENOUGH
+        goals = _GOALS_OF_REGULAR if _is_regular(kind) else _GOALS
         alike = first.filters.most_alike(teller.charge(kind, first.filters), epsilon=epsilon)
-        beaten = math.floor(alike / enough) + 1  # the fewest of which `alike` is not enough
+        beaten = math.floor(alike / goals[0][1]) + 1  # the fewest of which `alike` is not enough
 
         def repeated(one: Alternative) -> int:
             share = one.repetition_delta
-            return most_repeated(teller, kind, epsilon=epsilon, delta=share, about=beaten)
+            return most_repeated(teller, kind, epsilon=epsilon, delta=share, about=beaten) if share else alike
 
         nothing = Choice(alternative=0, repetition=None)
         if not others or beaten > REPETITIONS_MAX:
             return nothing
         # One composition settles most cases; the rest is for those in which it is within the budget.
-        if teller.certify({kind: beaten}, delta=others[-1].repetition_delta).epsilon_upper > epsilon:
+        last = others[-1]
+        if teller.certify({kind: beaten}, delta=last.repetition_delta).epsilon_upper > epsilon:
             return nothing
-        goal = enough * repeated(others[-1])
-        chosen = next((one for one in others[:-1] if repeated(one) >= goal), others[-1])
+        chosen = next(
+            one
+            for kept, part in goals
+            for one in self.alternatives
+            if one.repetition_delta <= kept * last.repetition_delta and repeated(one) >= part * repeated(last)
+        )
+        if not chosen.repetition_delta:
+            return nothing
         repetition = repetition_of(teller, kind, delta=chosen.repetition_delta, most=repeated(chosen))
         return Choice(alternative=self.alternatives.index(chosen), repetition=repetition)
 

@@ -12,6 +12,10 @@ from ledger.auditing.statement import CohortStatement, Statement, Verdict
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
 DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
+_COUNTS = (
+    ". It counts rounds that reveal no more than the cohort's first one, up to the number whose composition"
+    " with itself is certified; any other round closes it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +261,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             (
                 f"holds from epsilon {digits.upper(each.epsilon_upper)} on, with a share of delta"
                 f" {plain(each.delta)}; one filter within the budget is enough"
+                f"{_COUNTS if each.name == 'repetition' else ''}"
             ),
         )
         for each in cohort.filters

@@ -172,6 +172,21 @@ def test_hardly_any_round_is_lost_however_few_fit(
         assert admitted >= share * exact, (epsilon, delta, admitted, exact)
 
 
+def test_one_irregular_round_leaves_room_for_regular_ones() -> None:
+    """A budget of six heavy rounds gives one of them up, not nine tenths of what would follow the first."""
+    accountant, epsilon, delta = Accountant(precision=2e-3), 4.0, 1e-6
+    first, regular = made("generic(epsilon0=4)", 1_000), made("generic(epsilon0=1)", 10_000)
+
+    def after_it(filters: FilterSet) -> int:
+        begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
+        return largest_count(lambda count: filters.epsilon_upper(begun + each * count) <= epsilon, 1)
+
+    filters = chosen(accountant, first, epsilon, delta)
+    assert filters.repetition is not None
+    untouched = FilterMenu.for_budget(epsilon=epsilon, delta=delta).alternatives[0].filters
+    assert after_it(filters) >= 0.85 * after_it(untouched)
+
+
 def chosen(accountant: Accountant, kind: ShuffledRound, epsilon: float, delta: float) -> FilterSet:
     menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
     return menu.filters(menu.choose(accountant, kind, epsilon=epsilon))

@@ -31,7 +31,7 @@ _SHARES: tuple[tuple[str, int, int | None], ...] = (
 )
 _BUDGETS = ((0.3, 1e-9), (1.0, 1e-6), (4.0, 1e-9))
 _PLAIN = ("krr(k=8, epsilon0=1)", 10**8, None)
-_COUNTED = ("generic(epsilon0=4)", 1_000, 1_000_000)
+_COUNTED = ("generic(epsilon0=6)", 1_000, 1_000_000)
 _REGULAR = ("generic(epsilon0=1)", 10_000, None)
 # Kinds that a cohort may begin with before it goes on with regular rounds.
 _IRREGULAR: tuple[tuple[str, int, int | None], ...] = (
