@@ -71,6 +71,8 @@ class Replay:
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
+    # Thousands of rounds are of the same few kinds: each kind is kept once.
+    _kinds: dict[ShuffledRound, ShuffledRound] = field(default_factory=dict)
 
     def blame(self, sequence: int | None, what: str) -> None:
         """Note a problem."""
@@ -202,7 +204,7 @@ class Replay:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
             if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
-            self.held, self.charged[round_id] = candidate, accounted
+            self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.local[accounted] += 1
         return candidate
 

@@ -64,6 +64,7 @@ class Trail:
     _offered: tuple[Choice, ShuffledRound, float] | None = None
     _certified: RepetitionFilter | None = None
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
+    _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
     # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
     _claimed: list[int] = field(default_factory=list)
     _slots: dict[str, int] = field(default_factory=dict)
@@ -268,7 +269,8 @@ class Trail:
     def _after(self, body: EntryBody, total: Charge) -> Charge:
         details, round_id = body.details, str(body.round_id)
         if body.kind is EntryKind.ADMITTED:
-            charge = self._charges[round_id] = self._state(details)
+            charge = self._state(details)
+            self._charges[round_id] = self._same.setdefault(charge, charge)
             return total + charge
         if body.kind is EntryKind.REFUSED and "charge" in details:
             self._state(details)
