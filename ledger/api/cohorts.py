@@ -38,9 +38,8 @@ async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONRespons
     if not token.sees(checked_text("name", body.name)):
         raise NotAllowed("the token is limited to other cohorts")
     content = {**body.model_dump(exclude={"plan"}), "plan": body.planned(), "actor": token.name}
-    opened = await service.deciding.run(
-        lambda accountant: open_cohort(service.store, accountant=accountant, **content)
-    )
+    desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
+    opened = await desk.run(lambda accountant: open_cohort(service.store, accountant=accountant, **content))
     return JSONResponse(document_of(opened), 201)
 
 
