@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse, Response
 
 from accounting import Accountant
 from ledger.access import AccessToken
+from ledger.api.audit_schemas import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
 from ledger.api.bodies import StrictRoute
 from ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, answers
-from ledger.api.schemas import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
 from ledger.api.service import (
     Asked,
     Auditor,

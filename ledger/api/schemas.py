@@ -10,7 +10,6 @@ from datetime import date
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,7 +21,6 @@ from pydantic_core import CoreSchema
 
 from accounting import InvalidParameter, ShuffledRound, parse_randomizer
 from ledger.api.notation import RANDOMIZER_SCHEMA, is_described_in_full
-from ledger.auditing.asking import StatementWanted
 from ledger.budgets import (
     NAME_LENGTH_MAX,
     POLICIES,
@@ -31,13 +29,9 @@ from ledger.budgets import (
     REASON_LENGTH_MAX,
     RoundRequest,
 )
-from ledger.checkpoints import Checkpoint, check_signature, read_checkpoint
 from ledger.quoting import BATCH_MAX
-from ledger.saved_heads import SavedHeads, saved_heads
-from ledger.statements import Head
 
 PLAN_MAX = 1000  # kinds
-KEPT_MAX = COHORTS_MAX = 1000
 COUNT_MAX = 1_000_000_000
 # New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
 # blanks. The ledger itself takes every printable character; names that exist are found whatever they are.
@@ -71,17 +65,17 @@ class _RandomizerField:
         return RANDOMIZER_SCHEMA
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
     """Return 30000.0 as 30000, for in JSON they are one number; everything else as it is."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+        return {name: whole(item) for name, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, list) else value
 
 
 def _randomizer(value: object) -> object:
-    written = _whole(value)
+    written = whole(value)
     try:
         return parse_randomizer(written)
     except InvalidParameter:
@@ -100,7 +94,7 @@ Reason = Annotated[
 Epsilon = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-60, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(whole)]
 Day = Annotated[
     date,
     BeforeValidator(_calendar_date),
@@ -109,16 +103,13 @@ Day = Annotated[
 Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
 
 
-SequenceNumber = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(_whole)]
-Moment = Annotated[AwareDatetime, Field(strict=False)]
-Cohorts = Annotated[list[Name] | None, Field(min_length=1, max_length=COHORTS_MAX)]
+class Body(BaseModel):
+    """What every body has in common: no field but those that are named, and each of its own type."""
 
-
-class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
 
-class ChangeBudget(_Body):
+class ChangeBudget(Body):
     """The budget's epsilon from now on, and why; delta never changes."""
 
     epsilon: Epsilon
@@ -129,7 +120,7 @@ class ChangeBudget(_Body):
     )
 
 
-class RoundParameters(_Body):
+class RoundParameters(Body):
     """A round as planned: the same fields as the command line's options and the columns of an import."""
 
     randomizer: Randomizer
@@ -161,10 +152,10 @@ class RoundParameters(_Body):
 class PlannedRound(RoundParameters):
     """Rounds of one kind that policy plan reserves."""
 
-    count: Annotated[int, Field(ge=1, le=COUNT_MAX), BeforeValidator(_whole)] = 1
+    count: Annotated[int, Field(ge=1, le=COUNT_MAX), BeforeValidator(whole)] = 1
 
 
-class OpenCohort(_Body):
+class OpenCohort(Body):
     """A cohort to open. Opening it again with the same content changes nothing."""
 
     name: Name
@@ -224,7 +215,7 @@ class RegisterRound(RoundParameters):
         )
 
 
-class QuoteRounds(_Body):
+class QuoteRounds(Body):
     """Rounds to price, one after the other; nothing is stored and nothing is promised."""
 
     rounds: Annotated[list[RoundParameters], Field(min_length=1, max_length=BATCH_MAX)]
@@ -237,86 +228,7 @@ class QuoteRounds(_Body):
     )
 
 
-class VerifyChains(_Body):
-    """Which chains to replay, how many of their numbers to compute again, and what to compare them with."""
-
-    cohort: Name | None = None
-    numbers: Literal["sampled", "all"] = "sampled"
-    against: Annotated[
-        dict[str, Any] | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
-    ] = None
-    public_key: Annotated[
-        str | None, Field(pattern="^[0-9a-f]{64}$", description="The key that must have signed it.")
-    ] = None
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"cohort": "nz-phone", "numbers": "all"}]})
-
-    def saved(self) -> SavedHeads | None:
-        """Return what to compare with; raises InvalidValue, BadSignature."""
-        trusted = bytes.fromhex(self.public_key) if self.public_key else None
-        return None if self.against is None else saved_heads(self.against, trusted)
-
-
-class LedgerStanding(_Body):
-    """The checkpoint that a new one is to follow, if there is one."""
-
-    follows: dict[str, Any] | None = None
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"follows": None}]})
-
-    def earlier(self) -> Checkpoint | None:
-        """Return the checkpoint; raises InvalidValue, BadSignature."""
-        return _checkpoint(self.follows)
-
-
-class KeptHead(_Body):
-    """The last entry of a chain, as somebody kept it."""
-
-    cohort: Name
-    sequence: SequenceNumber
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class MakeStatement(_Body):
-    """Which cohorts to state, as of when, and what changed since an entry or since heads that were kept."""
-
-    cohorts: Cohorts = None
-    as_of: Annotated[
-        Moment | SequenceNumber | None, Field(description="A moment with its zone, or an entry.")
-    ] = None
-    since: SequenceNumber | None = None
-    kept: Annotated[list[KeptHead], Field(max_length=KEPT_MAX)] = []
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"cohorts": ["nz-phone"]}]})
-
-    def wanted(self, cohorts: tuple[str, ...] | None) -> StatementWanted:
-        """Return the question, about cohorts by the names they are stored under."""
-        heads = tuple((each.cohort, Head(sequence=each.sequence, digest=each.digest)) for each in self.kept)
-        return StatementWanted(cohorts=cohorts, as_of=self.as_of, since=self.since, kept=heads)
-
-
-class MakeBundle(_Body):
-    """Whose chains to put into the bundle, with which signed heads."""
-
-    cohorts: Cohorts = None
-    checkpoint: Annotated[dict[str, Any] | None, Field(description="Signed heads of a moment ago.")] = None
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"cohorts": ["nz-phone"]}]})
-
-    def signed(self) -> Checkpoint | None:
-        """Return the checkpoint; raises InvalidValue, BadSignature."""
-        return _checkpoint(self.checkpoint)
-
-
-def _checkpoint(data: dict[str, Any] | None) -> Checkpoint | None:
-    if data is None:
-        return None
-    checkpoint = read_checkpoint(data)
-    check_signature(checkpoint, None)
-    return checkpoint
-
-
-class SettleRound(_Body):
+class SettleRound(Body):
     """The number of honest reports that were really shuffled."""
 
     reports: Count
@@ -324,7 +236,7 @@ class SettleRound(_Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reports": 29000}]})
 
 
-class VoidRound(_Body):
+class VoidRound(Body):
     """Your attestation that nothing of the round was or will be released, and why."""
 
     reason: Reason
