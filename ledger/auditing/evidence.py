@@ -138,8 +138,10 @@ def _compare_manifest(
             findings.add("its SHA-256 or its length is not the one in manifest.json", member=name)
     if bundle.FORMAT_NOTE in others and others[bundle.FORMAT_NOTE] != bundle.FORMAT_TEXT.encode("utf-8"):
         findings.add("it is not the note that every bundle of this format has", member=bundle.FORMAT_NOTE)
+    names = [chain.cohort for chain in chains]
+    if len(set(names)) != len(names):
+        findings.add("it gives one cohort two chains", member=bundle.MANIFEST)
     try:
-        names = [chain.cohort for chain in chains]
         again = bundle.manifest_bytes({name: others[name] for name in sorted(others)}, names)
     except (ValueError, TypeError):
         again = b""

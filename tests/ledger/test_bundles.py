@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -396,6 +396,83 @@ def test_a_lie_about_what_filters_say_is_found_too(
 ) -> None:
     lie = forged(made.data, change, signer=key, member=TABLETS)
     assert (TABLETS, sequence) in named(verified(lie, numbers="all")), verified(lie, numbers="all").findings
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where every value in a body is that holds no others."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = False
+    for name, each in inner:
+        found = True
+        yield from leaves(each, (*path, name))
+    if not found:
+        yield path
+
+
+def altered(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return value * 1.001 + 1e-9
+        case str():
+            return value[:-1] + ("y" if value.endswith("x") else "x")
+        case _:
+            return 7
+
+
+@pytest.mark.parametrize("member", [PHONES, TABLETS])
+def test_every_field_of_every_entry_is_signed(made: BundleMade, member: str) -> None:
+    """Changed with all digests made anew: the old signature names the head, and another key is another's."""
+    chain = [
+        canonical.decode(line.split(b" ", 3)[3].rstrip(b"\n"))
+        for line in lines_of(members_of(made.data), member)
+    ]
+    kinds = set()
+    for number, body in enumerate(chain, start=1):
+        kinds.add(body["kind"])
+        for path in leaves(body):
+            if path[0] in ("sequence", "cohort"):
+                continue  # the line says these too: see the attacks on lines
+
+            def change(sequence: int, place: Any, number: int = number, path: tuple[Any, ...] = path) -> None:
+                if sequence == number:
+                    for name in path[:-1]:
+                        place = place[name]
+                    place[path[-1]] = altered(place[path[-1]])
+
+            report = verified(forged(made.data, change, member=member))
+            assert (member, len(chain)) in named(report), (number, path)
+    assert kinds >= (
+        {"opened", "admitted", "refused", "settled", "voided"} if member == PHONES else {"settled"}
+    )
+
+
+MANIFEST_LIES: list[Callable[[dict[str, Any]], None]] = [
+    lambda manifest: manifest.update(format="shuffle-ledger-bundle-2"),
+    lambda manifest: manifest.update(more=1),
+    lambda manifest: manifest["cohorts"].reverse(),
+    lambda manifest: manifest["cohorts"].pop(),
+    lambda manifest: manifest["cohorts"][0].update(cohort="tablets"),
+    lambda manifest: manifest["cohorts"][0].update(entries=7),
+    lambda manifest: manifest["cohorts"][0]["head"].update(sequence=5),
+    lambda manifest: manifest["cohorts"][0].update(member=TABLETS),
+    lambda manifest: manifest["members"].reverse(),
+    lambda manifest: manifest["members"].pop(),
+    lambda manifest: manifest["members"][0].update(bytes=1),
+    lambda manifest: manifest["members"][1].update(sha256="0" * 64),
+]
+
+
+@pytest.mark.parametrize("lie", MANIFEST_LIES)
+def test_a_manifest_that_lies_is_named(made: BundleMade, lie: Callable[[dict[str, Any]], None]) -> None:
+    members = members_of(made.data)
+    manifest = json.loads(members[bundle.MANIFEST])
+    lie(manifest)
+    report = verified(container.pack({**members, bundle.MANIFEST: bundle.json_bytes(manifest)}))
+    assert bundle.MANIFEST in {member for member, _ in named(report)}
 
 
 def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
