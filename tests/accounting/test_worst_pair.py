@@ -50,10 +50,12 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
         for one, outcomes in zip(pairs, listed, strict=True)
     ]
     upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
-    # At every order the pair with the largest certain value is among those that were evaluated.
-    assert np.allclose(found.lower, lower, rtol=1e-9, atol=0)
+    # At every order the pair with the largest certain value is among those that were evaluated, some of them
+    # with less smoothing.
+    assert np.all(lower * (1 - 1e-9) <= found.lower)
+    assert np.all(found.lower <= upper * (1 + 1e-9))
+    assert np.all(lower * (1 - 1e-9) <= found.upper)
     assert np.all(found.upper <= upper * (1 + 1e-9))
-    assert np.all(found.upper >= lower)
 
 
 def test_pairs_are_summed_alike_alone_and_together() -> None:
