@@ -38,13 +38,11 @@ def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, n
 
 
 @pytest.mark.parametrize("overwhelming", [0.5, 2.0])
-@pytest.mark.parametrize("patterns", [1, 8])
 def test_outcomes_that_hold_too_much_are_not_left_out(
-    monkeypatch: pytest.MonkeyPatch, overwhelming: float, patterns: int
+    monkeypatch: pytest.MonkeyPatch, overwhelming: float
 ) -> None:
     """Where reports that are called overwhelming are not, the law is summed whole, as narrowly as ever."""
     monkeypatch.setattr(blanket_sum, "_OVERWHELMING", overwhelming)
-    monkeypatch.setattr(blanket_sum, "_MAXIMUM_PATTERNS", patterns)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
