@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cli.statements import tables
@@ -239,7 +239,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             (
                 f"epsilon from {digits.lower(spent.epsilon_lower)} to"
                 f" {digits.upper(spent.epsilon_upper)}, the larger"
-                f" one decides; width by cause: {', '.join(f'{name} {value:.1e}' for name, value in named)}"
+                f" one decides. What the width comes from: {_causes(named)}"
             ),
         ),
         ("Left", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
@@ -248,10 +248,11 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         reading = cohort.composition
         found.append(
             (
-                "Reading",
+                "Cost so far",
                 (
-                    f"the rounds held, composed: epsilon from {digits.lower(reading.epsilon_lower)} to"
-                    f" {digits.upper(reading.epsilon_upper)}. An odometer reading, not a promise."
+                    f"of these very rounds, had they been fixed in advance: epsilon from"
+                    f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
+                    " An odometer reading, not a promise."
                 ),
             )
         )
@@ -259,8 +260,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         (
             f"{each.name} filter",
             (
-                f"holds from epsilon {digits.upper(each.epsilon_upper)} on, with a share of delta"
-                f" {plain(each.delta)}; one filter within the budget is enough"
+                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta {each.delta:.3g} of"
+                " its own. The smallest count decides: one within the budget is enough"
                 f"{_COUNTS if each.name == 'repetition' else ''}"
             ),
         )
@@ -274,7 +275,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 f" {plain(cohort.local_delta_upper)} at most"
             ),
         ),
-        ("Decided by", cohort.decided_by),
+        ("Decided by", cohort.decided_by.split(";")[0]),  # what it assumes stands beside the policy
         ("Method", f"{cohort.method}; numerical policies: {', '.join(cohort.numerical_policies)}"),
         ("Head of the chain", f"entry {cohort.head.sequence:,}, SHA-256 {grouped(cohort.head.digest)}"),
     ]
@@ -286,6 +287,12 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     if cohort.rounds_pending:
         found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
     return found
+
+
+def _causes(named: Iterable[tuple[str, float]]) -> str:
+    """What an interval's width is made of, without what is nothing."""
+    found = [f"{name} {value:.1e}" for name, value in named if value > 0]
+    return ", ".join(found) or "nothing, it has none"
 
 
 def _evidence(statement: Statement) -> list[tuple[str, str]]:
