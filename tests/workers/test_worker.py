@@ -24,9 +24,10 @@ from ledger.rows import ATTEMPTS_MAX
 from ledger.store import Store
 from ledger.verification import verify
 from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
-from workers.celery_app import ADMIT_ROUND, CHECKPOINT, SWEEP, VERIFY, create_app
+from workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, create_app
 from workers.dispatch import decide, publish, sweep
 from workers.queues import queue_names
+from workers.tasks import app as registered
 
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
@@ -149,12 +150,14 @@ def test_without_a_broker_what_was_interrupted_is_decided_first(
 
 
 @pytest.mark.parametrize("broker_url", ["amqp://localhost//", "redis://localhost/0", None])
-def test_tasks_are_acknowledged_late_and_carry_no_results(broker_url: str | None) -> None:
+def test_tasks_are_acknowledged_late_and_only_recomputations_have_results(broker_url: str | None) -> None:
     app = create_app(Settings(broker_url=broker_url))
     assert app.conf.task_acks_late
     assert app.conf.task_reject_on_worker_lost
     assert app.conf.worker_prefetch_multiplier == 1
-    assert app.conf.result_backend is None
+    assert app.conf.task_ignore_result
+    ours = {name: task for name, task in registered.tasks.items() if name.startswith("shuffle_ledger.")}
+    assert {name for name, task in ours.items() if not task.ignore_result} == {RECOMPUTE}
     options = app.conf.broker_transport_options
     assert options.get("visibility_timeout", 10**9) > app.conf.task_time_limit > app.conf.task_soft_time_limit
 
