@@ -27,7 +27,7 @@ from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, set
 from workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, create_app
 from workers.dispatch import decide, publish, sweep
 from workers.queues import queue_names
-from workers.tasks import app as registered
+from workers.tasks import recompute
 
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
@@ -156,7 +156,7 @@ def test_tasks_are_acknowledged_late_and_only_recomputations_have_results(broker
     assert app.conf.task_reject_on_worker_lost
     assert app.conf.worker_prefetch_multiplier == 1
     assert app.conf.task_ignore_result
-    ours = {name: task for name, task in registered.tasks.items() if name.startswith("shuffle_ledger.")}
+    ours = {name: task for name, task in recompute.app.tasks.items() if name.startswith("shuffle_ledger.")}
     assert {name for name, task in ours.items() if not task.ignore_result} == {RECOMPUTE}
     options = app.conf.broker_transport_options
     assert options.get("visibility_timeout", 10**9) > app.conf.task_time_limit > app.conf.task_soft_time_limit
@@ -172,7 +172,8 @@ def test_checkpoints_are_scheduled_only_where_a_key_and_a_place_are_named(tmp_pa
 
 def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_often() -> None:
     app = create_app(Settings(broker_url="amqp://localhost//", queue="here"))
-    assert {queue.name for queue in app.conf.task_queues} == {"here.rounds", "here.upkeep"}
+    names = {queue.name for queue in app.conf.task_queues}
+    assert names == {"here.rounds", "here.upkeep", "here.recomputation"}
     for queue in app.conf.task_queues:
         assert queue.queue_arguments["x-queue-type"] == "quorum"
         assert queue.queue_arguments["x-dead-letter-exchange"] == "here.dead"
@@ -188,6 +189,7 @@ def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_of
     ):  # so that decisions never wait for upkeep where there is a scheduler
         assert app.amqp.router.route({}, task)["queue"].name == "here.upkeep"
     assert app.amqp.router.route({}, ADMIT_ROUND)["queue"].name == "here.rounds"
+    assert app.amqp.router.route({}, RECOMPUTE)["queue"].name == "here.recomputation"
 
 
 def test_a_full_queue_and_one_of_another_kind_leave_rounds_pending(
