@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ class RepeatingOperations(Operations):
         if kind is None:
             return True
         repeated = all(fits(one, kind) for one in held) and self.cost(Counter({kind: held.total()})) <= BUDGET
-        return repeated or 2 * self.cost(held) <= BUDGET
+        # Charges add exactly, and what the largest losses add up to may be the budget to the last digit.
+        added = sum(count * Fraction(self.cost(Counter({one: 1}))) for one, count in held.items())
+        return repeated or 2 * added <= BUDGET
 
     def would_admit(self, request: RoundRequest) -> bool:
         cohort = self.cohorts[request.cohort]
