@@ -69,8 +69,11 @@ def from_profile(
     stop, bounded = min(largest_loss, end), end >= largest_loss
     fineness = _FINER if cheap else _FINENESS
 
+    deviation = max(_deviation(profile, stop), stop * 1e-4)
+
     def lattice() -> tuple[IndexArray, float]:
-        graded = _graded_lattice(profile, stop, precision, fineness=fineness, finest=finest)
+        spacing = max(deviation * fineness * math.sqrt(precision), finest)
+        graded = _graded_lattice(deviation, stop, spacing)
         # Even, unless that would be coarser where the mass is.
         even = _even_lattice(stop, precision, finest)
         return even if cheap and even[1] <= 2 * graded[1] else graded
@@ -88,8 +91,8 @@ def from_profile(
         if finer[0].size > _MOST_REFINED:
             break
         found, before = pairs(finer), apart
-        if _distance(*found) < apart:
-            best, apart = found, _distance(*found)
+        if (closer := _distance(*found)) < apart:
+            best, apart = found, closer
         if apart > _HELPED * before:
             break
     return best
@@ -149,10 +152,8 @@ def _even_lattice(stop: float, precision: float, finest: float) -> tuple[IndexAr
     return np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points
 
 
-def _graded_lattice(
-    profile: Profile, stop: float, precision: float, *, fineness: float, finest: float
-) -> tuple[IndexArray, float]:
-    """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out."""
+def _deviation(profile: Profile, stop: float) -> float:
+    """About the deviation of the loss, by which lattices are graded."""
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
     excess = np.expm1(pilot)
     values = np.minimum.accumulate(np.minimum(profile(excess).upper, 1.0))
@@ -160,8 +161,12 @@ def _graded_lattice(
     second = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
     # Of small losses the divergence is half the variance; among large ones it rules what they add up to.
     divergence = float((pilot[1:] * q * excess[1:]).sum())
-    deviation = max(math.sqrt(min(second, 2 * divergence)), stop * 1e-4)
-    last = math.ceil(stop / max(deviation * fineness * math.sqrt(precision), finest))
+    return math.sqrt(min(second, 2 * divergence))
+
+
+def _graded_lattice(deviation: float, stop: float, spacing: float) -> tuple[IndexArray, float]:
+    """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out."""
+    last = math.ceil(stop / spacing)
     spacing = stop * (1 + 2 * UNIT_ROUND_OFF) / last
     positions, stride = [0], 1
     edges = [4.0 * deviation, 16.0 * deviation]

@@ -20,6 +20,7 @@ from accounting.worst_pair import WorstPair
 # Lists of outcomes that one profile keeps, and outcomes in them.
 _REMEMBERED = 4
 _REMEMBERED_OUTCOMES = 2_000_000
+_REMEMBERED_SEARCHES = 8
 
 
 class MechanismProfile(ABC):
@@ -88,6 +89,7 @@ class BlanketProfile(MechanismProfile):
         self._below = self._above if below is None else _directions(below)
         self._outcomes: OrderedDict[tuple[int, int], Outcomes | None] = OrderedDict()
         self._remembered = 0
+        self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
@@ -126,13 +128,17 @@ class BlanketProfile(MechanismProfile):
 
     def _largest(self, pairs: list[Decomposition], honest: int, excess: FloatArray) -> ProfileBounds:
         """The largest of the pairs' profiles."""
-        worst = WorstPair(
-            pairs=pairs,
-            reports=honest,
-            smoothing=self._smoothing,
-            listed=lambda place: self._listed(pairs[place], honest),
-        )
-        return worst.bounds(excess)
+        key = (id(pairs), honest)
+        if key not in self._worst:
+            while len(self._worst) >= _REMEMBERED_SEARCHES:
+                self._worst.popitem(last=False)
+            self._worst[key] = WorstPair(
+                pairs=pairs,
+                reports=honest,
+                smoothing=self._smoothing,
+                listed=lambda place: self._listed(pairs[place], honest),
+            )
+        return self._worst[key].bounds(excess)
 
     def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
         """The outcomes of so many reports, None when there are too many; remembered for a while."""

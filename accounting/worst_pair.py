@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,17 +25,33 @@ from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 
-# Orders at which all pairs are looked at, the smoothing there, and that for what is still open if it is much.
+# Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
 _SAMPLES = 49
 _COARSE = 0.2
+_MORE_SAMPLES = 193
 _FINER = 0.05
 _MUCH = 100
+_REMEMBERED = 2
 # Round-off, in the logarithm, of the bound that comes before.
 _LOOSE = 0.05
 # Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
 _UNUSUAL = 1.5
 _LESS = 5.0
 _RETRIES = 2
+
+
+class _Sample(NamedTuple):
+    """Bounds on some pairs' profiles at a few orders, shape (places, orders)."""
+
+    few: FloatArray
+    places: IndexArray
+    upper: FloatArray
+    lower: FloatArray
+
+    def covers(self, excess: FloatArray, places: IndexArray) -> bool:
+        """Whether it says of all these pairs, in all this range, as much as a sample of its own would."""
+        within = self.few[0] <= excess[0] and excess[-1] <= self.few[-1] <= 2 * excess[-1]
+        return bool(within and np.isin(places, self.places).all())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +69,7 @@ class WorstPair:
     reports: int
     smoothing: float
     listed: Callable[[int], Outcomes | None]
+    _samples: list[_Sample] = field(default_factory=list, init=False, compare=False)  # a memory, nothing else
 
     def bounds(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, ascending, shape (orders,).
@@ -71,15 +89,9 @@ class WorstPair:
                 unlisted = [
                     place for place in np.flatnonzero(left.any(axis=1)) if self.listed(int(place)) is None
                 ]
-                which, order = np.nonzero(left[unlisted])
-                if not finer or which.size <= max(_MUCH, excess.size):
+                if not finer or np.count_nonzero(left[unlisted]) <= max(_MUCH, excess.size):
                     break
-                which = np.array(unlisted)[which]
-                found = self._rough(_FINER, which, excess[order])
-                ceiling[which, order] = np.minimum(ceiling[which, order], found.upper)
-                seen = np.full_like(ceiling, -1.0)
-                seen[which, order] = found.lower
-                likely = seen.argmax(axis=0)
+                likely = self._lower_ceilings(ceiling, excess, np.array(unlisted))
         self._raise(upper, lower, excess, left)
         return ProfileBounds(upper, lower)
 
@@ -101,9 +113,7 @@ class WorstPair:
     def _sampled(self, excess: FloatArray) -> tuple[FloatArray, IndexArray]:
         """Upper bounds on every pair's profile, shape (pairs, orders): rough ones at a few orders, and chords
         between; and which pair seems the largest at each order."""
-        sample = np.unique(
-            np.linspace(0, excess.size - 1, min(excess.size, _SAMPLES)).round().astype(np.int64)
-        )
+        sample = _spread(excess.size, _SAMPLES)
         few = excess[sample]
         which, order = np.divmod(np.arange(len(self.pairs) * few.size), few.size)
         crude = chernoff_log_profiles(self.pairs, which, self.reports, few[order])
@@ -114,7 +124,27 @@ class WorstPair:
         seen = np.full_like(ceiling, -1.0)
         seen[which, order] = found.lower
         nearest = np.abs(np.arange(excess.size)[:, None] - sample).argmin(axis=1)
-        return np.array([np.interp(excess, few, one) for one in ceiling]), seen.argmax(axis=0)[nearest]
+        return _between(excess, few, ceiling), seen.argmax(axis=0)[nearest]
+
+    def _lower_ceilings(self, ceiling: FloatArray, excess: FloatArray, places: IndexArray) -> IndexArray:
+        """Lower the bounds of some pairs, with less smoothing and at more orders; return the same as above.
+
+        A lattice is tried at several finenesses: what was found for one serves the others.
+        """
+        known = next((one for one in self._samples if one.covers(excess, places)), None)
+        if known is None:
+            few = excess[_spread(excess.size, _MORE_SAMPLES)]
+            # The same range may end a rounding further up.
+            few[-1] *= 1 + 2.0**-40
+            which, order = np.divmod(np.arange(places.size * few.size), few.size)
+            found = self._rough(_FINER, places[which], few[order])
+            shape = (places.size, few.size)
+            known = _Sample(few, places, found.upper.reshape(shape), found.lower.reshape(shape))
+            self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
+        ceiling[known.places] = np.minimum(ceiling[known.places], _between(excess, known.few, known.upper))
+        nearest = np.minimum(np.searchsorted(known.few, excess), known.few.size - 1)
+        likely: IndexArray = known.places[known.lower.argmax(axis=0)][nearest]
+        return likely
 
     def _fine(self, which: IndexArray, excess: FloatArray) -> ProfileBounds:
         """Bounds of the pairs `which` at their orders, with less smoothing where they come out wide."""
@@ -138,6 +168,16 @@ class WorstPair:
     def _rough(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
         smoothing = max(smoothing, self.smoothing)
         return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
+
+
+def _spread(size: int, most: int) -> IndexArray:
+    """Up to so many positions, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.int64))
+
+
+def _between(excess: FloatArray, few: FloatArray, values: FloatArray) -> FloatArray:
+    """Upper bounds at all orders from those at a few, row by row: a profile is below its chords."""
+    return np.array([np.interp(excess, few, one) for one in values])
 
 
 def _gaussian_divergence(pair: Decomposition, reports: int) -> float:
