@@ -112,7 +112,7 @@ def crowds(kind: str) -> Attack:
                 policy="fixed",
                 actor="crowd",
             )
-            said = Counter(run("crowd.py", url, cohort, PROCESSES, fits, seed))
+            said = Counter(run("crowd.py", url, cohort, "fixed", PROCESSES, fits, seed))
             expected = {"Admitted": fits, "Refused budget_exceeded": PROCESSES - fits}
             broken += said != Counter({answer: count for answer, count in expected.items() if count})
             admitted += fits
@@ -126,12 +126,16 @@ def crowds(kind: str) -> Attack:
 
 def deaths(kind: str) -> Attack:
     """Kill a process at every step of every writing transaction; the program checks what each leaves."""
-    with ledger_on(kind) as url:
-        *said, last = run("doomed.py", url)
+    died, broken = 0, 0
+    for way in ("in-two-steps", "at-once"):
+        with ledger_on(kind) as url:
+            *said, last = run("doomed.py", url, way)
+        died += len(said) // 2
+        broken += last != "survived"
     return Attack(
         what=f"SIGKILL at every step of every writing transaction, {kind}",
-        how_often=f"{len(said) // 2} deaths",
-        broken=int(last != "survived"),
+        how_often=f"{died} deaths",
+        broken=broken,
     )
 
 
