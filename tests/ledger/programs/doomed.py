@@ -28,7 +28,7 @@ STORY = ["opened", "admitted", "admitted", "settled", "voided"]
 
 
 def begin(store: Store, accountant: Accountant, number: int) -> None:
-    """Open a cohort and admit its first round, which chooses filters: that takes a computation, and two steps."""
+    """Open a cohort and admit its first round, which chooses filters: a computation, and two steps."""
     name = f"cohort-{number}"
     open_cohort(
         store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="adaptive", actor="storyteller"
