@@ -29,8 +29,9 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 def subjects() -> list[str]:
     """Names of the modules that list cases, in alphabetical order."""
-    modules = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
-    return [name for name in modules if not name.startswith("_") and hasattr(_module(name), "cases")]
+    # Not by importing all of them: some need what only the tests' environment has.
+    modules = sorted(Path(__file__).parent.glob("*.py"))
+    return [path.stem for path in modules if "\ndef cases(" in path.read_text(encoding="utf-8")]
 
 
 def cases(subject: str) -> list[Case]:
