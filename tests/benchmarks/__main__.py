@@ -31,7 +31,8 @@ def subjects() -> list[str]:
     """Names of the modules that list cases, in alphabetical order."""
     # Not by importing all of them: some need what only the tests' environment has.
     modules = sorted(Path(__file__).parent.glob("*.py"))
-    return [path.stem for path in modules if "\ndef cases(" in path.read_text(encoding="utf-8")]
+    listing = [path for path in modules if "\ndef cases(" in path.read_text(encoding="utf-8")]
+    return [path.stem for path in listing if not path.stem.startswith("_")]
 
 
 def cases(subject: str) -> list[Case]:
