@@ -112,7 +112,7 @@ def _on_lattice(
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
     upper = np.minimum.accumulate(np.minimum(bounds.upper * (1 + _ROOM), 1.0))
     lower = np.minimum(bounds.lower * (1 - _ROOM), upper)
-    if bounded:
+    if bounded and lattice[0][-1] * lattice[1] >= support:
         upper[-1] = lower[-1] = 0.0
     # A symmetric profile falls at order 1 by at most (1 - H)/2, so each value bounds the first one.
     upper[0] = min(upper[0], float(((upper + excess / 2) / (1 + excess / 2)).min()))
@@ -165,17 +165,26 @@ def _deviation(profile: Profile, stop: float) -> float:
 
 
 def _graded_lattice(deviation: float, stop: float, spacing: float) -> tuple[IndexArray, float]:
-    """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out."""
-    last = math.ceil(stop / spacing)
-    spacing = stop * (1 + 2 * UNIT_ROUND_OFF) / last
-    positions, stride = [0], 1
-    edges = [4.0 * deviation, 16.0 * deviation]
+    """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out; coarser
+    everywhere than asked where the points would be too many."""
+    while True:
+        last = math.ceil(stop / spacing)
+        unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
+        positions = _graded_positions(last, deviation / unit)
+        if positions[-1] == last:
+            return np.array(positions, dtype=np.int64), unit
+        spacing *= 2
+
+
+def _graded_positions(last: int, deviation: float) -> list[int]:
+    """Positions from 0 to `last`, or up to where they would be too many."""
+    positions, stride, edge = [0], 1, 4.0 * deviation
     while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
-        while positions[-1] * spacing >= edges[0] and positions[-1] % (2 * stride) == 0:
+        while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
             stride *= 2
-            edges = [*edges[1:], edges[-1] * 2]
+            edge = 4 * edge if stride == 2 else 2 * edge
         positions.append(min(positions[-1] + stride, last))
-    return np.array(positions, dtype=np.int64), spacing
+    return positions
 
 
 def _slope_changes(excess: FloatArray, values: FloatArray) -> FloatArray:

@@ -179,3 +179,26 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
         randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=1000, honest_fraction=0.98
     )
     assert accountant.certify({some: 1}, delta=1e-6) == accountant.certify({all_honest: 1}, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("described", "delta"),
+    [
+        (ShuffledRound(randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3), 1e-9),
+        (
+            ShuffledRound(
+                randomizer=parse_randomizer("table([[0.999998, 0.000002], [0.999999, 0.000001]])"), reports=1
+            ),
+            1e-8,
+        ),
+    ],
+)
+def test_a_finer_lattice_does_not_end_before_a_rare_large_loss(
+    described: ShuffledRound, delta: float
+) -> None:
+    """The largest loss is many thousand deviations out: so many points of the finest steps there are not."""
+    usual = Accountant().certify({described: 1}, delta=delta)
+    for precision in (1e-4, 1e-5, 1e-6):
+        finer = Accountant(precision=precision).certify({described: 1}, delta=delta)
+        assert finer.epsilon_upper >= usual.epsilon_lower > 0.4
+        assert finer.epsilon_lower <= usual.epsilon_upper
