@@ -143,11 +143,11 @@ def _smallest_epsilon(bounds: Callable[[FloatArray], Bounds], delta: float) -> R
     for _ in range(_REFINEMENTS + 1):
         below, above = bounds(grid)
         enough = above <= delta
-        first = int(enough.argmax())
-        if not enough[first]:
-            return Reading(math.inf, lower)
+        first = int(enough.argmax()) if enough.any() else grid.size
         short = (below[:first] > delta).nonzero()[0]
         lower = max(lower, float(grid[short[-1]])) if short.size else lower
+        if first == grid.size:
+            return Reading(math.inf, lower)
         upper = float(grid[first])
         if first == 0:
             break

@@ -162,6 +162,7 @@ class Replay:
                 self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
+        self._compare_counts(body)
         for what in self.trail.follow(body):
             self.blame(body.sequence, what)
         refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
@@ -172,6 +173,15 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
         )
+
+    def _compare_counts(self, body: EntryBody) -> None:
+        """Compare how many rounds the numbers are said to be of with how many are held."""
+        held = sum(self.held.values())
+        if body.spent.rounds != held and not self.frozen:
+            self.blame(body.sequence, f"it says what {body.spent.rounds} rounds spent, and {held} are held")
+        requested = body.details.get("requested") if body.kind is EntryKind.REFUSED else None
+        if requested is not None and requested["rounds"] != held + 1:
+            self.blame(body.sequence, "what it says was requested is not of one round more than are held")
 
     def _apply_freeze(self, body: EntryBody) -> None:
         self.frozen = True

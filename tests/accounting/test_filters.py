@@ -132,3 +132,11 @@ def test_what_is_no_budget_is_refused() -> None:
 def test_what_is_no_charge_is_refused(mapping: dict[str, object]) -> None:
     with pytest.raises(InvalidParameter):
         Charge.from_mapping(mapping)
+
+
+def test_a_filter_that_is_used_up_says_so_from_both_sides() -> None:
+    """A lower end of 0 would let somebody state any number in its place."""
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
+    beyond = 2 / filters.gaussian.leak_rate
+    assert filters.gaussian.epsilon(beyond).epsilon_upper == math.inf
+    assert filters.gaussian.epsilon(beyond).epsilon_lower > 1.0

@@ -387,6 +387,8 @@ def first_set(body: dict[str, Any]) -> dict[str, Any]:
         (lambda n, body: body["details"]["standing"].update(rules="0" * 64) if n == 4 else None, 4),
         (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 2),
         (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
+        (lambda n, body: body["spent"].update(rounds=0) if n == 2 else None, 2),
+        (lambda n, body: body["spent"].update(rounds=body["spent"]["rounds"] + 1) if n == 4 else None, 4),
         (lambda n, body: first_set(body)["gaussian"].update(delta=0.5) if n == 1 else None, 1),
         (lambda n, body: first_set(body)["gaussian"].update(leak_rate=0.0) if n == 1 else None, 1),
     ],
