@@ -18,9 +18,9 @@ from ledger.entries import EntryBody, LedgerEntry
 from ledger.errors import LostRace, TryAgain
 from ledger.rows import CohortView, EntryDraft, NewRound, StoredRound
 from ledger.store import Store
+from ledger.turns import RACES_IN_TURN_MAX
 
 RACES_MAX = 200
-RACES_IN_TURN_MAX = 5
 RACING_SECONDS_MAX = 60.0
 WAIT_FIRST_SECONDS = 0.002
 WAIT_MAX_SECONDS = 0.25

@@ -9,9 +9,10 @@ says, which is also what verification compares the tables with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
@@ -58,6 +59,13 @@ class _Lost:
     status: CohortStatus
 
 
+class Copy(EntrySource, Protocol):
+    """Chains kept elsewhere, as in a bundle."""
+
+    def cohorts(self) -> Iterable[str]:
+        """Name the cohorts it has chains of."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Tail:
     """The lost entries of one cohort, in order."""
@@ -66,9 +74,7 @@ class _Tail:
     lost: tuple[_Lost, ...]
 
 
-def recover(
-    store: Store, checkpoint: Checkpoint, source: EntrySource, *, reason: str, actor: str
-) -> Recovered:
+def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, actor: str) -> Recovered:
     """Append the lost entries that `source` has, of every cohort of which it has them all.
 
     By asking for this, the actor attests that no entry was written after the checkpoint: of such an entry
@@ -97,6 +103,7 @@ def recover(
         raise Conflict("the ledger has everything that the checkpoint has seen: there is nothing to recover")
     if found.of_another_ledger:
         raise Conflict("the checkpoint is of another ledger: its entries have no place here")
+    _check_nothing_later(checkpoint, found, source)
     tails, unproven = _tails(store, found, source)
     if not tails:
         raise Conflict("; ".join(f"{each.cohort}: {each.why}" for each in unproven[: restores.NAMED_MAX]))
@@ -116,6 +123,22 @@ def recover(
         entries={tail.cohort.name: len(tail.lost) for tail in tails},
         unproven=tuple(unproven),
     )
+
+
+def _check_nothing_later(checkpoint: Checkpoint, found: Losses, source: Copy) -> None:
+    """Raise Conflict if the copy shows that a cohort that seems complete lost entries too.
+
+    Those that lack entries by the checkpoint are looked at one by one.
+    """
+    lacking = {head.cohort for head in (*found.behind, *found.missing)}
+    heads = {head.cohort: head.sequence for head in checkpoint.heads}
+    for cohort in source.cohorts():
+        last = max((entry.sequence for entry in source.entries_of(cohort)), default=0)
+        if cohort not in lacking and last > heads.get(cohort, 0):
+            raise Conflict(
+                f"{cohort}: the copy goes on behind entry {heads.get(cohort, 0)}, the last one of the"
+                " checkpoint: take a newer checkpoint, such as the one in the bundle"
+            )
 
 
 def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[list[_Tail], list[Unproven]]:
@@ -145,6 +168,8 @@ class _Watched:
 def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _Tail:
     """Return what the ledger lacks of a chain up to `head`; raises LedgerError unless all of it is proven."""
     here, digest = _place(store, head.cohort)
+    if here >= head.sequence:
+        raise Conflict(f"entry {head.sequence} is not the one of the checkpoint: others were written since")
     watched = _Watched(source)
     replay = Replay(store=watched, cohort=head.cohort)
     held, local = Counter(replay.held), Counter(replay.local)

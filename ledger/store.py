@@ -11,7 +11,7 @@ from ledger import appends, engines, rows, views
 from ledger.budgets import Cohort
 from ledger.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
-from ledger.errors import Conflict, Damaged, NotFound
+from ledger.errors import Conflict, Damaged, LostRace, NotFound
 from ledger.restores import Anchor
 from ledger.rows import (
     CohortView,
@@ -196,16 +196,22 @@ class Store(RoundStore):
             NotFound: no such cohort.
             Damaged: as `view`.
         """
-        with engines.deciding(self._engine) as connection, self.turns.take_on(connection, cohort):
+        with engines.deciding(self._engine) as connection, self.turns.take_on(connection, cohort) as tries:
             self.check_anchor()  # now: the connection may have been opened for this
-            opening = cohort not in self._first_bodies
-            found, first = views.of_new_round(connection, self._kinds, cohort, round_id, opening=opening)
-            if first is not None:
-                self._remember(self._first_bodies, cohort, first)
-            draft = decide(found) if found is not None else None
-            if found is None or draft is None:
-                return None
-            return appends.append_on(connection, found.view, draft)
+            for left in reversed(range(tries)):
+                opening = cohort not in self._first_bodies
+                found, first = views.of_new_round(connection, self._kinds, cohort, round_id, opening=opening)
+                if first is not None:
+                    self._remember(self._first_bodies, cohort, first)
+                draft = decide(found) if found is not None else None
+                if found is None or draft is None:
+                    return None
+                try:
+                    return appends.append_on(connection, found.view, draft)
+                except LostRace:  # to somebody who did not take a turn: not at once again
+                    if not left:
+                        raise
+        raise AssertionError("unreachable")
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""

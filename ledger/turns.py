@@ -19,6 +19,7 @@ from ledger.errors import TryAgain
 
 CONTENDED_SECONDS = 1.0  # how long a lost race, or a wait, makes the next decisions take turns
 COHORTS_REMEMBERED_MAX = 10_000
+RACES_IN_TURN_MAX = 5
 _LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all others
 # Returns whether there was a line.
 _LINE_UP = text(
@@ -65,10 +66,13 @@ class Turns:
             yield
 
     @contextmanager
-    def take_on(self, connection: Connection, cohort: str) -> Iterator[None]:
-        """Do as `take` where others were met just now, on a connection that commits every statement."""
+    def take_on(self, connection: Connection, cohort: str) -> Iterator[int]:
+        """Do as `take` where others were met just now, on a connection that commits every statement.
+
+        Yields how often to try before the turn is given up.
+        """
         if not (engines.is_postgresql(self._main) and self.is_contended(cohort)):
-            yield
+            yield 1
             return
         place = {"space": _LOCK_SPACE, "line": _line(cohort)}
         try:
@@ -76,10 +80,10 @@ class Turns:
                 if connection.execute(_LINE_UP, place).scalar_one():
                     self.note_contention(cohort)
         except TryAgain:
-            yield
+            yield 1
             return
         try:
-            yield
+            yield RACES_IN_TURN_MAX
         finally:
             _leave(connection, place)
 

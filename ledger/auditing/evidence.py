@@ -32,6 +32,10 @@ class Evidence:
     heads: SavedHeads | None  # None: they cannot be read
     findings: Findings = field(default_factory=Findings)
 
+    def cohorts(self) -> tuple[str, ...]:
+        """Name the cohorts that there are chains of."""
+        return tuple(chain.cohort for chain in self.chains)
+
     def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
         """Yield a cohort's entries in order; what is not an entry is found, and left out."""
         for chain in self.chains:

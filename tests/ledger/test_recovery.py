@@ -45,6 +45,10 @@ class Copy:
     def __init__(self, store: Store, *cohorts: str) -> None:
         self.chains = {name: list(store.entries_of(name)) for name in cohorts}
 
+    def cohorts(self) -> list[str]:
+        """Name the cohorts."""
+        return list(self.chains)
+
     def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
         """Yield a cohort's entries, as they are now."""
         yield from self.chains.get(cohort, [])
@@ -274,6 +278,17 @@ def test_what_follows_the_checkpoint_is_not_dropped(
     ]
     newer = dataclasses.replace(world, checkpoint=make_checkpoint(world.lived, world.key))
     assert newer.recover(copy).entries == {"phones": 7}
+
+
+def test_a_copy_that_shows_later_entries_refutes_that_there_were_none(world: World) -> None:
+    """Also those of a cohort of which nothing seems to be missing."""
+    open_cohort(
+        world.lived, name="later", population=1000, epsilon=1.0, delta=1e-9, policy="fixed", actor="owner"
+    )
+    before = contents(world.restored)
+    with pytest.raises(Conflict, match="later: the copy goes on behind entry 0"):
+        world.recover(Copy(world.lived, *world.copy().chains, "later"))
+    assert contents(world.restored) == before
 
 
 def test_who_wrote_on_after_the_restore_gets_nothing_back(
