@@ -148,8 +148,11 @@ def storm(
         with Store.connect(url) as store:
             wrong = _broken_promises(store, answers)
         outcomes = Counter(type(answer).__name__.lower() for answer in answers.values())
-        if not REFUSED_MIN * registrations <= outcomes["refused"] <= registrations - outcomes["refused"]:
-            wrong.append(f"{outcomes['refused']} refused, which is not a real part")
+        wrong += [
+            f"{outcomes[each]} {each}, which is not a real part"
+            for each in ("admitted", "refused")
+            if outcomes[each] < REFUSED_MIN * registrations
+        ]
         return Report(
             registrations=registrations,
             seconds=seconds,

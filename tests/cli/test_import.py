@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +173,12 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path, run: Run, uninterrupted: dict[str, list[Any]], sent: signal.Signals
 ) -> None:
-    for entries in (2, 12):
+    for more in (2, 3):
+        wanted = _entries(files) + more
         process = subprocess.Popen(
             [PROGRAM, *IMPORT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        _wait_for_entries(files, entries, process)
-        process.send_signal(sent)
+        _stop_at(files, wanted, process, sent)
         output, errors = process.communicate(timeout=WAIT_SECONDS)
         if sent == signal.SIGKILL:
             assert process.returncode == -signal.SIGKILL
@@ -190,16 +191,26 @@ def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     assert chains(files) == uninterrupted
 
 
-def _wait_for_entries(directory: Path, wanted: int, process: subprocess.Popen[str]) -> None:
+def _entries(directory: Path) -> int:
+    with closing(sqlite3.connect(directory / "shuffle-ledger.db", timeout=10)) as reader:
+        return int(reader.execute("SELECT count(*) FROM entries").fetchone()[0])
+
+
+def _stop_at(directory: Path, wanted: int, process: subprocess.Popen[str], sent: signal.Signals) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < end:
         if process.poll() is not None:
             raise AssertionError(f"the import ended before it could be stopped: {process.communicate()}")
-        with sqlite3.connect(directory / "shuffle-ledger.db", timeout=10) as reader:
-            (found,) = reader.execute("SELECT count(*) FROM entries").fetchone()
-        reader.close()
-        if found >= wanted:
-            return
+        # The write lock, so that the import cannot come to its end between the look and the signal.
+        looking = sqlite3.connect(directory / "shuffle-ledger.db", timeout=10, isolation_level=None)
+        try:
+            looking.execute("BEGIN IMMEDIATE")
+            (found,) = looking.execute("SELECT count(*) FROM entries").fetchone()
+            if found >= wanted:
+                process.send_signal(sent)
+                return
+        finally:
+            looking.close()
         time.sleep(0.002)  # between two looks at another process; the deadline above ends it
     raise AssertionError(f"no {wanted} entries within {WAIT_SECONDS} seconds")
 
@@ -275,8 +286,7 @@ def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Pat
 def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
     _write_many_kinds(files)
     process = subprocess.Popen([PROGRAM, *IMPORT], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    _wait_for_entries(files, 4, process)
-    process.kill()
+    _stop_at(files, 4, process, signal.SIGKILL)
     process.communicate(timeout=WAIT_SECONDS)
     end = time.monotonic() + WAIT_SECONDS
     while _group_lives(process.pid):
