@@ -181,7 +181,7 @@ def awaited(condition: Callable[[], Any], what: str, process: subprocess.Popen[s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what}: waited in vain"
         assert process is None or process.poll() is None, f"{what} ended: {process.stdout.read()}"
-        time.sleep(0.5)
+        time.sleep(0.5)  # between two looks at other processes; the deadline above ends it
     return found
 
 

@@ -65,7 +65,7 @@ def _spell(value: object) -> object:
     if kind in _SPELLED_AS_THEY_ARE:
         return value
     if kind is dict:
-        return _spell_mapping(value)  # type: ignore[arg-type]
+        return _spell_mapping(value)  # type: ignore[arg-type]  # `kind is dict` narrows nothing
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -37,7 +37,7 @@ ROUNDS = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
 
 
 def exact_gaussian(variance: object, loss: object) -> mp.mpf:

@@ -530,6 +530,19 @@ def test_charges_too_large_are_sound_and_noted(made: BundleMade, key: SigningKey
     assert "more than its round needs" in report.notes[0].what
 
 
+def test_of_used_up_filters_no_number_can_be_stated(made: BundleMade, key: SigningKey) -> None:
+    """Every charge times a million million: all filters are used up, and half of epsilon is claimed."""
+    enlarged = charged(Fraction(10**12))
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        enlarged(sequence, body)
+        if sequence > 1:
+            body["spent"].update(epsilon_lower=0.0, epsilon_upper=0.5)
+
+    report = verified(forged(made.data, change, signer=key, member=TABLETS), numbers="none")
+    assert any(each.sequence == 2 and "the filters say inf" in each.what for each in report.findings), report
+
+
 def values() -> st.SearchStrategy[Any]:
     plain = (
         st.none()

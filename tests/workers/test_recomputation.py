@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,30 @@ def test_what_a_worker_should_not_say_is_computed_here(
     monkeypatch.setattr(asking._app, "send_task", send_task)
     assert list(asking.answers(QUESTIONS[:4], nobody)) == expected[:4]
     assert asking.from_workers == 0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_which_answer_is_computed_here_too_is_drawn_when_the_answer_is_there(
+    monkeypatch: pytest.MonkeyPatch, place: int, expected: list[Answer]
+) -> None:
+    """A narrow lie anywhere in a batch is found if the lot falls on it, and nobody could know that before."""
+    drawn: list[int] = []
+
+    def send_task(_name: str, *, args: list[Any], **_: Any) -> Result:
+        assert not drawn
+        answer = copy.deepcopy(answer_batch(args[0]))
+        answer["answers"][place] = [(1e-6).hex(), (1.01e-6).hex()]
+        return Result(answer)
+
+    def draw(size: int) -> int:
+        drawn.append(size)
+        return place
+
+    asking = WithWorkers(Settings(broker_url="memory://"), Accountant())
+    monkeypatch.setattr(asking._app, "send_task", send_task)
+    monkeypatch.setattr(secrets, "randbelow", draw)
+    assert list(asking.answers(QUESTIONS[:4], nobody)) == expected[:4]
+    assert (asking.from_workers, drawn) == (0, [2])
 
 
 def test_a_batch_is_answered_the_same_twice_and_by_the_same_policy_only(expected: list[Answer]) -> None:
