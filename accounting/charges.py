@@ -56,9 +56,10 @@ def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """
-    gaussian = [
-        _gaussian_charge(pair, filters.gaussian, reserve, slack) for reserve in filters.gaussian.reserves
-    ]
+    rules = filters.gaussian
+    smoothed = [_smoothing(pair, reserve) for reserve in rules.reserves]
+    by_smoothing = {one: _gaussian_charge(pair, rules, one, slack) for one in dict.fromkeys(smoothed)}
+    gaussian = [by_smoothing[one] for one in smoothed]
     renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
     return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(map(_rounded_up, renyi)))
 
@@ -129,7 +130,7 @@ def _gaussian_test(
 ) -> _Test:
     """The theorem's condition on charges. The orders looked at are the same for all of them."""
     about, least = _about(pair), _least(pair, rules, slack)
-    smoothing = min(reserve, _SMOOTHEST * about)
+    smoothing = _smoothing(pair, reserve)
     leak = rules.leak_rate * least
     if smoothing:
         steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _SMOOTHED_STEPS_MIN) * finer
@@ -137,6 +138,11 @@ def _gaussian_test(
     else:
         losses, values = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
     return lambda charge: _is_below(losses, values, smoothing, charge, rules.leak_rate)
+
+
+def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
+    """So much of a reserve is looked at: a charge at less noise holds at more."""
+    return min(reserve, _SMOOTHEST * _about(pair))
 
 
 def _about(pair: PrivacyLossDistribution) -> float:

@@ -6,6 +6,8 @@ A round is charged before it is released: a number for every filter, the smalles
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ from accounting.errors import InvalidParameter
 from accounting.filters import GaussianFilter, Reading, RenyiFilter
 from accounting.gaussian import gaussian_divergence
 from accounting.repetition import REPETITIONS_MAX, RepetitionFilter, largest_count
+from accounting.sliding import SlidingReserve
 
 # Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
 # cannot bound: few reports, heavy tails.
@@ -33,13 +36,16 @@ _PURE_REACH = 64.0
 _LEAK_PART = 0.05
 _SLACK_PART = 0.01
 # Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
-_RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5)
+_RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)
 
 _LARGEST_EPSILON = 1e4
 _LEAST_BUDGET = 1e-9
 LEAST_DELTA = 1e-60
 _ROOM = 2.0**-40
 _BISECTIONS = 60
+_WHERE_KEPT = ("repetition", "sliding")  # parts of charges that not every set of filters has
+# What is left below the variance that just fits, so that it fits on every computer.
+_LIMIT_ROOM = 2.0**-18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +56,14 @@ class Charge:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
         repetition: units, where there is a repetition filter.
+        sliding: the variance taken where there is a sliding reserve, and how much of it was given back. What
+            a round costs by itself does not say it, for it depends on what is left.
     """
 
     gaussian: tuple[Fraction, ...]
     renyi: tuple[Fraction, ...]
     repetition: tuple[Fraction, ...] = ()
+    sliding: tuple[Fraction, ...] = ()
 
     def __add__(self, other: Charge) -> Charge:
         return self._combined(operator.add, other)
@@ -64,6 +73,11 @@ class Charge:
 
     def __mul__(self, count: int) -> Charge:
         return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
+
+    @property
+    def cost(self) -> Charge:
+        """The part that does not depend on what is left."""
+        return dataclasses.replace(self, sliding=())
 
     def at_least(self, other: Charge) -> Charge:
         """The larger of two charges, filter by filter."""
@@ -76,15 +90,13 @@ class Charge:
     def to_mapping(self) -> dict[str, object]:
         """The JSON form: exact numbers, written `numerator/denominator`."""
         parts = {name: [str(value) for value in part] for name, part in vars(self).items()}
-        return {name: part for name, part in parts.items() if part or name != "repetition"}
+        return {name: part for name, part in parts.items() if part or name not in _WHERE_KEPT}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
         """The charge that a JSON form describes; raises InvalidParameter."""
-        repetition = _exact(mapping, "repetition") if "repetition" in mapping else ()
-        return cls(
-            gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), repetition=repetition
-        )
+        kept = {name: _exact(mapping, name) for name in _WHERE_KEPT if name in mapping}
+        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +121,7 @@ class FilterSet:
 
     gaussian: GaussianFilter
     renyi: tuple[RenyiFilter, ...]
+    sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
     repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
 
     @classmethod
@@ -143,13 +156,17 @@ class FilterSet:
         pure = _PURE_SHARE * delta
         leak = pure / (_PURE_REACH * epsilon)
         renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
-        return cls(gaussian=gaussian, renyi=tuple(renyi))
+        limit = variance * (1 - _LIMIT_ROOM)
+        while gaussian.epsilon(limit).epsilon_upper > epsilon * (1 - _ROOM):
+            limit *= 1 - _LIMIT_ROOM
+        return cls(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=limit)
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form of all but the repetition filter, which the first admitted round brings."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
-        return {"gaussian": gaussian, "renyi": renyi}
+        limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
+        return {"gaussian": gaussian, "renyi": renyi, **limited}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -158,10 +175,12 @@ class FilterSet:
             case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
                 rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
+                limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
                 try:
                     return cls(
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
                         renyi=tuple(_renyi(one) for one in orders),
+                        sliding_limit=_numbers(limited).get("sliding_limit"),
                     )
                 except TypeError:
                     pass
@@ -174,11 +193,47 @@ class FilterSet:
             gaussian=(zero,) * len(self.gaussian.reserves),
             renyi=(zero,) * len(self.renyi),
             repetition=(zero,) if self.repetition else (),
+            sliding=(zero, zero) if self._sliding else (),
         )
+
+    @property
+    def _sliding(self) -> SlidingReserve | None:
+        limit = self.sliding_limit
+        return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
+
+    def taken(self, spent: Charge, cost: Charge) -> Charge:
+        """What a round takes, by what it costs each filter, where `spent` was taken before it."""
+        if self._sliding is None:
+            return cost
+        charge = self._sliding.charge(_held(spent), cost.gaussian)
+        return dataclasses.replace(cost, sliding=(charge, Fraction(0)))
+
+    def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
+        """What a round takes that turned out to cost `cost`, in place of what it took before: no less."""
+        least = before.cost.at_least(cost)
+        if self._sliding is None:
+            return least
+        raised = [max(one, before.sliding[0]) for one in least.gaussian]
+        charge = self._sliding.charge(_held(spent - before), raised)
+        return dataclasses.replace(least, sliding=(charge, Fraction(0)))
+
+    def given_back(self, spent: Charge, charge: Charge) -> Charge:
+        """What is spent after a round that took so much turned out to have released nothing.
+
+        The Gaussian filter gets its part back where the round's reserve is intact. Otherwise whether it was
+        to be released may have been decided when no noise was left to hide it.
+        """
+        rest = spent - charge
+        if self._sliding is None:
+            return rest
+        taken, returned = spent.sliding
+        if self._sliding.is_intact(taken, charge.gaussian, charge.sliding[0]):
+            return dataclasses.replace(rest, sliding=(taken, returned + charge.sliding[0]))
+        return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
         """What each filter says to charges that add up to `spent`, the Gaussian one first."""
-        found = [_named("gaussian", self.gaussian.delta, self.gaussian.reading(spent.gaussian))]
+        found = [_named("gaussian", self.gaussian.delta, self._gaussian_reading(spent))]
         found += [
             _named(one.name, one.delta, one.reading(total))
             for one, total in zip(self.renyi, spent.renyi, strict=True)
@@ -192,16 +247,43 @@ class FilterSet:
         """The smallest epsilon at which one of the filters holds."""
         return min(reading.epsilon_upper for reading in self.readings(spent))
 
-    def most_alike(self, charge: Charge, *, epsilon: float) -> int:
-        """How many rounds of one charge the filters admit, up to `REPETITIONS_MAX`."""
-        budget = self.gaussian.reserves[-1] / _RESERVES[-1]
-        about = budget / max(float(charge.gaussian[0]), budget / REPETITIONS_MAX)
-        return largest_count(lambda count: self.epsilon_upper(charge * count) <= epsilon, math.floor(about))
+    def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
+        """How many more rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        budget = 2 * self.gaussian.reserves[-1]
+        about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
+        most = largest_count(
+            lambda n: self.epsilon_upper(spent.cost + cost * n) <= epsilon, math.floor(about)
+        )
+        if self._sliding is None or _at_limit(self.gaussian, self._sliding.limit).epsilon_upper > epsilon:
+            return most
+        return min(max(most, self._sliding.most_more(_held(spent), cost.gaussian)), REPETITIONS_MAX)
+
+    def most_alike(self, cost: Charge, *, epsilon: float) -> int:
+        """How many rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        return self.most_more(self.nothing(), cost, epsilon=epsilon)
 
     def shares(self) -> tuple[float, ...]:
         """The filters' shares of delta."""
         repeated = () if self.repetition is None else (self.repetition.delta,)
         return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated)
+
+    def _gaussian_reading(self, spent: Charge) -> Reading:
+        """By the fixed reserves, or by the sliding one if that says less; a total may leave that one out."""
+        reading = self.gaussian.reading(spent.gaussian)
+        if self._sliding is None or not spent.sliding or not 0 < _held(spent) <= self._sliding.limit:
+            return reading
+        return min(reading, _at_limit(self.gaussian, self._sliding.limit))
+
+
+def _held(spent: Charge) -> Fraction:
+    """What the sliding reserve's limit is compared with."""
+    charged, returned = spent.sliding
+    return charged - returned
+
+
+@functools.lru_cache(maxsize=256)
+def _at_limit(gaussian: GaussianFilter, limit: float) -> Reading:
+    return gaussian.epsilon(limit)
 
 
 def _named(name: str, delta: float, reading: Reading) -> FilterReading:

@@ -55,7 +55,8 @@ class AdaptivePolicy(Policy):
             choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
             total = self.menu.filters(choice).nothing()
             chosen = {"choice": choice.to_mapping()}
-        charge = books.charge(accounted, self.menu.filters(choice))
+        filters = self.menu.filters(choice)
+        charge = filters.taken(total, books.charge(accounted, filters))
         step = self._stepped(view, total + charge, choice, rounds=1)
         return dataclasses.replace(step, details={"charge": charge.to_mapping(), **chosen, **step.details})
 
@@ -64,12 +65,13 @@ class AdaptivePolicy(Policy):
     ) -> Step:
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
         choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
+        filters, total = self.menu.filters(choice), self.total(view)
         if after is None:
-            return self._stepped(view, self.total(view) - before, choice, rounds=-1)
+            return self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
         charge = before
         if after != ShuffledRound.from_mapping(admitted["accounted"]):
-            charge = before.at_least(books.charge(after, self.menu.filters(choice)))
-        step = self._stepped(view, self.total(view) - before + charge, choice)
+            charge = filters.taken_instead(total, before, books.charge(after, filters))
+        step = self._stepped(view, total - before + charge, choice)
         return dataclasses.replace(step, details={"charge": charge.to_mapping(), **step.details})
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:

@@ -64,6 +64,7 @@ class Trail:
     # certified of repetitions.
     _offered: tuple[Choice, ShuffledRound, float] | None = None
     _certified: RepetitionFilter | None = None
+    _taken: Charge | None = None  # by the round of the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
     # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
@@ -89,16 +90,18 @@ class Trail:
                 yield "it carries a standing, which its cohort's policy does not have"
             return
         yield from self._follow_choice(body, self.policy)
-        expected = self._after(body, self.total)
-        self.total = expected
+        filters = self._deciding(self.policy)
+        before = filters.nothing() if self._offered else self.total
+        after = self._after(body, filters, before)
+        self.total = expected = self.total if body.kind is EntryKind.REFUSED else after
+        if self._taken is not None and self._taken != Charge.from_mapping(body.details["charge"]):
+            yield "what it says its round takes does not follow from its costs and from what is left"
         if total_charged(body.details, self.policy.digest) != expected:
             yield "what it says was charged altogether does not follow from the charges before it"
-        filters = self.policy.menu.filters(self.choice)
-        yield from self._compare("what is spent", body.spent, (filters, expected), body.spent.rounds)
+        spent = (self.policy.menu.filters(self.choice), expected)
+        yield from self._compare("what is spent", body.spent, spent, body.spent.rounds)
         if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
             requested = Spending(**body.details["requested"])
-            filters = self._deciding(self.policy)
-            before = filters.nothing() if self._offered else expected
             wanted = (filters, before + Charge.from_mapping(body.details["charge"]))
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
@@ -273,28 +276,27 @@ class Trail:
             if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
                 yield "the filters' shares are more than the budget's delta"
 
-    def _after(self, body: EntryBody, total: Charge) -> Charge:
+    def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
+        """Return what is taken after an entry, and keep what its round takes for the costs that it states."""
         details, round_id = body.details, str(body.round_id)
-        if body.kind is EntryKind.ADMITTED:
-            charge = self._state(details)
-            self._charges[round_id] = self._same.setdefault(charge, charge)
-            return total + charge
-        if body.kind is EntryKind.REFUSED and "charge" in details:
-            self._state(details)
-        if body.kind is EntryKind.SETTLED:
-            before = self._charges.pop(round_id)
-            after = Charge.from_mapping(details["charge"])
-            if details["accounted"] != details["accounted_before"]:
-                self.stated = [(_round(details), after)]
-            return total - before + before.at_least(after)
+        self._taken = None
         if body.kind is EntryKind.VOIDED:
-            return total - self._charges.pop(round_id)
-        return total
-
-    def _state(self, details: Mapping[str, Any]) -> Charge:
-        charge = Charge.from_mapping(details["charge"])
-        self.stated = [(_round(details), charge)]
-        return charge
+            return filters.given_back(total, self._charges.pop(round_id))
+        if "charge" not in details:
+            return total
+        cost = Charge.from_mapping(details["charge"]).cost
+        if body.kind is EntryKind.SETTLED:
+            self._taken = before = self._charges.pop(round_id)
+            if details["accounted"] != details["accounted_before"]:
+                self.stated = [(_round(details), cost)]
+                self._taken = filters.taken_instead(total, before, cost)
+            return total - before + self._taken
+        self.stated = [(_round(details), cost)]
+        self._taken = filters.taken(total, cost)
+        if body.kind is EntryKind.REFUSED:
+            return total
+        self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
+        return total + self._taken
 
 
 def _round(details: Mapping[str, Any]) -> ShuffledRound:

@@ -179,7 +179,7 @@ def test_one_irregular_round_leaves_room_for_regular_ones() -> None:
 
     def after_it(filters: FilterSet) -> int:
         begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
-        return largest_count(lambda count: filters.epsilon_upper(begun + each * count) <= epsilon, 1)
+        return filters.most_more(filters.taken(filters.nothing(), begun), each, epsilon=epsilon)
 
     filters = chosen(accountant, first, epsilon, delta)
     assert filters.repetition is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from ledger.store import Store
 from tests.benchmarks.case import Case, Work
 
 _DECISIONS = 20
+_MIXES = 60
+_MIXED_ROUNDS = 3_000
+_MIXED_LEAST = 5  # of each kind alone, and of all together, so that a round more or less is not everything
 _PRECISION = 4e-3
 _SHARES: tuple[tuple[str, int, int | None], ...] = (
     ("generic(epsilon0=1)", 10_000, None),
@@ -44,6 +49,84 @@ def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound
     return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
 
 
+_REGULAR_KINDS = (
+    made("generic(epsilon0=1)", 10_000, None),
+    made("generic(epsilon0=2)", 100_000, None),
+    made("generic(epsilon0=0.5)", 4_000, None),
+    made("krr(k=10, epsilon0=2)", 20_000, None),
+)
+_KINDS = (
+    *_REGULAR_KINDS,
+    made("generic(epsilon0=4)", 10_000, None),
+    made("generic(epsilon0=4)", 1_000, None),
+    made("generic(epsilon0=2)", 1_000, None),
+    made("krr(k=8, epsilon0=2)", 300, None),
+    made("hadamard(epsilon0=8, domain=262144)", 150_000, None),
+    made("generic(epsilon0=1)", 1_000, 10_000),
+    made("generic(epsilon0=1)", 10_000, 100_000),
+    made("generic(epsilon0=2)", 1_000, 10_000),
+    made("generic(epsilon0=3)", 1_000, 100_000),
+    made("generic(epsilon0=4)", 1_000, 10_000),
+    made("generic(epsilon0=4)", 10_000, 100_000),
+    made("generic(epsilon0=4)", 1_000, 100_000),
+    made("oue(epsilon0=8, domain=4096)", 200_000, 2_000_000),
+)
+_MIXED_BUDGETS = ((0.3, 1e-6), (1, 1e-6), (1, 1e-9), (2, 1e-8), (4, 1e-9), (8, 1e-6), (2, 1e-12))
+
+
+def within(accountant: Accountant, rounds: Mapping[ShuffledRound, int], epsilon: float, delta: float) -> bool:
+    return accountant.certify(rounds, delta=delta).epsilon_upper <= epsilon
+
+
+def admitted(accountant: Accountant, order: Sequence[ShuffledRound], epsilon: float, delta: float) -> int:
+    """How many of some rounds the filters admit, in this order."""
+    menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
+    filters = menu.filters(menu.choose(accountant, order[0], epsilon=epsilon))
+    spent = filters.nothing()
+    for number, kind in enumerate(order):
+        spent += filters.taken(spent, accountant.charge(kind, filters))
+        if filters.epsilon_upper(spent) > epsilon:
+            return number
+    return len(order)
+
+
+def shares_of_mixes(accountant: Accountant, pool: Sequence[ShuffledRound]) -> Iterator[float]:
+    """Rounds of two to four kinds in random order: what the filters admit of what composition would."""
+    chance = random.Random(0)  # noqa: S311  # the same mixes every time
+    while True:
+        budget = chance.choice(_MIXED_BUDGETS)
+        kinds = chance.sample(pool, chance.choice((2, 3, 4)))
+        order = chance.choices(kinds, k=_MIXED_ROUNDS)
+        few = all(within(accountant, {kind: _MIXED_LEAST}, *budget) for kind in kinds)
+        if not few or any(within(accountant, {kind: _MIXED_ROUNDS}, *budget) for kind in kinds):
+            continue
+        fits = partial(_prefix_fits, accountant, order, *budget)
+        exact = largest_count(fits, _MIXED_LEAST)
+        if exact >= _MIXED_LEAST:
+            yield admitted(accountant, order, *budget) / exact
+
+
+def _prefix_fits(
+    accountant: Accountant, order: Sequence[ShuffledRound], epsilon: float, delta: float, count: int
+) -> bool:
+    return within(accountant, Counter(order[:count]), epsilon, delta)
+
+
+def mixes(pool: Sequence[ShuffledRound]) -> Work:
+    """How near to composition the filters come with mixed rounds."""
+    accountant = Accountant(precision=_PRECISION)
+
+    def run() -> str:
+        found = sorted(itertools.islice(shares_of_mixes(accountant, pool), _MIXES))
+        enough = sum(one >= 0.8 for one in found)
+        return (
+            f"least {found[0]:.1%}, a tenth below {found[_MIXES // 10]:.1%}, median"
+            f" {found[_MIXES // 2]:.1%}; {enough} of {_MIXES} at 80 % or more"
+        )
+
+    return run
+
+
 def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
     """How many rounds of a kind filters admit, beside how many the exact composition would."""
     accountant = Accountant(precision=_PRECISION)
@@ -70,7 +153,7 @@ def mixed(first: ShuffledRound, epsilon: float, delta: float) -> Work:
         menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
         filters = menu.filters(menu.choose(accountant, first, epsilon=epsilon))
         begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
-        kept = largest_count(lambda count: filters.epsilon_upper(begun + each * count) <= epsilon, 1)
+        kept = filters.most_more(filters.taken(filters.nothing(), begun), each, epsilon=epsilon)
         exact = largest_count(
             lambda n: accountant.certify({first: 1, regular: n}, delta=delta).epsilon_upper <= epsilon, kept
         )
@@ -132,6 +215,10 @@ def cases() -> Iterator[Case]:
             prepare=partial(work, made(*kind), epsilon, delta),
             repeats=1,
             computes=True,
+        )
+    for pool, whose in ((_REGULAR_KINDS, "regular kinds"), (_KINDS, "any kinds")):
+        yield Case(
+            name=f"{_MIXES} random mixes of {whose}", prepare=partial(mixes, pool), repeats=1, computes=True
         )
     decided = {"of rounds that filters admit": _PLAIN, "of rounds that are counted": _COUNTED}
     for history, what, policy in itertools.product((10, 10_000), decided, ("fixed", "adaptive")):

@@ -112,17 +112,18 @@ def test_entries_carry_exact_sums_of_what_each_round_was_charged(
         quoted = quote(watches, accountant, request)
         outcome = decide(watches, accountant, request)
         assert isinstance(outcome, Admitted)
-        charges.append(accountant.charge(outcome.accounted, rules))
+        charges.append(rules.taken(expected, accountant.charge(outcome.accounted, rules)))
         expected += charges[-1]
         assert total(watches) == expected
         assert outcome.epsilon_spent_upper == spent(watches, expected) == quoted.epsilon_requested_upper
     void(watches, accountant, "r1", reason="never released", actor="tester")
-    assert total(watches) == expected - charges[1]
+    assert total(watches) == rules.given_back(expected, charges[1])
+    assert total(watches).cost == (expected - charges[1]).cost
     voided = verify(watches, accountant)
     assert voided.ok, voided
     for number in (0, 2, 3):
         void(watches, accountant, f"r{number}", reason="never released", actor="tester")
-    assert total(watches) == rules.nothing()
+    assert total(watches).cost == rules.nothing().cost
     assert budget(watches, accountant, "watches").epsilon_spent_upper == 0.0
 
 
@@ -139,10 +140,11 @@ def test_settling_charges_the_truth_and_gives_nothing_back(
     assert total(watches) == before
     settled = settle(watches, accountant, "fewer", reports=15_000, actor="tester")
     assert not settled.overspent
-    one = accountant.charge(
-        slot_for(dataclasses.replace(settled.accounted, reports=20_000)), filters(watches)
-    )
-    assert total(watches) == before - one + accountant.charge(settled.accounted, filters(watches))
+    rules = filters(watches)
+    one = accountant.charge(slot_for(dataclasses.replace(settled.accounted, reports=20_000)), rules)
+    taken = rules.taken(rules.nothing(), one)
+    instead = rules.taken_instead(before, taken, accountant.charge(settled.accounted, rules))
+    assert total(watches) == before - taken + instead
     assert all(a > b for a, b in zip(total(watches).gaussian, before.gaussian, strict=True))
     assert settle(watches, accountant, "far fewer", reports=3, actor="tester").overspent
     refused = decide(watches, accountant, make_request("late", cohort="watches", reports=100_000))
@@ -172,6 +174,7 @@ def less(mapping: Any) -> Any:
     return Charge(
         gaussian=tuple(value * part for value in charge.gaussian),
         renyi=tuple(value * part for value in charge.renyi),
+        sliding=tuple(value * part for value in charge.sliding),
     )
 
 

@@ -483,8 +483,11 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
 
     def scaled(mapping: Mapping[str, Any]) -> Charge:
         charge = Charge.from_mapping(mapping)
-        gaussian, renyi = (tuple(factor * each for each in part) for part in (charge.gaussian, charge.renyi))
-        return dataclasses.replace(charge, gaussian=gaussian, renyi=renyi)
+        parts = {
+            name: tuple(factor * each for each in getattr(charge, name))
+            for name in ("gaussian", "renyi", "sliding")
+        }
+        return dataclasses.replace(charge, **parts)
 
     def change(sequence: int, body: dict[str, Any]) -> None:
         details = body["details"]

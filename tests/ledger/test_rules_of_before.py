@@ -1,12 +1,14 @@
-"""Cohorts opened with one set of filters, as policy `adaptive` first had it: they hold, and go on.
+"""Cohorts opened by the rules that policy `adaptive` had before: they hold, and go on.
 
-`chains/one_set_of_filters.jsonl` holds the bodies of such a chain as they were written.
+`chains` holds the bodies of such chains as they were written: with one set of filters, and with a menu of
+sets, none of them with a sliding reserve.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,19 @@ from ledger.replay import Replay
 from ledger.store import Store
 from ledger.verification import verify
 
-CHAIN = Path(__file__).parent / "chains" / "one_set_of_filters.jsonl"
-BODIES = [EntryBody.from_bytes(line) for line in CHAIN.read_bytes().splitlines()]
+CHAINS = Path(__file__).parent / "chains"
+
+
+@pytest.fixture(params=["one_set_of_filters", "menu_of_filters"])
+def lines(request: pytest.FixtureRequest) -> list[bytes]:
+    """Return the bodies of a chain."""
+    return (CHAINS / f"{request.param}.jsonl").read_bytes().splitlines()
+
+
+@pytest.fixture
+def bodies(lines: list[bytes]) -> list[EntryBody]:
+    """Return the same, read."""
+    return [EntryBody.from_bytes(line) for line in lines]
 
 
 @pytest.fixture
@@ -33,27 +46,31 @@ def database_url(tmp_path: Path, sqlite_template: Path) -> str:
     return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
+@dataclass
 class Kept:
     """The chain as it was written."""
 
+    lines: list[bytes]
+
     def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
         digest = GENESIS_DIGEST
-        for body, line in zip(BODIES, CHAIN.read_bytes().splitlines(), strict=True):
-            entry = LedgerEntry.following(digest, body)
+        for line in self.lines:
+            entry = LedgerEntry.following(digest, EntryBody.from_bytes(line))
             assert (entry.body, entry.cohort) == (line, cohort)
             digest = entry.digest
             yield entry
 
 
-def test_a_chain_of_before_holds_with_every_number(accountant: Accountant) -> None:
-    replay = Replay(store=Kept(), cohort="watches")
-    recomputation = Recomputation(accountant, "all", len(BODIES))
+def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, lines: list[bytes]) -> None:
+    replay = Replay(store=Kept(lines), cohort="watches")
+    recomputation = Recomputation(accountant, "all", len(lines))
     for step in replay.steps():
         recomputation.see(step, replay.trail)
     checks = recomputation.finish(lambda done, of: None)
     assert (replay.problems, recomputation.problems) == ([], [])
-    assert len(checks) == len(BODIES)
-    assert [one.name for one in replay.trail.readings()].count("repetition") == 0
+    assert len(checks) == len(lines)
+    assert replay.trail.total is not None
+    assert not replay.trail.total.sliding
 
 
 def shape(value: Any) -> Any:
@@ -66,14 +83,14 @@ def shape(value: Any) -> Any:
 
 
 def test_a_cohort_of_before_goes_on_writing_what_it_wrote(
-    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch, bodies: list[EntryBody]
 ) -> None:
-    rules = FilterMenu.from_mapping(BODIES[0].details["rules"])
+    rules = FilterMenu.from_mapping(bodies[0].details["rules"])
     with monkeypatch.context() as before:
         before.setattr(FilterMenu, "for_budget", lambda **_: rules)
         opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
         open_cohort(store, name="watches", actor="tester", **opened)
-    asked = {body.round_id: body for body in BODIES if "request" in body.details}
+    asked = {body.round_id: body for body in bodies if "request" in body.details}
 
     def decide(name: str) -> None:
         register(
@@ -93,8 +110,8 @@ def test_a_cohort_of_before_goes_on_writing_what_it_wrote(
     for step in steps:
         step()
     made = [entry.content() for entry in store.entries_of("watches")]
-    for now, then in zip(made, BODIES, strict=True):
+    for now, then in zip(made, bodies, strict=True):
         assert (now.kind, now.round_id) == (then.kind, then.round_id)
         assert shape(now.details) == shape(then.details)
-    assert made[0].details == BODIES[0].details
+    assert made[0].details == bodies[0].details
     assert verify(store, accountant, numbers="all").ok

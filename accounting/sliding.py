@@ -1,0 +1,75 @@
+"""The sliding reserve: charges at as much smoothing as what is left of a Gaussian budget allows.
+
+A round that tells much of few users is cheap while much of the budget is left to smooth it, and dear at the
+end. A total at one fixed reserve is charged as if the end were always near; this one follows what is left.
+`docs/adaptivity.md`, section 3, has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+# Of charges that differ by no more than this part, the one at the smallest reserve is taken: the smaller the
+# reserve, the longer a charge can be given back.
+_ALIKE = Fraction(1, 512)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingReserve:
+    """How rounds are charged whose smoothing is what is left of `limit`.
+
+    Attributes:
+        limit: the variance that charges may reach altogether.
+        reserves: the variances at which a round's costs are known, rising, the first of them 0.
+
+    Guarantee: if what is held is at most `limit`, everything released is dominated by a Gaussian mechanism of
+    variance `limit`, but for the leaks and slacks of charges that add up to it, however rounds were chosen
+    and whichever of them released nothing.
+    Source: docs/adaptivity.md, Lemmas 3 and 9.
+    """
+
+    limit: float
+    reserves: tuple[float, ...]
+
+    def charge(self, held: Fraction, costs: Sequence[Fraction]) -> Fraction:
+        """What a round takes that costs so much at each reserve: the least whose reserve is left after it.
+
+        Beyond the limit that is its cost without smoothing.
+        """
+        within = self._within(held, costs)
+        return _least(within) if within else costs[0]
+
+    def is_intact(self, charged: Fraction, costs: Sequence[Fraction], charge: Fraction) -> bool:
+        """Whether a round's reserve was left ever since it took its charge, so that it may give it back.
+
+        Args:
+            charged: all that was ever charged, at least.
+            costs: the round's cost at each reserve.
+            charge: what it took.
+        """
+        pairs = zip(self.reserves, costs, strict=True)
+        reserve = next((reserve for reserve, cost in pairs if cost <= charge), self.limit)
+        return not reserve or charged + Fraction(reserve) <= self.limit
+
+    def most_more(self, held: Fraction, costs: Sequence[Fraction]) -> int:
+        """How many more rounds fit that cost so much at each reserve."""
+        count, limit = 0, Fraction(self.limit)
+        while within := self._within(held, costs):
+            charge = _least(within)
+            # So many find the same reserves left.
+            alike = min((limit - held - reserve - cost) // charge for reserve, cost in within) + 1
+            held += alike * charge
+            count += alike
+        return count
+
+    def _within(self, held: Fraction, costs: Sequence[Fraction]) -> list[tuple[Fraction, Fraction]]:
+        """The reserves that are left after a round that is charged by them, and those charges."""
+        pairs = ((Fraction(reserve), cost) for reserve, cost in zip(self.reserves, costs, strict=True))
+        return [(reserve, cost) for reserve, cost in pairs if held + reserve + cost <= self.limit]
+
+
+def _least(within: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    enough = min(cost for _, cost in within) * (1 + _ALIKE)
+    return next(cost for _, cost in within if cost <= enough)

@@ -1,0 +1,213 @@
+"""The sliding reserve: what it takes, what it gives back, and that no analyst gains by either.
+
+As in `test_adaptive_adversary.py` the worst analyst is computed, not sampled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Charge, FilterSet
+from accounting.charges import charge_of
+from accounting.sliding import SlidingReserve
+from tests.accounting.test_adaptive_adversary import (
+    REACH,
+    Array,
+    Counts,
+    Masses,
+    coin,
+    expected,
+    gains,
+    pair_of,
+    worst_delta,
+)
+
+RESERVES = (0.0, 1 / 16, 1 / 4, 1 / 2)
+
+
+def sliding_alone(filters: FilterSet) -> FilterSet:
+    """The same rules without Renyi filters, so that nothing else decides."""
+    return dataclasses.replace(filters, renyi=())
+
+
+CASES = [
+    ((coin(1), coin(10, rate=0.01)), 2.0, 1e-4),
+    ((coin(1), coin(6, rate=0.05)), 2.0, 1e-2),
+    ((coin(2), coin(30, rate=0.01)), 5.0, 1e-3),
+]
+
+
+@pytest.mark.parametrize(("menu", "epsilon", "delta"), CASES)
+def test_no_adaptive_analyst_beats_the_sliding_reserve(
+    menu: tuple[Masses, Masses], epsilon: float, delta: float
+) -> None:
+    """Given so many rounds of each kind, the analyst is granted the order that takes least."""
+    filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
+    costs = [charge_of(pair_of(masses), filters) for masses in menu]
+    without = 0
+
+    @functools.cache
+    def least(counts: Counts) -> Charge:
+        options = []
+        for which, cost in enumerate(costs):
+            before = (counts[0] - (which == 0), counts[1] - (which == 1))
+            if min(before) >= 0:
+                options.append(least(before) + filters.taken(least(before), cost))
+        return min(options, key=lambda spent: spent.sliding[0], default=filters.nothing())
+
+    @functools.cache
+    def allows(counts: Counts) -> bool:
+        nonlocal without
+        holds = filters.epsilon_upper(least(counts)) <= epsilon
+        without += holds and filters.epsilon_upper(least(counts).cost) > epsilon
+        return holds
+
+    reached = worst_delta(menu, allows, epsilon)
+    assert delta / 3 < reached <= delta
+    assert without, "the fixed reserves decided everything: nothing was attacked"
+
+
+def test_a_limit_that_is_too_large_is_beaten() -> None:
+    menu, epsilon, delta = CASES[0]
+    filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
+    assert filters.sliding_limit is not None
+    reserve = SlidingReserve(limit=1.3 * filters.sliding_limit, reserves=filters.gaussian.reserves)
+    costs = [charge_of(pair_of(masses), filters).gaussian for masses in menu]
+
+    @functools.cache
+    def held(counts: Counts) -> Fraction:
+        options = [Fraction(0)] if counts == (0, 0) else []
+        for which, cost in enumerate(costs):
+            before = (counts[0] - (which == 0), counts[1] - (which == 1))
+            if min(before) >= 0:
+                options.append(held(before) + reserve.charge(held(before), cost))
+        return min(options)
+
+    assert worst_delta(menu, lambda counts: held(counts) <= reserve.limit, epsilon) > delta
+
+
+Open = tuple[tuple[int, Charge], ...]  # rounds admitted and neither released nor voided: kind, what it took
+AT_MOST = 5  # rounds admitted on a path, counting those that are voided
+
+
+def worst_delta_with_voids(
+    menu: tuple[Masses, Masses],
+    filters: FilterSet,
+    epsilon: float,
+    give_back: Callable[[Charge, Charge], Charge],
+) -> tuple[float, int]:
+    """The largest delta of analysts who admit, release and void at will, and how many voids gave less."""
+    costs = [charge_of(pair_of(masses), filters) for masses in menu]
+    kept = 0
+
+    @functools.cache
+    def value(spent: Charge, waiting: Open, admitted: int) -> Array:
+        nonlocal kept
+        best = gains(epsilon)
+        for place, (which, taken) in enumerate(waiting):
+            rest = waiting[:place] + waiting[place + 1 :]
+            best = np.maximum(best, expected(value(spent, rest, admitted), menu[which]))
+            returned = give_back(spent, taken)
+            kept += returned.gaussian == spent.gaussian
+            best = np.maximum(best, value(returned, rest, admitted))
+        if admitted < AT_MOST:
+            for which, cost in enumerate(costs):
+                taken = filters.taken(spent, cost)
+                if filters.epsilon_upper(spent + taken) <= epsilon:
+                    more = tuple(sorted((*waiting, (which, taken)), key=lambda one: (one[0], one[1].sliding)))
+                    best = np.maximum(best, value(spent + taken, more, admitted + 1))
+        return best
+
+    return float(value(filters.nothing(), (), 0)[REACH]), kept
+
+
+@pytest.mark.parametrize(
+    ("menu", "epsilon", "delta"),
+    [((coin(4), coin(10, rate=0.2)), 1.5, 3e-2), ((coin(5), coin(12, rate=0.1)), 1.5, 1e-1)],
+)
+def test_nobody_gains_by_voiding_what_he_would_rather_not_release(
+    menu: tuple[Masses, Masses], epsilon: float, delta: float
+) -> None:
+    filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
+    reached, kept = worst_delta_with_voids(menu, filters, epsilon, filters.given_back)
+    assert delta / 3 < reached <= delta
+    assert kept, "every void gave everything back: nothing was attacked"
+
+
+costs_falling = st.lists(st.fractions(Fraction(1, 1000), 1), min_size=4, max_size=4).map(
+    lambda costs: tuple(sorted(costs, reverse=True))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(kinds=st.lists(costs_falling, min_size=1, max_size=3), order=st.lists(st.integers(0, 2), max_size=30))
+def test_it_never_takes_more_than_a_fixed_reserve_and_always_leaves_the_reserve_it_used(
+    kinds: list[tuple[Fraction, ...]], order: list[int]
+) -> None:
+    reserve = SlidingReserve(limit=1.0, reserves=RESERVES)
+    held = Fraction(0)
+    totals = [Fraction(0)] * len(RESERVES)
+    for number in order:
+        costs = kinds[number % len(kinds)]
+        charge = reserve.charge(held, costs)
+        held += charge
+        totals = [total + cost for total, cost in zip(totals, costs, strict=True)]
+        if held <= 1:
+            used = [one for one, cost in zip(RESERVES, costs, strict=True) if cost == charge]
+            assert Fraction(used[0]) + held <= 1
+        else:
+            assert charge == costs[0]
+        # But for charges that are alike, of which it prefers the one at the smaller reserve.
+        room = 1 + Fraction(1, 500)
+        for one, total in zip(RESERVES, totals, strict=True):
+            assert total * room + Fraction(one) > 1 or held <= total * room
+
+
+@settings(max_examples=200, deadline=None)
+@given(costs=costs_falling, held=st.fractions(0, Fraction(6, 5)))
+def test_how_many_more_fit_is_counted_as_if_one_by_one(costs: tuple[Fraction, ...], held: Fraction) -> None:
+    reserve = SlidingReserve(limit=1.0, reserves=RESERVES)
+    count, after = 0, held
+    while after + (charge := reserve.charge(after, costs)) <= 1:
+        count, after = count + 1, after + charge
+    assert reserve.most_more(held, costs) == count
+
+
+def test_a_round_gives_back_what_it_took_until_its_reserve_is_used() -> None:
+    filters = FilterSet.for_budget(epsilon=2.0, delta=1e-5)
+    rare, regular = (charge_of(pair_of(masses), filters) for masses in (coin(10, rate=0.02), coin(1)))
+    spent = filters.nothing()
+    irregular = filters.taken(spent, rare)
+    assert irregular.sliding[0] < rare.gaussian[0]
+    spent += irregular
+    assert filters.given_back(spent, irregular).cost == filters.nothing().cost
+    plain = filters.taken(spent, regular)
+    while filters.epsilon_upper(spent + plain) <= 2.0:
+        spent += plain
+        plain = filters.taken(spent, regular)
+    after = filters.given_back(spent, irregular)
+    assert after.gaussian == spent.gaussian
+    assert after.renyi != spent.renyi, "other filters have shares of their own"
+    assert filters.given_back(spent, plain).gaussian != spent.gaussian, "nothing was smoothed"
+    assert not math.isinf(filters.epsilon_upper(after))
+
+
+def test_what_a_round_turned_out_to_be_takes_no_less() -> None:
+    filters = FilterSet.for_budget(epsilon=2.0, delta=1e-5)
+    small, large = (charge_of(pair_of(coin(size, rate=0.05)), filters) for size in (6, 9))
+    spent = filters.taken(filters.nothing(), small)
+    for _ in range(12):
+        spent += filters.taken(spent, small)
+    before = filters.taken(filters.nothing(), small)
+    instead = filters.taken_instead(spent, before, large)
+    assert instead.sliding[0] > before.sliding[0]
+    assert filters.taken_instead(spent, instead, small).sliding[0] >= instead.sliding[0]

@@ -1,0 +1,250 @@
+"""The sliding reserve in a ledger: admissions, voids late and early, settlements, forgeries, any sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
+from ledger import policies
+from ledger.admission import admit, open_cohort, register, settle, void
+from ledger.budgets import Admitted, Outcome, RoundRequest
+from ledger.entries import EntryBody
+from ledger.policies import AdaptivePolicy, policy_from
+from ledger.store import Store
+from ledger.verification import verify
+from tests.ledger.test_adaptive import rewrite
+from tests.ledger.test_state_machine import (
+    BUDGET,
+    AddingAccountant,
+    ChargingAccountant,
+    Operations,
+    run_machine,
+)
+
+MakeRequest = Callable[..., RoundRequest]
+EPSILON, DELTA = 1.0, 1e-9
+
+
+@pytest.fixture
+def watches(store: Store) -> Store:
+    """Return a ledger with the adaptive cohort "watches"."""
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA}
+    open_cohort(store, name="watches", policy="adaptive", actor="tester", **opened)
+    return store
+
+
+def filters_of(store: Store, cohort: str = "watches") -> FilterSet:
+    policy = policy_from("adaptive", store.entry(cohort, 1).body)
+    assert isinstance(policy, AdaptivePolicy)
+    return policy.filters(store.view(cohort))
+
+
+def total_of(store: Store) -> Charge:
+    return policies.total_charged(store.view("watches").details, rules_of(store))
+
+
+def rules_of(store: Store) -> str:
+    return policies.rules_digest(store.entry("watches", 1).content().details["rules"])
+
+
+def until_refused(
+    store: Store, accountant: Accountant, make_request: MakeRequest, kinds: Sequence[dict[str, Any]]
+) -> int:
+    """Ask for rounds of some kinds in turn, named by their numbers; return how many were admitted."""
+    number = 0
+    while True:
+        request = make_request(f"r{number}", cohort="watches", **kinds[number % len(kinds)])
+        register(store, request, actor="tester")
+        if not isinstance(admit(store, accountant, request.round_id), Admitted):
+            return number
+        number += 1
+
+
+IRREGULAR: dict[str, Any] = {"epsilon0": 4.0, "reports": 10_000, "sampled_from": 100_000}
+REGULAR: dict[str, Any] = {"epsilon0": 1.0, "reports": 20_000}
+
+
+def test_rounds_go_on_where_fixed_reserves_end(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    kinds = [REGULAR, IRREGULAR]
+    admitted = until_refused(watches, accountant, make_request, kinds)
+    assert filters_of(watches).repetition is None
+    assert filters_of(watches).epsilon_upper(total_of(watches).cost) > EPSILON
+    accounted = [slot_for(make_request("any", cohort="watches", **kind).round) for kind in kinds]
+    exact = admitted
+    while (
+        accountant.certify(
+            {accounted[0]: (exact + 2) // 2, accounted[1]: (exact + 1) // 2}, delta=DELTA
+        ).epsilon_upper
+        <= EPSILON
+    ):
+        exact += 1
+    assert 0.93 * exact <= admitted <= exact
+    report = verify(watches, Accountant(), numbers="all")
+    assert report.ok, report
+
+
+def test_a_late_void_gives_back_what_nothing_was_built_on(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    admitted = until_refused(watches, accountant, make_request, [IRREGULAR, REGULAR])
+    before = total_of(watches)
+    void(watches, accountant, "r0", reason="never released", actor="tester")
+    kept = total_of(watches)
+    assert kept.gaussian == before.gaussian, "later rounds were hidden in what it had left"
+    assert all(after < was for after, was in zip(kept.renyi, before.renyi, strict=True))
+    last = admitted - 1 if admitted % 2 == 0 else admitted - 2  # the last regular one: it needs no reserve
+    void(watches, accountant, f"r{last}", reason="never released", actor="tester")
+    given = total_of(watches)
+    assert all(after < was for after, was in zip(given.gaussian, kept.gaussian, strict=True))
+    settle(watches, accountant, "r2", reports=9_900, actor="tester")
+    assert total_of(watches).sliding[0] > given.sliding[0]
+    report = verify(watches, Accountant(), numbers="all")
+    assert report.ok, report
+
+
+def test_a_reserve_that_is_not_left_is_found(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    admitted = until_refused(watches, accountant, make_request, [IRREGULAR])
+
+    def smoothed(body: EntryBody) -> EntryBody:
+        """The last admitted round, charged as if half of the budget were left."""
+        details = dict(body.details)
+        charge = Charge.from_mapping(details["charge"])
+        cheaper = dataclasses.replace(charge, sliding=(charge.gaussian[-1], Fraction(0)))
+        assert cheaper.sliding[0] < charge.sliding[0]
+        total = Charge.from_mapping(details["standing"]["charged"]) - charge + cheaper
+        details["charge"] = cheaper.to_mapping()
+        details["standing"] = {**details["standing"], "charged": total.to_mapping()}
+        return dataclasses.replace(body, details=details)
+
+    rewrite(watches, admitted + 1, smoothed)
+    problems = verify(watches, accountant).cohorts[0].problems
+    assert any(one.sequence == admitted + 1 and "what is left" in one.what for one in problems), problems
+
+
+class SmoothingAccountant(ChargingAccountant):
+    """Only the Gaussian filter bounds anything, and rounds are cheaper where there is more noise."""
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        charge = super().charge(accounted, filters)
+        beyond, cost = charge.gaussian[0], charge.renyi[-1]
+        least = cost / Fraction(BUDGET) * Fraction(filters.gaussian.reserves[-1])
+        dearer = [1 + Fraction(2, 1 + 4 * place) for place in range(len(charge.gaussian))]
+        return Charge(gaussian=tuple(least * more for more in dearer), renyi=(beyond,) * len(charge.renyi))
+
+    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
+        """Less than what the filter says to it, as it must be."""
+        certificate = super().certify(rounds, delta=delta)
+        certificate.epsilon_upper /= 4
+        certificate.epsilon_lower /= 4
+        return certificate
+
+
+class SlidingOperations(Operations):
+    """Charges at what noise is left, and voids that come too late: told again, as plainly as possible."""
+
+    policy = "adaptive"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.costs: dict[str, tuple[Fraction, ...]] = {}
+        self.took: dict[str, Fraction] = {}
+        self.fixed = {name: [Fraction(0)] * 5 for name in ("phones", "tablets")}
+        self.held = {name: Fraction(0) for name in self.fixed}
+        self.ever = {name: Fraction(0) for name in self.fixed}
+
+    def new_accountant(self) -> AddingAccountant:
+        return SmoothingAccountant()
+
+    def after(self, cohort: str, round_: ShuffledRound) -> tuple[tuple[Fraction, ...], Fraction]:
+        filters = filters_of(self.store, cohort)
+        assert filters.repetition is None
+        costs = self.accountant.charge(round_, filters).gaussian
+        limit, held = Fraction(filters.sliding_limit or 0), self.held[cohort]
+        fitting = [
+            cost
+            for reserve, cost in zip(filters.gaussian.reserves, costs, strict=True)
+            if held + cost + Fraction(reserve) <= limit
+        ]
+        return costs, min(fitting, default=costs[0])
+
+    def reads(self, cohort: str, fixed: Sequence[Fraction], held: Fraction) -> float:
+        filters = filters_of(self.store, cohort)
+        limit = filters.sliding_limit or 0.0
+        readings = [filters.gaussian.reading(fixed).epsilon_upper]
+        if 0 < held <= Fraction(limit):
+            readings.append(filters.gaussian.epsilon(limit).epsilon_upper)
+        return min(readings)
+
+    def would_admit(self, request: RoundRequest) -> bool:
+        name = request.cohort
+        costs, taken = self.after(name, slot_for(request.round))
+        fixed = [total + cost for total, cost in zip(self.fixed[name], costs, strict=True)]
+        broken = self.cohorts[name].overspent
+        return not broken and self.reads(name, fixed, self.held[name] + taken) <= BUDGET
+
+    def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
+        if isinstance(outcome, Admitted):
+            cohort = outcome.cohort
+            self.costs[name], self.took[name] = self.after(cohort, outcome.accounted)
+            self.add(cohort, self.costs[name], self.took[name])
+        super().note_outcome(name, outcome, expected=expected)
+
+    def add(self, cohort: str, costs: Sequence[Fraction], taken: Fraction, *, sign: int = 1) -> None:
+        self.fixed[cohort] = [
+            total + sign * cost for total, cost in zip(self.fixed[cohort], costs, strict=True)
+        ]
+        self.held[cohort] += sign * taken
+        self.ever[cohort] += max(sign, 0) * taken
+
+    def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
+        if before == after:
+            return
+        cohort = self.requests[name].cohort
+        self.add(cohort, self.costs[name], self.took[name], sign=-1)
+        self.ever[cohort] -= self.took[name]
+        costs, taken = self.after(cohort, after)
+        assert taken >= self.took[name], "fewer reports are dearer here, at any noise"
+        self.add(cohort, costs, taken)
+
+    def note_voided(self, name: str, accounted: ShuffledRound) -> None:
+        cohort = self.requests[name].cohort
+        filters = filters_of(self.store, cohort)
+        place = self.costs[name].index(self.took[name])
+        reserve = Fraction(filters.gaussian.reserves[place])
+        if not reserve or self.ever[cohort] + reserve <= Fraction(filters.sliding_limit or 0):
+            self.add(cohort, self.costs[name], self.took[name], sign=-1)
+
+    def is_broken(self, cohort: str) -> bool:
+        return self.reads(cohort, self.fixed[cohort], self.held[cohort]) > BUDGET
+
+    def is_spent(self, cohort: str, stated: float) -> bool:
+        held: Counter[ShuffledRound] = +self.cohorts[cohort].held
+        return stated == (self.reads(cohort, self.fixed[cohort], self.held[cohort]) if held else 0.0)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_any_sequence_of_operations(
+    database: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    sqlite_template: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    menu_for = FilterMenu.for_budget
+
+    def without_repetitions(**budget: float) -> FilterMenu:
+        return FilterMenu(alternatives=menu_for(**budget).alternatives[:1])
+
+    monkeypatch.setattr(FilterMenu, "for_budget", without_repetitions)
+    run_machine(SlidingOperations, database, request, (tmp_path, sqlite_template))
