@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
+from scipy import special
 
-from accounting.contour import FloatArray
-from accounting.gaussian import gaussian_divergence
+from accounting.gaussian import gaussian_divergence_at
 
 _LARGEST_EPSILON = 1e4
-_SMALLEST_EPSILON = 1e-12
-_COARSE = 192
-_FINE = 48
-_REFINEMENTS = 4
+_SMALLEST_EPSILON = 1e-300
+_LARGEST_EXPONENT = 700.0
 _ROOM = 2.0**-40
-_COARSE_GRID = np.concatenate([[0.0], np.geomspace(_SMALLEST_EPSILON, _LARGEST_EPSILON, _COARSE)])
-_COARSE_GRID.setflags(write=False)
-_FINE_STEPS = np.arange(float(_FINE))
-_FINE_STEPS.setflags(write=False)
-
-Bounds = tuple[FloatArray, FloatArray]  # below and above
+# The last step of Newton's method, in parts of a reading; its square is how near that comes about, and the
+# search for bounds begins so far from there.
+_NEAR_ENOUGH = 2.0**-18
+_NEAR = 2.0**-36
+_GUESSES_MAX = 16
+_GROWTH = 4.0
+_STEPS_MAX = 64
+_WIDTH = 2.0**-30  # of a reading, in parts of it, where round-off allows
 
 
 class Reading(NamedTuple):
@@ -66,7 +65,7 @@ class GaussianFilter:
     def reading(self, spent: Sequence[Fraction]) -> Reading:
         """The smallest epsilon at which the filter holds, one total spent for each reserve."""
         variances = [
-            _float_above(Fraction(reserve) + total) if total else 0.0
+            math.nextafter(reserve + _float_above(total), math.inf) if total else 0.0
             for reserve, total in zip(self.reserves, spent, strict=True)
         ]
         return self.epsilon(min(variances))
@@ -76,13 +75,22 @@ class GaussianFilter:
         if variance <= 0:
             return Reading(0.0, 0.0)
 
-        def bounds(epsilon: FloatArray) -> Bounds:
-            below, above = gaussian_divergence(math.sqrt(variance) * (1 + _ROOM), epsilon)
-            below, _ = gaussian_divergence(math.sqrt(variance) * (1 - _ROOM), epsilon)
-            extra = _extra(self.leak_rate, self.slack_rate, variance, epsilon)
-            return below + extra * (1 - _ROOM), above + extra * (1 + _ROOM)
+        mu = math.sqrt(variance)
 
-        return _smallest_epsilon(bounds, self.delta)
+        def near(epsilon: float) -> tuple[float, float]:
+            _, value, fall = gaussian_divergence_at(mu, epsilon)
+            return value, fall
+
+        def bounds(epsilon: float) -> tuple[float, float]:
+            below, _, _ = gaussian_divergence_at(mu * (1 - _ROOM), epsilon)
+            _, above, _ = gaussian_divergence_at(mu * (1 + _ROOM), epsilon)
+            return below, above
+
+        def guess(delta: float) -> float:
+            return variance / 2 - mu * float(special.ndtri(delta))
+
+        extra = _Extra(self.leak_rate * variance, self.slack_rate * variance)
+        return _smallest_epsilon(_Tail(near, bounds, guess), extra, self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,43 +128,118 @@ class RenyiFilter:
         theta = self.order - 1
         peak = theta * math.log(theta) - self.order * math.log(self.order)
 
-        def bounds(epsilon: FloatArray) -> Bounds:
-            with np.errstate(over="ignore", under="ignore"):
-                moment = np.exp(theta * (total - epsilon) + peak)
+        def near(epsilon: float) -> tuple[float, float]:
+            value = _exp(theta * (total - epsilon) + peak)
+            return value, theta * value
+
+        def bounds(epsilon: float) -> tuple[float, float]:
+            value, _ = near(epsilon)
             room = _ROOM * (1 + theta * (total + epsilon) + abs(peak))
-            extra = _extra(self.leak_rate, self.slack_rate, total, epsilon)
-            return (moment + extra) * (1 - room), (moment + extra) * (1 + room)
+            return value * (1 - room), value * (1 + room)
 
-        return _smallest_epsilon(bounds, self.delta)
+        def guess(delta: float) -> float:
+            return total + (peak - math.log(delta)) / theta
 
-
-def _extra(leak_rate: float, slack_rate: float, total: float, epsilon: FloatArray) -> FloatArray:
-    """What leaks and slacks of charges that add up to `total` cost of delta."""
-    extra: FloatArray = total * (leak_rate + slack_rate * (1 + np.exp(np.minimum(epsilon, 600.0))))
-    return extra
+        extra = _Extra(self.leak_rate * total, self.slack_rate * total)
+        return _smallest_epsilon(_Tail(near, bounds, guess), extra, self.delta)
 
 
-def _smallest_epsilon(bounds: Callable[[FloatArray], Bounds], delta: float) -> Reading:
-    """Bounds on the smallest epsilon whose delta is at most `delta`: ever finer grids around the crossing."""
-    grid = _COARSE_GRID
-    lower = upper = 0.0
-    for _ in range(_REFINEMENTS + 1):
-        below, above = bounds(grid)
-        enough = above <= delta
-        first = int(enough.argmax()) if enough.any() else grid.size
-        short = (below[:first] > delta).nonzero()[0]
-        lower = max(lower, float(grid[short[-1]])) if short.size else lower
-        if first == grid.size:
-            return Reading(math.inf, lower)
-        upper = float(grid[first])
-        if first == 0:
+class _Tail(NamedTuple):
+    """The part of delta that falls as epsilon grows, convex in `exp(epsilon)`. All rests on `bounds`."""
+
+    near: Callable[[float], tuple[float, float]]  # about what it is at an epsilon, and how fast it falls
+    bounds: Callable[[float], tuple[float, float]]  # below and above
+    guess: Callable[[float], float]  # about the epsilon of a delta, or a larger one
+
+
+class _Extra(NamedTuple):
+    """What leaks and slacks of all charges together cost of delta; convex in `exp(epsilon)`, too."""
+
+    leak: float
+    slack: float
+
+    def at(self, epsilon: float) -> float:
+        return self.leak + self.slack + self.rise(epsilon)
+
+    def rise(self, epsilon: float) -> float:
+        return self.slack * _exp(epsilon) if self.slack else 0.0
+
+    def below(self, epsilon: float) -> float:
+        return self.at(epsilon) * (1 - _ROOM)
+
+    def above(self, epsilon: float) -> float:
+        return self.at(epsilon) * (1 + _ROOM)
+
+
+def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
+    """Bounds on the smallest epsilon whose delta is at most `delta`.
+
+    Delta is convex in `exp(epsilon)`: what is too little, and less than an epsilon that is enough, has
+    nothing enough below it.
+    """
+
+    def compared(epsilon: float) -> int:
+        """1 where it is enough, -1 where it is too little, 0 where round-off hides which."""
+        below, above = tail.bounds(epsilon)
+        if above + extra.above(epsilon) <= delta:
+            return 1
+        return -1 if below + extra.below(epsilon) > delta else 0
+
+    near = _guessed(tail, extra, delta)
+    strides = [near * _NEAR * _GROWTH**step for step in range(_STEPS_MAX)]
+    upper = next((near + stride for stride in strides if compared(near + stride) > 0), math.inf)
+    if upper > _LARGEST_EPSILON:
+        return Reading(math.inf, _short_up_to(tail, extra, delta))
+    lower = next((near - stride for stride in strides if stride < near and compared(near - stride) < 0), 0.0)
+    if lower == 0.0 and compared(0.0) > 0:
+        return Reading(0.0, 0.0)
+    for _ in range(_STEPS_MAX):
+        middle = (lower + upper) / 2
+        side = compared(middle) if upper - lower > _WIDTH * upper else 0
+        if side == 0:
             break
-        start = float(grid[first - 1])
-        grid = _FINE_STEPS * ((upper - start) / (_FINE - 1)) + start
-        grid[-1] = upper
+        lower, upper = (lower, middle) if side > 0 else (middle, upper)
     return Reading(upper, lower)
+
+
+def _guessed(tail: _Tail, extra: _Extra, delta: float) -> float:
+    """About the smallest epsilon whose delta is `delta`: Newton's method for the logarithm of the tail."""
+    start = max(delta - extra.at(0.0), _ROOM * delta)
+    epsilon, left = min(max(tail.guess(start), _SMALLEST_EPSILON), _LARGEST_EPSILON), 0.0
+    for _ in range(_GUESSES_MAX):
+        (value, fall), free = tail.near(epsilon), delta - extra.at(epsilon)
+        rate = fall / value - extra.rise(epsilon) / free if value > 0 and free > 0 else 0.0
+        if not 0 < rate < math.inf:  # too far to the right, where what grows outweighs the tail
+            epsilon = (left + epsilon) / 2
+            continue
+        step = math.log(value / free) / rate
+        if abs(step) <= _NEAR_ENOUGH * epsilon:
+            return epsilon + step
+        if step > 0:
+            left = max(left, epsilon)
+        epsilon = min(max(epsilon + step, left, epsilon / _GROWTH), _LARGEST_EPSILON)
+    return epsilon
+
+
+def _short_up_to(tail: _Tail, extra: _Extra, delta: float) -> float:
+    """An epsilon up to which none is enough, step by step: the tail at a step's end, and the rest at its
+    beginning, are too much together.
+    """
+    epsilon, step = 0.0, 1.0
+    for _ in range(_STEPS_MAX):
+        if extra.below(epsilon) > delta:
+            return _LARGEST_EPSILON  # and what is beyond is no less
+        is_short = tail.bounds(epsilon + step)[0] + extra.below(epsilon) > delta
+        epsilon, step = (epsilon + step, 2 * step) if is_short else (epsilon, step / 2)
+    return epsilon
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < _LARGEST_EXPONENT else math.inf
 
 
 def _float_above(value: Fraction) -> float:
     rounded = float(value)
-    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)
+    numerator, denominator = rounded.as_integer_ratio()
+    is_above = numerator * value.denominator >= value.numerator * denominator
+    return rounded if is_above else math.nextafter(rounded, math.inf)

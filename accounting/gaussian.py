@@ -60,12 +60,21 @@ def gaussian_order(divergence: float) -> float:
     return float(2 * special.ndtri((1 + min(divergence, 1 - 1e-15)) / 2))
 
 
-def gaussian_delta(variance: float, epsilon: float) -> tuple[float, float]:
-    """Bounds `(lower, upper)` on delta at `epsilon` of Gaussians with `mu^2 = variance`."""
-    if variance <= 0:
-        return 0.0, 0.0
-    lower, upper = gaussian_divergence(math.sqrt(variance), np.array([epsilon]))
-    return float(lower[0]), float(upper[0])
+def gaussian_divergence_at(mu: float, loss: float) -> tuple[float, float, float]:
+    """Bounds on the divergence of one order, and about how fast it falls as `loss` grows.
+
+    Returns `(lower, upper, fall)`, for a `mu > 0`.
+
+    Guarantee: as `gaussian_divergence`.
+    """
+    near, far = mu / 2 - loss / mu, mu / 2 + loss / mu
+    here = float(special.ndtr(near))
+    there = math.exp(min(loss + float(special.log_ndtr(-far)), 0.0))
+    value = here - there
+    room = _ROOM * ((1 + near * near) * here + (1 + far * far + abs(loss)) * there)
+    if math.isnan(room):  # nothing is left of a mass, times something infinite
+        room = 0.0
+    return max(value - room, 0.0), min(value + room + _UNDERFLOW, 1.0), there
 
 
 def _parts(mu: float, loss: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

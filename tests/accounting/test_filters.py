@@ -6,11 +6,14 @@ import math
 from fractions import Fraction
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Charge, FilterSet, InvalidParameter
+from accounting.filters import GaussianFilter, RenyiFilter
+from accounting.gaussian import gaussian_divergence
 
 mp.mp.dps = 50
 BUDGETS = st.tuples(st.floats(0.01, 20), st.floats(-40, -2).map(lambda x: 10.0**x))
@@ -65,6 +68,34 @@ def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float,
         assert delta(upper) <= rules.delta
     if lower > 0:
         assert delta(lower) > rules.delta
+
+
+@settings(max_examples=300, deadline=None)
+@given(budget=BUDGETS, share=st.floats(0.5, 30), which=st.sampled_from([None, 0, 1]))
+def test_nothing_below_the_lower_end_is_enough(
+    budget: tuple[float, float], share: float, which: int | None
+) -> None:
+    """Also where slacks grow beyond all with epsilon, and leave little room or none."""
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    epsilons = np.linspace(0.0, 3 * share * budget[0] + 10, 20_000)
+    if which is None:
+        rules: GaussianFilter | RenyiFilter = filters.gaussian
+        total = filters.gaussian.reserves[-1] * 5 * share
+        reading = filters.gaussian.epsilon(total)
+        tail = gaussian_divergence(math.sqrt(total), epsilons)[1]
+    else:
+        order = filters.renyi[which]
+        rules, total = order, budget[0] * share
+        reading = order.reading(Fraction(total))
+        theta = order.order - 1
+        peak = theta * math.log(theta) - order.order * math.log(order.order)
+        tail = np.exp(np.minimum(theta * (total - epsilons) + peak, 700.0))
+    extra = total * (rules.leak_rate + rules.slack_rate * (1 + np.exp(np.minimum(epsilons, 700.0))))
+    enough = epsilons[tail + extra <= rules.delta * (1 - 1e-9)]
+    if enough.size:
+        assert reading.epsilon_lower <= enough[0]
+        # A grid, too, sees room where there is some.
+        assert reading.epsilon_upper <= enough[0] * (1 + 1e-6)
 
 
 @given(budget=BUDGETS)
