@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _RULES_REMEMBERED_MAX = 4096
+_AS_CANONICAL: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
 
 
 class FixedPolicy(Policy):
@@ -89,12 +91,22 @@ def policy_of(store: Store, view: CohortView) -> Policy:
 @functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)
 def policy_from(name: str, opening: bytes) -> Policy:
     """Return the policy that a chain's first body, as canonical bytes, lays down; raises Damaged."""
-    details = canonical.decode(opening)["details"]
+    try:
+        details = json.loads(opening)["details"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"the first entry cannot be read: {error}") from error
+    # Budgets are much alike: most cohorts have rules that are known from another one.
+    return _policy(name, json.dumps(details.get("rules"), **_AS_CANONICAL))
+
+
+@functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)
+def _policy(name: str, spelled: str) -> Policy:
+    rules = canonical.decode(spelled.encode("utf-8"))
     try:
         if name == POLICY_ADAPTIVE:
-            return AdaptivePolicy(menu=FilterMenu.from_mapping(details["rules"]))
+            return AdaptivePolicy(menu=FilterMenu.from_mapping(rules))
         if name == POLICY_PLAN:
-            return PlanPolicy.from_rules(details["rules"])
-    except (KeyError, TypeError, InvalidParameter) as error:
+            return PlanPolicy.from_rules(rules)
+    except (AttributeError, KeyError, TypeError, InvalidParameter) as error:
         raise Damaged(f"the rules of policy {name} cannot be read: {error}") from error
     return FixedPolicy()
