@@ -24,9 +24,9 @@ _ROOM = 2.0**-40
 # The last step of Newton's method, in parts of a reading; its square is how near that comes about, and the
 # search for bounds begins so far from there.
 _NEAR_ENOUGH = 2.0**-18
-_NEAR = 2.0**-36
+_STRIDES = tuple(2.0**-36 * 4.0**step for step in range(64))
 _GUESSES_MAX = 16
-_GROWTH = 4.0
+_SHRINKING = 4.0
 _STEPS_MAX = 64
 _WIDTH = 2.0**-30  # of a reading, in parts of it, where round-off allows
 
@@ -186,11 +186,13 @@ def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
         return -1 if below + extra.below(epsilon) > delta else 0
 
     near = _guessed(tail, extra, delta)
-    strides = [near * _NEAR * _GROWTH**step for step in range(_STEPS_MAX)]
-    upper = next((near + stride for stride in strides if compared(near + stride) > 0), math.inf)
-    if upper > _LARGEST_EPSILON:
+    outer = (near + part * near for part in _STRIDES)
+    within = (epsilon for epsilon in outer if epsilon <= _LARGEST_EPSILON)
+    upper = next((epsilon for epsilon in within if compared(epsilon) > 0), math.inf)
+    if upper == math.inf:
         return Reading(math.inf, _short_up_to(tail, extra, delta))
-    lower = next((near - stride for stride in strides if stride < near and compared(near - stride) < 0), 0.0)
+    inner = (near - part * near for part in _STRIDES if part < 1)
+    lower = next((epsilon for epsilon in inner if compared(epsilon) < 0), 0.0)
     if lower == 0.0 and compared(0.0) > 0:
         return Reading(0.0, 0.0)
     for _ in range(_STEPS_MAX):
@@ -217,7 +219,7 @@ def _guessed(tail: _Tail, extra: _Extra, delta: float) -> float:
             return epsilon + step
         if step > 0:
             left = max(left, epsilon)
-        epsilon = min(max(epsilon + step, left, epsilon / _GROWTH), _LARGEST_EPSILON)
+        epsilon = min(max(epsilon + step, left, epsilon / _SHRINKING), _LARGEST_EPSILON)
     return epsilon
 
 

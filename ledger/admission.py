@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from accounting import Accountant
+from accounting import Accountant, ShuffledRound
 from ledger import appending, decisions
 from ledger.budget_changes import change_budget
 from ledger.budgets import Outcome, Pending, Quote, RoundRequest, checked_text, request_digest
@@ -242,8 +242,10 @@ def _admit_at_once(
     actor = checked_text("actor", actor)
     content = request.to_bytes()
     digest = request_digest(content)
+    charged: ShuffledRound | None = None
 
     def drafted(new: NewRound) -> EntryDraft | None:
+        nonlocal charged
         decisions.check_request(request, new.view.cohort.name, new.view.cohort.population)
         if new.others_wait and others_first:
             raise _OthersWait
@@ -264,13 +266,14 @@ def _admit_at_once(
             raise
         except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
             return None
+        charged = draft.changes[0].accounted if draft.changes else None
         return dataclasses.replace(draft, registers=stored)
 
     try:
         body = appending.append_with_round(store, request.cohort, request.round_id, drafted)
     except Damaged:
         return None  # likewise
-    return outcome_in(body) if body else None
+    return outcome_in(body, charged) if body else None
 
 
 def _registered(stored: StoredRound) -> RoundRequest:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, update
 from sqlalchemy.exc import IntegrityError
 
-from ledger import engines, entries, rows
+from ledger import direct, engines, entries, rows
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import LostRace
 from ledger.rows import CohortView, EntryDraft
@@ -20,21 +21,21 @@ _TAKEN = "23505"  # PostgreSQL's word for a key that exists
 # it did not move, nothing else is written.
 _MOVED_AND_HELD = """
 WITH moved AS (
-  UPDATE heads SET sequence = %(sequence)s, digest = %(digest)s, status = %(status)s,
+  UPDATE heads SET sequence = %(sequence)s, digest = %(digest)b, status = %(status)s,
     admitted = admitted + %(admitted)s, refused = refused + %(refused)s
-  WHERE cohort = %(cohort)s AND sequence = %(seen)s AND digest = %(previous_digest)s
+  WHERE cohort = %(cohort)s AND sequence = %(seen)s AND digest = %(previous_digest)b
   RETURNING cohort
 ), appended AS (
   INSERT INTO entries (cohort, sequence, kind, round_id, body, previous_digest, digest)
-  SELECT cohort, %(sequence)s, %(kind)s, %(round_id)s, %(body)s, %(previous_digest)s, %(digest)s FROM moved
+  SELECT cohort, %(sequence)s, %(kind)s, %(round_id)s, %(body)b, %(previous_digest)b, %(digest)b FROM moved
 ), known AS (
   INSERT INTO accounted_rounds (digest, parameters)
-  SELECT %(accounted_digest)s, %(parameters)s FROM moved WHERE %(accounted_digest)s::bytea IS NOT NULL
+  SELECT %(accounted_digest)b, %(parameters)b FROM moved WHERE %(accounted_digest)b::bytea IS NOT NULL
   ON CONFLICT DO NOTHING
 ), held AS (
   INSERT INTO holdings (cohort, accounted_digest, count, local_count)
-  SELECT cohort, %(accounted_digest)s, %(count)s, %(local_count)s FROM moved
-  WHERE %(accounted_digest)s::bytea IS NOT NULL
+  SELECT cohort, %(accounted_digest)b, %(count)s, %(local_count)s FROM moved
+  WHERE %(accounted_digest)b::bytea IS NOT NULL
   ON CONFLICT (cohort, accounted_digest) DO UPDATE
   SET count = holdings.count + excluded.count, local_count = holdings.local_count + excluded.local_count
 ), """
@@ -46,11 +47,11 @@ _DECIDED = """linked AS (
 _REGISTERED = """registered AS (
   INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by, registered_at,
     outcome_sequence)
-  SELECT %(registration)s, %(round_id)s, cohort, %(content)s, %(content_digest)s, %(registered_by)s,
+  SELECT %(registration)s, %(round_id)s, cohort, %(content)b, %(content_digest)b, %(registered_by)s,
     %(registered_at)s, %(sequence)s FROM moved
 )
 """
-_ANSWER = "SELECT count(*) FROM moved"
+_ANSWER = "SELECT count(*) AS moves FROM moved"
 _AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
 _WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER
 
@@ -73,8 +74,10 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     return entry
 
 
-def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> EntryBody:
+def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> tuple[EntryBody, CohortView]:
     """Append with the row of the round that is decided, on a connection of `engines.deciding`.
+
+    Returns the entry's body, and the cohort as it leaves it.
 
     Raises:
         LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
@@ -86,7 +89,7 @@ def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> En
     try:
         if connection.dialect.name == "postgresql":
             parameters = {**vars(draft.registers), **_parameters(view, draft, entry)}
-            moved = connection.exec_driver_sql(_WITH_ROUND, parameters).scalar_one()
+            moved = direct.run(connection, _WITH_ROUND, parameters).moves
         else:
             moved = _in_steps(connection, view, draft, entry)
     except IntegrityError as error:
@@ -95,7 +98,7 @@ def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> En
         raise
     if moved != 1:
         raise _lost(view)
-    return body
+    return body, _after(view, draft, entry)
 
 
 def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:
@@ -108,6 +111,19 @@ def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -
 
 def _lost(view: CohortView) -> LostRace:
     return LostRace(f"cohort {view.cohort.name!r} moved on from entry {view.head_sequence}")
+
+
+def _after(view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> CohortView:
+    added = {change.accounted: change.count for change in draft.changes}
+    held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
+    return dataclasses.replace(
+        view,
+        head_sequence=entry.sequence,
+        head_digest=entry.digest,
+        spent=draft.spent,
+        details=draft.details,
+        held={**view.held, **held},
+    )
 
 
 def _body(view: CohortView, draft: EntryDraft) -> EntryBody:

@@ -73,17 +73,19 @@ def _spell(value: object) -> object:
             raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
         return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
     if isinstance(value, list | tuple):
-        return [_spell(item) for item in value]
+        return [item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item) for item in value]
     if isinstance(value, Mapping):
         return _spell_mapping(value)
     raise TypeError(f"{type(value).__name__} has no canonical bytes")
 
 
 def _spell_mapping(value: Mapping[object, object]) -> dict[object, object]:
-    for key in value:
+    spelled: dict[object, object] = {}
+    for key, item in value.items():
         if not isinstance(key, str) or key[:1] == "$":
             raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
-    return {key: _spell(item) for key, item in value.items()}
+        spelled[key] = item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item)
+    return spelled
 
 
 def _read_object(pairs: dict[str, Any]) -> Any:

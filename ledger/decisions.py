@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, slot_for
+from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from ledger import losses, policies
 from ledger.budgets import RefusalReason, RoundRequest, checked_reports
 from ledger.entries import EntryKind, Spending
 from ledger.errors import InvalidValue
 from ledger.policies import Books
+from ledger.policy import slot_of
 from ledger.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from ledger.store import Store
 
@@ -37,7 +38,7 @@ def decide(
     """
     cohort = view.cohort
     policy = policies.policy_of(store, view)
-    accounted = slot_for(request.round)
+    accounted = slot_of(request.round)
     if cohort.status != "open":
         reason, message = _closed(view)
         details = policy.unchanged(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ _KIND_DOMAIN = "shuffle-ledger/accounted-round/1"
 _LOSS_KEY_DOMAIN = "shuffle-ledger/privacy-loss-key/1"
 _LOSS_DOMAIN = "shuffle-ledger/privacy-loss/1"
 _SEQUENCE_BYTES = 8
+_ROUNDS_REMEMBERED_MAX = 8192
 
 
 class EntryKind(StrEnum):
@@ -166,6 +168,7 @@ def entry_digest(*, cohort: str, sequence: int, previous_digest: bytes, body: by
     return canonical.framed_digest(_ENTRY_DOMAIN, cohort.encode("utf-8"), place, previous_digest, body)
 
 
+@functools.lru_cache(maxsize=_ROUNDS_REMEMBERED_MAX)
 def round_bytes(accounted: ShuffledRound) -> bytes:
     """Return the canonical bytes of a round's parameters."""
     return canonical.encode(accounted.to_mapping())

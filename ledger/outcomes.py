@@ -81,8 +81,11 @@ def outcome_from(entry: LedgerEntry) -> Outcome:
     return outcome_in(entry.content())
 
 
-def outcome_in(body: EntryBody) -> Outcome:
-    """Return the decision that an entry's body records; raises Damaged when it records none."""
+def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outcome:
+    """Return the decision that an entry's body records; raises Damaged when it records none.
+
+    `accounted` is what the body says is charged, for those who know.
+    """
     if body.kind is EntryKind.ADMITTED:
         return Admitted(
             round_id=str(body.round_id),
@@ -91,7 +94,7 @@ def outcome_in(body: EntryBody) -> Outcome:
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
             epsilon_remaining=_remaining(body),
-            accounted=ShuffledRound.from_mapping(body.details["accounted"]),
+            accounted=accounted or ShuffledRound.from_mapping(body.details["accounted"]),
         )
     if body.kind is EntryKind.REFUSED:
         requested = body.details["requested"]

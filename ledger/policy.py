@@ -7,10 +7,11 @@ the rules and carries the standing, so the head alone tells both, and no decisio
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from accounting import Accountant, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
 from ledger import canonical, losses
@@ -20,6 +21,7 @@ from ledger.errors import Damaged
 from ledger.rows import CohortView
 from ledger.store import Store
 
+_SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 
 ASSUMES = {
@@ -36,6 +38,10 @@ ASSUMES = {
         " its release."
     ),
 }
+
+
+slot_of = functools.lru_cache(maxsize=_SLOTS_REMEMBERED_MAX)(slot_for)
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +92,7 @@ class Policy(ABC):
 
     def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
         """Return what a round is accounted as; None if the policy has no place for it."""
-        return slot_for(described)
+        return slot_of(described)
 
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """Return what each filter says, if the policy has filters."""
@@ -146,6 +152,23 @@ def standing_of(details: Mapping[str, Any], rules: str) -> Mapping[str, Any]:
     if standing.get("rules") != rules:
         raise Damaged("the last entry was decided by other rules than the cohort was opened with")
     return standing
+
+
+def read_once(view: CohortView, name: str, source: object, read: Callable[[], Part]) -> Part:
+    """Return what `read` reads out of a part of an entry's details; of the same part only the first time."""
+    known = view.read.get(name)
+    if known is None or known[0] is not source:
+        known = view.read[name] = (source, read())
+    part: Part = known[1]
+    return part
+
+
+def spell_once(view: CohortView, name: str, part: object, spell: Callable[[], Any]) -> Any:
+    """Return how the next entry's details spell a part: as those spelled it that it was read out of."""
+    known = view.read.get(name)
+    if known is None or known[1] is not part:
+        known = view.read[name] = (spell(), part)
+    return known[0]
 
 
 def rules_digest(rules: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from accounting.repetition import rebudgeted
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
-from ledger.policy import ASSUMES, Books, Policy, Step, rules_digest, standing_of
+from ledger.policy import ASSUMES, Books, Policy, Step, read_once, rules_digest, spell_once, standing_of
 from ledger.rows import CohortView
 
 
@@ -36,12 +36,12 @@ class AdaptivePolicy(Policy):
 
     def opening(self) -> dict[str, Any]:
         """See `Policy`."""
-        nothing = self.menu.filters(None).nothing()
-        return {"rules": self.menu.to_mapping(), **self._standing(nothing, None)}
+        charged = self.menu.filters(None).nothing().to_mapping()
+        return {"rules": self.menu.to_mapping(), "standing": {"rules": self.digest, "charged": charged}}
 
     def unchanged(self, view: CohortView) -> dict[str, Any]:
         """See `Policy`."""
-        return self._standing(self.total(view), self.choice(view))
+        return self._standing(view, self.total(view), self.choice(view))
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
         """See `Policy`: not the decision that chooses, for it composes."""
@@ -96,21 +96,24 @@ class AdaptivePolicy(Policy):
 
     def choice(self, view: CohortView) -> Choice | None:
         """Return what the first admitted round chose, by the last entry; raises Damaged."""
-        return choice_made(view.details, self.digest)
+        stated = standing_of(view.details, self.digest).get("choice")
+        return read_once(view, "choice", stated, lambda: choice_made(view.details, self.digest))
 
     def total(self, view: CohortView) -> Charge:
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""
-        return total_charged(view.details, self.digest)
+        stated = standing_of(view.details, self.digest).get("charged")
+        return read_once(view, "charged", stated, lambda: total_charged(view.details, self.digest))
 
     def _stepped(self, view: CohortView, total: Charge, choice: Choice | None, *, rounds: int = 0) -> Step:
         readings = self.menu.filters(choice).readings(total)
         delta = view.cohort.delta_budget
         spent = spending_of(readings, rounds=view.spent.rounds + rounds, delta=delta)
-        return Step(spent=spent, details=self._standing(total, choice))
+        return Step(spent=spent, details=self._standing(view, total, choice))
 
-    def _standing(self, total: Charge, choice: Choice | None) -> dict[str, Any]:
-        chosen = {"choice": choice.to_mapping()} if choice else {}
-        return {"standing": {"rules": self.digest, "charged": total.to_mapping(), **chosen}}
+    def _standing(self, view: CohortView, total: Charge, choice: Choice | None) -> dict[str, Any]:
+        chosen = {"choice": spell_once(view, "choice", choice, choice.to_mapping)} if choice else {}
+        charged = spell_once(view, "charged", total, total.to_mapping)
+        return {"standing": {"rules": self.digest, "charged": charged, **chosen}}
 
 
 def total_charged(details: Mapping[str, Any], rules: str) -> Charge:

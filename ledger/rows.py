@@ -70,6 +70,8 @@ class CohortView:
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
+    # What was read out of `details`, by name, with what it was read of: it is the same while that is.
+    read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from ledger.rows import (
 from ledger.stored_rounds import RoundStore
 from ledger.tables import cohorts, heads, privacy_losses, verifications
 from ledger.tables import entries as entries_table
-from ledger.views import Kinds
+from ledger.views import Memory
 
 REMEMBERED_MAX = 20_000
 
@@ -40,8 +40,8 @@ class Store(RoundStore):
     def __init__(self, engine: Engine, anchor: Anchor | None = None) -> None:
         """Use `connect` instead."""
         super().__init__(engine, anchor)
-        # Only what never changes is remembered.
-        self._kinds = Kinds()
+        # Only what never changes is remembered, or what the head's digest shows to be unchanged.
+        self._memory = Memory()
         self._populations: dict[str, int] = {}
         self._first_bodies: dict[str, bytes] = {}
         self._loss_digests: dict[bytes, bytes] = {}
@@ -126,7 +126,7 @@ class Store(RoundStore):
             Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
         """
         with engines.reading_once(self._engine) as connection:
-            return views.of_cohort(connection, self._kinds, name)
+            return views.of_cohort(connection, self._memory.kinds, name)
 
     def view_of_round(self, round_id: str) -> CohortView | LedgerEntry:
         """Return the view that a pending round is to be decided on; of a decided one, the entry that did.
@@ -136,7 +136,7 @@ class Store(RoundStore):
             Damaged: as `view`.
         """
         with engines.reading_once(self._engine) as connection:
-            found = views.of_round(connection, self._kinds, round_id)
+            found = views.of_round(connection, self._memory.kinds, round_id)
         return found if isinstance(found, CohortView) else self.outcome_entry(found)
 
     def outcome_entry(self, stored: StoredRound) -> LedgerEntry:
@@ -200,14 +200,16 @@ class Store(RoundStore):
             self.check_anchor()  # now: the connection may have been opened for this
             for left in reversed(range(tries)):
                 opening = cohort not in self._first_bodies
-                found, first = views.of_new_round(connection, self._kinds, cohort, round_id, opening=opening)
+                found, first = views.of_new_round(connection, self._memory, cohort, round_id, opening=opening)
                 if first is not None:
                     self._remember(self._first_bodies, cohort, first)
                 draft = decide(found) if found is not None else None
                 if found is None or draft is None:
                     return None
                 try:
-                    return appends.append_on(connection, found.view, draft)
+                    body, after = appends.append_on(connection, found.view, draft)
+                    self._memory.keep(after)
+                    return body
                 except LostRace:  # to somebody who did not take a turn: not at once again
                     if not left:
                         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Mapping
@@ -9,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import (
     Boolean,
+    ColumnElement,
     Connection,
-    Row,
+    LargeBinary,
     Select,
     Text,
     and_,
@@ -20,11 +22,13 @@ from sqlalchemy import (
     exists,
     func,
     select,
+    true,
 )
 from sqlalchemy.sql.selectable import FromClause
 
 from accounting import ShuffledRound
-from ledger import engines, entries, rows
+from ledger import direct, engines, entries, rows
+from ledger.budgets import Cohort
 from ledger.entries import EntryBody, LedgerEntry
 from ledger.errors import Damaged, NotFound
 from ledger.rows import CohortView, NewRound, StoredRound
@@ -32,6 +36,9 @@ from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
 from ledger.tables import entries as entries_table
 
 KINDS_REMEMBERED_MAX = 8192
+VIEWS_REMEMBERED_MAX = 4096
+_ALWAYS = true()
+_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort))
 
 
 class Kinds:
@@ -54,6 +61,29 @@ class Kinds:
         return found
 
 
+class Memory:
+    """What was read before and need not be read again: kinds of rounds, and each cohort as its head's entry
+    left it.
+
+    A view counts while the head still has the digest it was made of, which covers all that the entry says.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.kinds = Kinds()
+        self._views: dict[str, CohortView] = {}
+
+    def last_view(self, cohort: str) -> CohortView | None:
+        """Return a cohort's view as it was last read, or written."""
+        return self._views.get(cohort)
+
+    def keep(self, view: CohortView) -> None:
+        """Remember a view that was read and checked, or written."""
+        if len(self._views) >= VIEWS_REMEMBERED_MAX:
+            self._views.clear()
+        self._views[view.cohort.name] = view
+
+
 def _read_kinds(connection: Connection, digests: list[bytes]) -> dict[bytes, ShuffledRound]:
     query = select(accounted_rounds).where(accounted_rounds.c.digest.in_(digests))
     found = {}
@@ -74,7 +104,7 @@ def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
         NotFound: no such cohort.
         Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
     """
-    row = connection.execute(_of_cohort(connection.dialect.name), {"name": name}).one_or_none()
+    row = direct.one_or_none(connection, _of_cohort(connection.dialect.name), {"name": name})
     if row is None:
         raise NotFound(f"no cohort {name!r}")
     return _view(connection, kinds, row, None)
@@ -87,10 +117,10 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView 
         NotFound: no such round.
         Damaged: as `of_cohort`.
     """
-    row = connection.execute(_of_round(connection.dialect.name), {"round_id": round_id}).one_or_none()
+    row = direct.one_or_none(connection, _of_round(connection.dialect.name), {"round_id": round_id})
     if row is None:
         raise NotFound(f"no round {round_id!r}")
-    stored = StoredRound(**{name: row._mapping[f"round_{name}"] for name in rounds.c.keys()})  # noqa: SIM118 - not a dict
+    stored = StoredRound(**{name: getattr(row, f"round_{name}") for name in rounds.c.keys()})  # noqa: SIM118 - not a dict
     if stored.outcome_sequence is not None:
         return stored
     if row.name is None:
@@ -99,7 +129,7 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView 
 
 
 def of_new_round(
-    connection: Connection, kinds: Kinds, cohort: str, round_id: str, *, opening: bool
+    connection: Connection, memory: Memory, cohort: str, round_id: str, *, opening: bool
 ) -> tuple[NewRound | None, bytes | None]:
     """Return what a round is registered and decided on at once, None if its identifier is taken.
 
@@ -110,20 +140,39 @@ def of_new_round(
         Damaged: as `of_cohort`.
     """
     values = {"name": cohort, "round_id": round_id, "opening": opening}
-    row = connection.execute(_of_new_round(connection.dialect.name), values).one_or_none()
-    if row is None:
-        raise NotFound(f"no cohort {cohort!r}")
+    last = memory.last_view(cohort)
+    row = _new_round_row(connection, values, last)
+    if last is not None and row.digest == last.head_digest and not _is_as_seen(row, last):
+        row, last = _new_round_row(connection, values, None), None
     if row.registration is None:
         return None, row.opening
-    view = _view(connection, kinds, row, None)
+    if last is not None and row.digest == last.head_digest:
+        view = dataclasses.replace(last, at=row.at)
+    else:
+        view = _view(connection, memory.kinds, row, None)
+        memory.keep(view)
     return NewRound(view=view, registration=row.registration, others_wait=row.others_wait), row.opening
 
 
-def _view(connection: Connection, kinds: Kinds, row: Row[Any], stored: StoredRound | None) -> CohortView:
+def _new_round_row(connection: Connection, values: Mapping[str, Any], last: CohortView | None) -> Any:
+    query = _of_new_round(connection.dialect.name)
+    row = direct.one_or_none(connection, query, {**values, "seen": last.head_digest if last else b""})
+    if row is None:
+        raise NotFound(f"no cohort {values['name']!r}")
+    return row
+
+
+def _is_as_seen(row: Any, last: CohortView) -> bool:
+    """Whether the rows beside a head's entry say what they said when that entry was read, or written."""
+    same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)
+    return same and row.sequence == last.head_sequence
+
+
+def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:
     if row.entry_body is None:
         raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
     head = LedgerEntry(
-        **{name: row._mapping[f"entry_{name}"] for name in entries_table.c.keys()}  # noqa: SIM118 - not a dict
+        **{name: getattr(row, f"entry_{name}") for name in entries_table.c.keys()}  # noqa: SIM118 - not a dict
     )
     counts = {bytes.fromhex(digest): count for digest, count in json.loads(row.held or "[]")}
     body = _checked_head(row, head, counts)
@@ -140,7 +189,7 @@ def _view(connection: Connection, kinds: Kinds, row: Row[Any], stored: StoredRou
     )
 
 
-def _checked_head(row: Row[Any], head: LedgerEntry, counts: Mapping[bytes, int]) -> EntryBody:
+def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> EntryBody:
     """Return the head's body if the rows that decisions use agree with it; raises Damaged.
 
     Not a verification, which replays the chain; it stops decisions on rows that were edited since.
@@ -176,14 +225,16 @@ def _of_round(dialect_name: str) -> Select[Any]:
 @functools.cache
 def _of_new_round(dialect_name: str) -> Select[Any]:
     first = entries_table.alias("first")
-    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
+    # Whoever has seen the head's entry is not told again what it says, nor what is held with it.
+    unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
+    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name), unseen)
     beside = beside.outerjoin(rounds, rounds.c.round_id == bindparam("round_id"))
     opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
     beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
     other = rounds.alias("other")
     waiting = and_(other.c.cohort == cohorts.c.name, other.c.outcome_sequence.is_(None))
     waiting = and_(waiting, other.c.attempts < rows.ATTEMPTS_MAX)
-    query = _selected(dialect_name, beside).add_columns(
+    query = _selected(dialect_name, beside, unseen).add_columns(
         first.c.body.label("opening"),
         exists().where(waiting).label("others_wait"),
         case((rounds.c.round_id.is_(None), engines.next_registration(dialect_name))).label("registration"),
@@ -191,20 +242,22 @@ def _of_new_round(dialect_name: str) -> Select[Any]:
     return query.where(cohorts.c.name == bindparam("name"))
 
 
-def _with_head(source: FromClause) -> FromClause:
+def _with_head(source: FromClause, wanted: ColumnElement[bool] = _ALWAYS) -> FromClause:
     last = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    return source.outerjoin(entries_table, last)
+    return source.outerjoin(entries_table, and_(last, wanted))
 
 
-def _selected(dialect_name: str, source: FromClause) -> Select[Any]:
-    """Return the statement for a cohort, its head, the head's entry, what is held, and the clock."""
+def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool] = _ALWAYS) -> Select[Any]:
+    """Return the statement for a cohort, its head, the clock, and if `wanted` the head's entry and what is
+    held.
+    """
     if dialect_name == "sqlite":
         pair = func.json_array(func.hex(holdings.c.accounted_digest), holdings.c.count)
         listed = cast(func.json_group_array(pair), Text)
     else:
         pair = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), holdings.c.count)
         listed = cast(func.json_agg(pair), Text)
-    held = select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()
+    held = case((wanted, select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()))
     return select(
         cohorts,
         heads.c.sequence,

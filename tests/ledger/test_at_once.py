@@ -9,16 +9,29 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from accounting import Accountant
-from ledger.admission import admit, admit_at_once, open_cohort, pending_rounds, register, register_and_admit
-from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
+from ledger import canonical
+from ledger.admission import (
+    admit,
+    admit_at_once,
+    change_budget,
+    open_cohort,
+    pending_rounds,
+    register,
+    register_and_admit,
+    settle,
+)
+from ledger.budgets import Admitted, Outcome, Pending, RefusalReason, Refused, RoundRequest
 from ledger.entries import LedgerEntry
-from ledger.errors import Conflict, InvalidValue, NotFound, TryAgain
+from ledger.errors import Conflict, Damaged, InvalidValue, NotFound, TryAgain
 from ledger.outcomes import round_record
+from ledger.rows import CohortView
 from ledger.store import Store
 from ledger.verification import verify
+from tests.ledger.test_tampering import disarmed
 
 THREADS = 8
 ROUNDS = 6
@@ -252,3 +265,65 @@ def test_nobody_keeps_a_turn(
         assert at_once(watches, accountant, make_request("r", cohort="watches")) is not None
         seen()
     assert counts == [0, 1, 0, 0]
+
+
+def test_what_is_remembered_is_what_is_stored(
+    watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Two processes write, one of them in every way there is; what each remembers has the head's digest."""
+    agreed = 0
+    with Store.connect(database_url) as other, Store.connect(database_url) as reader:
+        writers = (watches, watches, other)
+        for number in range(30):
+            writer = writers[number % 3]
+            request = make_request(f"one-{number}", cohort="watches", reports=(1_000, 200)[number % 2])
+            outcome = register_and_admit(writer, accountant, request, actor="tester")[0]
+            if number % 5 == 4 and isinstance(outcome, Admitted):
+                settle(writer, accountant, request.round_id, reports=100, actor="tester")
+            if number % 7 == 6 and isinstance(outcome, Admitted):
+                change_budget(other, accountant, "watches", epsilon=2.0, reason="more", actor="tester")
+            stored = reader.view("watches")
+            for store in (watches, other):
+                remembered = store._memory.last_view("watches")
+                if remembered is not None and remembered.head_digest == stored.head_digest:
+                    assert spelled(remembered) == spelled(stored)
+                    agreed += 1
+    assert agreed >= 15
+    report = verify(watches, accountant, numbers="all")
+    assert report.ok, report
+
+
+def spelled(view: CohortView) -> dict[str, object]:
+    """Return all that decides, without the moment; details as bytes, for lists may be tuples."""
+    return {**vars(view), "details": canonical.encode(view.details), "at": None, "read": None}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE cohorts SET epsilon_budget = 100 WHERE name = 'watches'",
+        "UPDATE heads SET digest = (SELECT digest FROM entries WHERE sequence = 2 AND cohort = 'watches')",
+        "DELETE FROM heads WHERE cohort = 'watches'",
+    ],
+)
+def test_nothing_is_decided_from_memory_on_edited_rows(
+    watches: Store, accountant: Accountant, make_request: MakeRequest, statement: str
+) -> None:
+    for number in range(2):
+        assert at_once(watches, accountant, make_request(f"r-{number}", cohort="watches")) is not None
+    with disarmed(watches) as connection:
+        connection.execute(text(statement))
+    with pytest.raises((Damaged, NotFound)):
+        register_and_admit(watches, accountant, make_request("late", cohort="watches"), actor="tester")
+    assert "late" not in [entry.round_id for entry in watches.entries_of("watches")]
+
+
+def test_a_cohort_that_was_stopped_is_not_remembered_as_open(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    assert isinstance(at_once(watches, accountant, make_request("r", cohort="watches")), Admitted)
+    with disarmed(watches) as connection:
+        connection.execute(text("UPDATE heads SET status = 'overspent' WHERE cohort = 'watches'"))
+    late = at_once(watches, accountant, make_request("late", cohort="watches"))
+    assert isinstance(late, Refused)
+    assert late.reason is RefusalReason.COHORT_OVERSPENT
