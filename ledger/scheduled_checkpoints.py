@@ -52,20 +52,22 @@ class ScheduledCheckpoints:
             BehindCheckpoint: the ledger lacks what the last checkpoint, or the store's anchor, has seen.
             BadSignature, InvalidValue: the last checkpoint was changed; nothing was written.
             Damaged: verification found something.
-            OSError: a file cannot be written.
+            OSError: a file cannot be written, or another process has been writing for too long.
         """
         broken = [name for name, found in store.verifications().items() if found.problem is not None]
         if broken:
             names = ", ".join(sorted(broken)[: restores.NAMED_MAX])
             raise Damaged(f"verification found something in {names}: such heads are not signed")
-        before = self._last_file()
-        if before is not None:
-            restores.refuse_losses(store.engine, self._read(before))
-        made = make_checkpoint(store, signing_key)
-        content = json.dumps(made.to_json(), ensure_ascii=False).encode("utf-8") + b"\n"
-        for name in (f"checkpoint-{made.created_at:%Y-%m-%d}.json", LATEST):
-            written_files.write_bytes_whole(self.directory / name, content)
-        return made
+        # From reading the last one to writing the next: two schedulers at once do not undo each other's.
+        with written_files.alone_in(self.directory):
+            before = self._last_file()
+            if before is not None:
+                restores.refuse_losses(store.engine, self._read(before))
+            made = make_checkpoint(store, signing_key)
+            content = json.dumps(made.to_json(), ensure_ascii=False).encode("utf-8") + b"\n"
+            for name in (f"checkpoint-{made.created_at:%Y-%m-%d}.json", LATEST):
+                written_files.write_bytes_whole(self.directory / name, content)
+            return made
 
     def look(self, store: Store, now: datetime) -> tuple[datetime | None, list[str]]:
         """Return when the last checkpoint was made, and what is wrong with that, as sentences."""

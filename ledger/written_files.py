@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+LOCK_TIMEOUT_SECONDS = 30.0
+_LOCK_POLL_SECONDS = 0.05
 _MODE = 0o644  # a temporary file would be its owner's alone
 
 
@@ -31,3 +37,31 @@ def write_bytes_whole(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Wait until no other process, or thread, is alone in a directory. A lock ends with its process.
+
+    Raises:
+        TimeoutError: others were there for too long.
+        OSError: there is no such directory, or it cannot be locked.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        ends = time.monotonic() + LOCK_TIMEOUT_SECONDS
+        while not _is_locked(descriptor):
+            if time.monotonic() > ends:
+                raise TimeoutError(f"another process has been writing into {directory} for too long")
+            time.sleep(_LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from accounting import Accountant
+from ledger import scheduled_checkpoints, written_files
 from ledger.admission import admit, open_cohort, register
 from ledger.budgets import RoundRequest
 from ledger.checkpoints import Checkpoint, make_checkpoint, read_checkpoint
@@ -53,6 +56,46 @@ def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None
 
 def contents(place: ScheduledCheckpoints) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in place.directory.iterdir()}
+
+
+def test_two_schedulers_at_once_leave_the_later_one(
+    phones: Store,
+    place: ScheduledCheckpoints,
+    key: SigningKey,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One has made its checkpoint and is slow to write it; meanwhile the ledger goes on."""
+    has_made, other_is_done = threading.Event(), threading.Event()
+
+    def slow(store: Store, signing_key: SigningKey) -> Checkpoint:
+        made = make_checkpoint(store, signing_key)
+        if not has_made.is_set():
+            has_made.set()
+            other_is_done.wait(1.0)
+        return made
+
+    monkeypatch.setattr(scheduled_checkpoints, "make_checkpoint", slow)
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(place.write, phones, key)
+        assert has_made.wait(10.0)
+        decided(phones, accountant, make_request("a"))
+        later = place.write(phones, key)
+        other_is_done.set()
+        assert earlier.result().heads[0].sequence == 1
+    assert later.heads[0].sequence == 2
+    assert all(read(place.directory / name) == later for name in contents(place))
+
+
+def test_who_cannot_write_alone_says_so(
+    phones: Store, place: ScheduledCheckpoints, key: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_files, "LOCK_TIMEOUT_SECONDS", 0.2)
+    with written_files.alone_in(place.directory), pytest.raises(TimeoutError):
+        place.write(phones, key)
+    assert contents(place) == {}
+    place.write(phones, key)
 
 
 def test_the_latest_and_each_days_last_are_kept(
