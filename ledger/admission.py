@@ -48,6 +48,15 @@ class _OthersWait(Exception):
     """Rounds of the cohort that were registered earlier are undecided."""
 
 
+class _NotQuick(Exception):
+    """The decision needs more than what is in memory."""
+
+    def __init__(self, view: CohortView) -> None:
+        """Say on what it was to be decided."""
+        super().__init__("the decision needs more than what is in memory")
+        self.view = view
+
+
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
     """Bind an identifier to a round's content and commit it; a decided round answers with its outcome.
 
@@ -103,11 +112,11 @@ def register_and_admit(
         What `register` and `admit_queued` raise.
     """
     try:
-        outcome = _admit_at_once(store, accountant, request, actor)
+        outcome = _admit_prepared(store, accountant, request, actor)
     except _OthersWait:
         _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
         # Who came since then is no earlier than this one.
-        outcome = _admit_at_once(store, accountant, request, actor, others_first=False)
+        outcome = _admit_prepared(store, accountant, request, actor, others_first=False)
     if outcome is not None:
         return outcome, False
     answer = register(store, request, actor=actor)
@@ -133,7 +142,7 @@ def admit_at_once(
     """
     try:
         return _admit_at_once(store, accountant, request, actor)
-    except _OthersWait:
+    except (_OthersWait, _NotQuick):
         return None
 
 
@@ -236,6 +245,28 @@ def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> Non
             _log.exception("round %s, registered earlier, could not be decided", round_id)
 
 
+def _admit_prepared(
+    store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
+) -> Outcome | None:
+    """Do as `_admit_at_once`, after computing what it misses, in nobody's way, if that does not take long."""
+    try:
+        return _admit_at_once(store, accountant, request, actor, others_first=others_first)
+    except _NotQuick as found:
+        view = found.view
+    try:
+        is_ready = decisions.prepare(store, accountant, view, request)
+    except (TryAgain, Unavailable):
+        raise
+    except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
+        return None
+    try:
+        return (
+            _admit_at_once(store, accountant, request, actor, others_first=others_first) if is_ready else None
+        )
+    except _NotQuick:
+        return None
+
+
 def _admit_at_once(
     store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
 ) -> Outcome | None:
@@ -260,9 +291,9 @@ def _admit_at_once(
         )
         try:
             if not decisions.is_quick(store, accountant, new.view, request):
-                return None
+                raise _NotQuick(new.view)
             draft = decisions.draft(store, accountant, new.view, stored, request)
-        except (TryAgain, Unavailable):
+        except (TryAgain, Unavailable, _NotQuick):
             raise
         except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
             return None

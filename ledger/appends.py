@@ -14,6 +14,7 @@ from ledger.entries import EntryBody, EntryKind, LedgerEntry
 from ledger.errors import LostRace
 from ledger.rows import CohortView, EntryDraft
 from ledger.tables import COUNT_OF_KIND, cohorts, heads
+from ledger.turns import Turn
 
 _DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
 _TAKEN = "23505"  # PostgreSQL's word for a key that exists
@@ -52,8 +53,14 @@ _REGISTERED = """registered AS (
 )
 """
 _ANSWER = "SELECT count(*) AS moves FROM moved"
+# Who decided in turn leaves the line: the lock passes to the transaction, and on with its commit.
+_ANSWER_LEAVING = """
+SELECT count(*) AS moves, CASE WHEN count(*) > 0 THEN
+  CASE WHEN pg_try_advisory_xact_lock(%(space)s, %(line)s) THEN pg_advisory_unlock(%(space)s, %(line)s) END
+END AS has_left FROM moved
+"""
 _AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
-_WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER
+_WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER_LEAVING
 
 
 def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
@@ -74,10 +81,12 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     return entry
 
 
-def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> tuple[EntryBody, CohortView]:
+def append_on(
+    connection: Connection, view: CohortView, draft: EntryDraft, turn: Turn
+) -> tuple[EntryBody, CohortView]:
     """Append with the row of the round that is decided, on a connection of `engines.deciding`.
 
-    Returns the entry's body, and the cohort as it leaves it.
+    Returns the entry's body, and the cohort as it leaves it. Who had the turn has left the line then.
 
     Raises:
         LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
@@ -88,7 +97,7 @@ def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> tu
     entry = LedgerEntry.following(view.head_digest, body)
     try:
         if connection.dialect.name == "postgresql":
-            parameters = {**vars(draft.registers), **_parameters(view, draft, entry)}
+            parameters = {**vars(draft.registers), **_parameters(view, draft, entry), **turn.place}
             moved = direct.run(connection, _WITH_ROUND, parameters).moves
         else:
             moved = _in_steps(connection, view, draft, entry)
@@ -98,6 +107,7 @@ def append_on(connection: Connection, view: CohortView, draft: EntryDraft) -> tu
         raise
     if moved != 1:
         raise _lost(view)
+    turn.is_held = False
     return body, _after(view, draft, entry)
 
 

@@ -88,6 +88,19 @@ def is_quick(store: Store, accountant: Accountant, view: CohortView, request: Ro
     return policy.is_quick(books, view, accounted) and losses.is_stored(store, accounted)
 
 
+def prepare(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
+    """Do what makes a decision quick, if that takes no long computation; return whether it does.
+
+    Raises:
+        AccountingError, LedgerError: as `decide`.
+    """
+    policy = policies.policy_of(store, view)
+    accounted = policy.accounted(view, request.round)
+    if accounted is None or not losses.is_stored(store, accounted):
+        return False
+    return policy.prepare(Books(store=store, accountant=accountant), view, accounted)
+
+
 def draft(
     store: Store, accountant: Accountant, view: CohortView, stored: StoredRound, request: RoundRequest
 ) -> EntryDraft:

@@ -13,16 +13,19 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     Connection,
     Engine,
     Integer,
     Table,
     Text,
+    bindparam,
     column,
     create_engine,
     event,
     func,
+    null,
     select,
     table,
     type_coerce,
@@ -157,6 +160,14 @@ def clock(dialect_name: str) -> ColumnElement[datetime]:
         return type_coerce(now, UtcDateTime())
     # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
     return type_coerce(func.clock_timestamp(), UtcDateTime())
+
+
+def advisory_lock(dialect_name: str) -> ColumnElement[Any]:
+    """Return whether the session got the lock called `space`, `line`, as an expression; null without one."""
+    if dialect_name == "sqlite":
+        return null()
+    name = (bindparam(part, type_=Integer()) for part in ("space", "line"))
+    return func.pg_try_advisory_lock(*name, type_=Boolean())
 
 
 def next_registration(dialect_name: str) -> ColumnElement[int]:

@@ -106,6 +106,10 @@ class Policy(ABC):
         """Return whether `admitting` answers from memory, so that a decision may be awaited."""
         return False
 
+    def prepare(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
+        """Compute what `is_quick` misses, where the privacy loss is stored; return whether that is enough."""
+        return False
+
     @abstractmethod
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """Return what admitting a round would change."""

@@ -45,8 +45,14 @@ class AdaptivePolicy(Policy):
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
         """See `Policy`: not the decision that chooses, for it composes."""
-        chosen = self.choice(view) is not None or not self.menu.needs_choice
-        return chosen and books.accountant.remembers_charge(accounted, self.filters(view))
+        return self._is_chosen(view) and books.accountant.remembers_charge(accounted, self.filters(view))
+
+    def prepare(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
+        """See `Policy`: the round's charge."""
+        if not self._is_chosen(view):
+            return False
+        books.charge(accounted, self.filters(view))
+        return True
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`. The entry says what it chose, also where the round is refused."""
@@ -103,6 +109,9 @@ class AdaptivePolicy(Policy):
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""
         stated = standing_of(view.details, self.digest).get("charged")
         return read_once(view, "charged", stated, lambda: total_charged(view.details, self.digest))
+
+    def _is_chosen(self, view: CohortView) -> bool:
+        return self.choice(view) is not None or not self.menu.needs_choice
 
     def _stepped(self, view: CohortView, total: Charge, choice: Choice | None, *, rounds: int = 0) -> Step:
         readings = self.menu.filters(choice).readings(total)

@@ -26,6 +26,7 @@ from ledger.rows import (
 from ledger.stored_rounds import RoundStore
 from ledger.tables import cohorts, heads, privacy_losses, verifications
 from ledger.tables import entries as entries_table
+from ledger.turns import RACES_IN_TURN_MAX
 from ledger.views import Memory
 
 REMEMBERED_MAX = 20_000
@@ -196,24 +197,29 @@ class Store(RoundStore):
             NotFound: no such cohort.
             Damaged: as `view`.
         """
-        with engines.deciding(self._engine) as connection, self.turns.take_on(connection, cohort) as tries:
+        with engines.deciding(self._engine) as connection, self.turns.on(connection, cohort) as turn:
             self.check_anchor()  # now: the connection may have been opened for this
-            for left in reversed(range(tries)):
+            for _ in range(RACES_IN_TURN_MAX):
                 opening = cohort not in self._first_bodies
-                found, first = views.of_new_round(connection, self._memory, cohort, round_id, opening=opening)
-                if first is not None:
-                    self._remember(self._first_bodies, cohort, first)
-                draft = decide(found) if found is not None else None
-                if found is None or draft is None:
+                asked = views.of_new_round(
+                    connection, self._memory, cohort, round_id, opening=opening, turn=turn
+                )
+                if asked.opening is not None:
+                    self._remember(self._first_bodies, cohort, asked.opening)
+                if turn.answer(taken=asked.has_turn):
+                    continue
+                draft = decide(asked.round) if asked.round is not None else None
+                if asked.round is None or draft is None:
                     return None
                 try:
-                    body, after = appends.append_on(connection, found.view, draft)
+                    body, after = appends.append_on(connection, asked.round.view, draft, turn)
+                except LostRace:  # to somebody who did not take a turn: not at once again
+                    if not turn.is_held:
+                        raise
+                else:
                     self._memory.keep(after)
                     return body
-                except LostRace:  # to somebody who did not take a turn: not at once again
-                    if not left:
-                        raise
-        raise AssertionError("unreachable")
+        raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""

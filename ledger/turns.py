@@ -7,26 +7,88 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
-from ledger import engines
+from ledger import direct, engines
 from ledger.errors import TryAgain
 
 CONTENDED_SECONDS = 1.0  # how long a lost race, or a wait, makes the next decisions take turns
 COHORTS_REMEMBERED_MAX = 10_000
 RACES_IN_TURN_MAX = 5
-_LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all others
+LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all others
 # Returns whether there was a line.
-_LINE_UP = text(
-    "SELECT CASE WHEN pg_try_advisory_lock(:space, :line) THEN false"
-    " ELSE pg_advisory_lock(:space, :line) IS NOT NULL END"
-)
-_LEAVE = text("SELECT pg_advisory_unlock(:space, :line)")
+_LINE_UP = """
+SELECT CASE WHEN pg_try_advisory_lock(%(space)s, %(line)s) THEN false
+  ELSE pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL END AS waited
+"""
+_LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
+
+
+class Turn:
+    """A place in a cohort's line, on a connection that commits every statement; on SQLite there is no line.
+
+    Who finds nobody takes the turn with the statement that reads, and leaves with the one that writes: that
+    costs no round trip, so that everybody lines up, also who knows nothing of the others.
+    """
+
+    def __init__(self, turns: Turns, connection: Connection, cohort: str) -> None:
+        """Use `Turns.on`."""
+        self._turns, self._connection, self._cohort = turns, connection, cohort
+        self._possible = engines.is_postgresql(connection.engine)
+        self._line = _line(cohort)
+        self.is_held = False
+
+    def ask(self) -> dict[str, int | None]:
+        """Return what the statement that reads is given: it takes the turn, if nobody has it."""
+        if self.is_held or not self._possible:
+            return {"space": LOCK_SPACE, "line": None}
+        self.is_held = True  # perhaps: to leave without it does no harm
+        return self.place
+
+    def answer(self, *, taken: bool | None) -> bool:
+        """Note what that statement said, and where somebody else had the turn, wait for it.
+
+        Returns whether it was waited for, so that what was read is old.
+        """
+        if taken is not False:
+            return False
+        self.is_held = False
+        self._turns.note_contention(self._cohort)
+        return self.wait()
+
+    def wait(self) -> bool:
+        """Wait for the turn; who has waited for too long goes on without. Returns whether it came."""
+        if not self._possible:
+            return False
+        place = {"space": LOCK_SPACE, "line": self._line}
+        try:
+            with engines.translated_errors():
+                if direct.run(self._connection, _LINE_UP, place).waited:
+                    self._turns.note_contention(self._cohort)
+        except TryAgain:
+            self._possible = False
+        else:
+            self.is_held = True
+        return self.is_held
+
+    @property
+    def place(self) -> dict[str, int | None]:
+        """What the statement that writes is given: it leaves the line, once it is committed."""
+        return {"space": LOCK_SPACE, "line": self._line if self.is_held else None}
+
+    def leave(self) -> None:
+        """Let the next one have the turn, if the statement that writes did not."""
+        if not self.is_held or self._connection.invalidated:
+            return  # a lock goes with its connection
+        try:
+            direct.run(self._connection, _LEAVE, self.place)
+        except DBAPIError:
+            self._connection.invalidate()  # nobody may find it with the lock
 
 
 class Turns:
@@ -66,33 +128,22 @@ class Turns:
             yield
 
     @contextmanager
-    def take_on(self, connection: Connection, cohort: str) -> Iterator[int]:
-        """Do as `take` where others were met just now, on a connection that commits every statement.
-
-        Yields how often to try before the turn is given up.
-        """
-        if not (engines.is_postgresql(self._main) and self.is_contended(cohort)):
-            yield 1
-            return
-        place = {"space": _LOCK_SPACE, "line": _line(cohort)}
+    def on(self, connection: Connection, cohort: str) -> Iterator[Turn]:
+        """Yield a turn on a connection that commits every statement; it is left at the end."""
+        turn = Turn(self, connection, cohort)
         try:
-            with engines.translated_errors():
-                if connection.execute(_LINE_UP, place).scalar_one():
-                    self.note_contention(cohort)
-        except TryAgain:
-            yield 1
-            return
-        try:
-            yield RACES_IN_TURN_MAX
+            if self.is_contended(cohort):
+                turn.wait()
+            yield turn
         finally:
-            _leave(connection, place)
+            turn.leave()
 
     def _wait(self, connection: Connection, cohort: str) -> None:
         # The lock ends with its transaction: with this turn, or with this process.
         line = _line(cohort)
-        if not connection.execute(select(func.pg_try_advisory_xact_lock(_LOCK_SPACE, line))).scalar_one():
+        if not connection.execute(select(func.pg_try_advisory_xact_lock(LOCK_SPACE, line))).scalar_one():
             self.note_contention(cohort)
-            connection.execute(select(func.pg_advisory_xact_lock(_LOCK_SPACE, line)))
+            connection.execute(select(func.pg_advisory_xact_lock(LOCK_SPACE, line)))
 
     def _engine(self) -> Engine:
         if self._own is None:
@@ -102,12 +153,3 @@ class Turns:
 
 def _line(cohort: str) -> int:
     return int.from_bytes(hashlib.sha256(cohort.encode("utf-8")).digest()[:4], "big", signed=True)
-
-
-def _leave(connection: Connection, place: Mapping[str, int]) -> None:
-    if connection.invalidated:
-        return  # the lock went with the connection
-    try:
-        connection.execute(_LEAVE, place)
-    except DBAPIError:
-        connection.invalidate()  # nobody may find it with the lock

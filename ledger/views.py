@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     Boolean,
@@ -34,6 +34,9 @@ from ledger.errors import Damaged, NotFound
 from ledger.rows import CohortView, NewRound, StoredRound
 from ledger.tables import accounted_rounds, cohorts, heads, holdings, rounds
 from ledger.tables import entries as entries_table
+
+if TYPE_CHECKING:
+    from ledger.turns import Turn
 
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
@@ -128,12 +131,18 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView 
     return _view(connection, kinds, row, stored)
 
 
-def of_new_round(
-    connection: Connection, memory: Memory, cohort: str, round_id: str, *, opening: bool
-) -> tuple[NewRound | None, bytes | None]:
-    """Return what a round is registered and decided on at once, None if its identifier is taken.
+class Asked(NamedTuple):
+    """What a new round is registered and decided on, if its identifier is not taken."""
 
-    With `opening` also the body of the chain's first entry.
+    round: NewRound | None
+    opening: bytes | None  # the body of the chain's first entry, if it was asked for
+    has_turn: bool | None  # None: it was not asked for
+
+
+def of_new_round(
+    connection: Connection, memory: Memory, cohort: str, round_id: str, *, opening: bool, turn: Turn
+) -> Asked:
+    """Return what a round is registered and decided on at once; on PostgreSQL take the turn, if it is free.
 
     Raises:
         NotFound: no such cohort.
@@ -141,17 +150,19 @@ def of_new_round(
     """
     values = {"name": cohort, "round_id": round_id, "opening": opening}
     last = memory.last_view(cohort)
-    row = _new_round_row(connection, values, last)
+    row = _new_round_row(connection, values | turn.ask(), last)
+    has_turn = row.has_turn
     if last is not None and row.digest == last.head_digest and not _is_as_seen(row, last):
-        row, last = _new_round_row(connection, values, None), None
+        row, last = _new_round_row(connection, values | turn.ask(), None), None
     if row.registration is None:
-        return None, row.opening
+        return Asked(None, row.opening, has_turn)
     if last is not None and row.digest == last.head_digest:
         view = dataclasses.replace(last, at=row.at)
     else:
         view = _view(connection, memory.kinds, row, None)
         memory.keep(view)
-    return NewRound(view=view, registration=row.registration, others_wait=row.others_wait), row.opening
+    found = NewRound(view=view, registration=row.registration, others_wait=row.others_wait)
+    return Asked(found, row.opening, has_turn)
 
 
 def _new_round_row(connection: Connection, values: Mapping[str, Any], last: CohortView | None) -> Any:
@@ -238,6 +249,7 @@ def _of_new_round(dialect_name: str) -> Select[Any]:
         first.c.body.label("opening"),
         exists().where(waiting).label("others_wait"),
         case((rounds.c.round_id.is_(None), engines.next_registration(dialect_name))).label("registration"),
+        engines.advisory_lock(dialect_name).label("has_turn"),
     )
     return query.where(cohorts.c.name == bindparam("name"))
 

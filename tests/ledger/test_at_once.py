@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -241,30 +242,95 @@ def insisting(store: Store, accountant: Accountant, request: RoundRequest) -> Ou
     raise AssertionError("there was never a turn")
 
 
+def locks(database_url: str) -> Callable[[], Counter[bool]]:
+    """Return what counts those who have a turn (True), and those who wait for one (False)."""
+    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    held = "SELECT granted FROM pg_locks WHERE locktype = 'advisory' AND database ="
+    held += " (SELECT oid FROM pg_database WHERE datname = current_database())"
+
+    def count() -> Counter[bool]:
+        with psycopg.connect(address, autocommit=True) as other:
+            return Counter(granted for (granted,) in other.execute(held.encode()))
+
+    return count
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("contended", [True, False])
 def test_nobody_keeps_a_turn(
+    watches: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    contended: bool,
+) -> None:
+    count = locks(database_url)
+
+    def again() -> None:
+        assert not count()
+        if contended:
+            watches.turns.note_contention("watches")
+
+    again()
+    with pytest.raises(InvalidValue):
+        at_once(watches, accountant, make_request("r", cohort="watches", reports=10**7))
+    again()
+    assert isinstance(at_once(watches, accountant, make_request("r", cohort="watches")), Admitted)
+    again()
+    assert at_once(watches, accountant, make_request("r", cohort="watches")) is None
+    again()
+    assert at_once(watches, accountant, make_request("new", cohort="watches", epsilon0=1.03125)) is None
+    again()
+    with disarmed(watches) as connection:
+        connection.execute(text("UPDATE cohorts SET epsilon_budget = 100 WHERE name = 'watches'"))
+    assert at_once(watches, accountant, make_request("late", cohort="watches")) is None
+    assert not count()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_knows_nothing_of_the_others_lines_up_behind_them(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
-    held += " (SELECT oid FROM pg_database WHERE datname = current_database())"
-    watches.turns.note_contention("watches")
-    with psycopg.connect(address, autocommit=True) as other:
+    """They come one after another while somebody has the turn, and are served in that order."""
+    count = locks(database_url)
+    names = [f"waits-{number}" for number in range(THREADS)]
 
-        def seen(*_: object) -> None:
-            counts.append(other.execute(held.encode()).fetchall()[0][0])
+    def come(name: str) -> None:
+        with Store.connect(database_url) as own:
+            assert at_once(own, accountant, make_request(name, cohort="watches")) is not None
 
-        counts: list[int] = []
-        with pytest.raises(InvalidValue):
-            at_once(watches, accountant, make_request("r", cohort="watches", reports=10**7))
-        seen()
-        with watches.engine.connect() as connection:
-            with watches.turns.take_on(connection.execution_options(isolation_level="AUTOCOMMIT"), "watches"):
-                seen()
-            seen()
-        assert at_once(watches, accountant, make_request("r", cohort="watches")) is not None
-        seen()
-    assert counts == [0, 1, 0, 0]
+    with ThreadPoolExecutor(THREADS) as pool, watches.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with watches.turns.on(connection, "watches") as turn:
+            assert turn.wait()
+            coming = []
+            for waiting, name in enumerate(names):
+                coming.append(pool.submit(come, name))
+                ends = time.monotonic() + WAIT_SECONDS_MAX
+                while count()[False] <= waiting and time.monotonic() < ends:
+                    time.sleep(0.01)
+        for one in coming:
+            one.result(WAIT_SECONDS_MAX)
+    decided = [entry.round_id for entry in watches.entries_of("watches")]
+    assert decided[-THREADS:] == names
+    assert not count()
+
+
+def test_a_charge_that_is_not_in_memory_is_computed_in_nobodys_way(
+    watches: Store,
+    database_url: str,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has read the privacy loss only: the round is not left undecided for others to find."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("registered before it was decided")
+
+    with Store.connect(database_url) as own:
+        monkeypatch.setattr(own, "insert_round", never)
+        request = make_request("r", cohort="watches")
+        assert isinstance(register_and_admit(own, Accountant(), request, actor="tester")[0], Admitted)
 
 
 def test_what_is_remembered_is_what_is_stored(
