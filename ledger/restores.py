@@ -90,8 +90,8 @@ class Losses:
 class Guard:
     """Lets nothing be written while the ledger lacks what its anchor has seen.
 
-    Checked before the first write, and again whenever a connection was opened since: to put a PostgreSQL
-    database back, all connections are cut.
+    Checked before the first write, and again whenever a connection was opened since, or lost: to put a
+    PostgreSQL database back, all connections are cut.
     """
 
     def __init__(self, engine: Engine, anchor: Anchor) -> None:
@@ -99,8 +99,11 @@ class Guard:
         self._engine = engine
         self._anchor = anchor
         self._due = True
+        self._lost = 0  # connections, so far
         self._checked_at = -_CHECKED_SECONDS
         event.listen(engine, "connect", self._note_connection)
+        for loss in ("close", "invalidate"):
+            event.listen(engine, loss, self._note_loss)
 
     def check(self) -> None:
         """Raise BehindCheckpoint if the ledger lacks anything, or if nobody can tell."""
@@ -112,12 +115,17 @@ class Guard:
             raise BehindCheckpoint(
                 f"nobody can tell whether the ledger was put back, so nothing is written: {error}"
             ) from error
+        lost = self._lost
         refuse_losses(self._engine, checkpoint)
-        self._due, self._checked_at = False, time.monotonic()
+        self._due, self._checked_at = self._lost != lost, time.monotonic()
 
     def _note_connection(self, _connection: Any, _record: Any) -> None:
         if time.monotonic() - self._checked_at >= _CHECKED_SECONDS:
             self._due = True
+
+    def _note_loss(self, *_: Any) -> None:
+        self._due = True
+        self._lost += 1
 
 
 def refuse_losses(engine: Engine, checkpoint: Checkpoint) -> None:

@@ -59,8 +59,8 @@ class Store(RoundStore):
         Raises:
             Conflict: the name is taken by a cohort with other content, or was that of a lost one.
         """
-        self.check_anchor()
         with engines.writing(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
             if rows.is_lost(connection, cohort.name):
                 raise Conflict(
                     f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"

@@ -27,7 +27,6 @@ class RoundStore(Database):
         Raises:
             Conflict: the identifier is bound to other content.
         """
-        self.check_anchor()
         content = request.to_bytes()
         values = {
             "round_id": request.round_id,
@@ -38,6 +37,7 @@ class RoundStore(Database):
             "registered_at": engines.clock(self._engine.dialect.name),
         }
         with engines.writing_once(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
             stored = rows.insert_round(connection, values)
         if stored is None:
             stored = self.round(request.round_id)

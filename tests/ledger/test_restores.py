@@ -27,7 +27,7 @@ from ledger.admission import (
 )
 from ledger.budgets import Admitted, RefusalReason, Refused, RoundRequest
 from ledger.checkpoints import Checkpoint, make_checkpoint
-from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue
+from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
 from ledger.reconciliation import reconcile
 from ledger.restores import Anchor
 from ledger.schema import initialise
@@ -154,9 +154,11 @@ def test_a_pending_round_is_not_decided_and_not_blamed(
         assert store.round("waits").attempts == 0
 
 
+@pytest.mark.parametrize("seconds_later", [0, 60])
 def test_a_database_put_back_under_a_running_process_is_noticed(
-    store: Store, accountant: Accountant, make_request: MakeRequest, tmp_path: Path
+    store: Store, accountant: Accountant, make_request: MakeRequest, tmp_path: Path, seconds_later: float
 ) -> None:
+    """At the first thing it writes, whatever that is: rounds and cohorts, too, do not slip in."""
     opened(store, "phones")
     for name in ("a", "b"):
         decided(store, accountant, make_request(name))
@@ -168,9 +170,13 @@ def test_a_database_put_back_under_a_running_process_is_noticed(
         running.engine.dispose()  # as a restore cuts all connections
         cut_back(store, "phones", 2)
         assert running._guard is not None
-        running._guard._checked_at -= 60  # some time later
+        running._guard._checked_at -= seconds_later
         with pytest.raises(BehindCheckpoint):
-            decided(running, accountant, make_request("d"))
+            register(running, make_request("d"), actor="tester")
+        with pytest.raises(BehindCheckpoint):
+            opened(running, "watches")
+        with pytest.raises(NotFound):
+            running.round("d")
 
 
 @pytest.mark.parametrize("nothing_later", [False, True])
