@@ -148,11 +148,11 @@ class Accountant:
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Whether `charge` answers from memory."""
-        return (shuffled, dataclasses.replace(filters, repetition=None)) in self._charges
+        return (shuffled, filters.without_totals) in self._charges
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
-        repetition, filters = filters.repetition, dataclasses.replace(filters, repetition=None)
+        repetition, filters = filters.repetition, filters.without_totals
         key = (shuffled, filters)
         if key not in self._charges:
             pair = self._remembered(shuffled).loss.upper

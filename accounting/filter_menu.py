@@ -19,6 +19,7 @@ from accounting.repetition import (
     Composer,
     RepetitionFilter,
     most_repeated,
+    rebudgeted,
     repetition_of,
 )
 from accounting.shuffling import ShuffledRound
@@ -52,24 +53,30 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the first admitted round decided: which alternative, and the repetition filter if that has one."""
+    """What the first admitted round decided: which alternative, and the repetition filter if that has one.
+
+    A budget that was raised also has another limit of the sliding reserve.
+    """
 
     alternative: int
     repetition: RepetitionFilter | None
+    sliding_limit: float | None = None
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form."""
         repetition = self.repetition and self.repetition.to_mapping()
-        return {"alternative": self.alternative, "repetition": repetition}
+        limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
+        return {"alternative": self.alternative, "repetition": repetition, **limited}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Choice:
         """The choice that a JSON form describes; raises InvalidParameter."""
         match mapping:
-            case {"alternative": int(alternative), "repetition": None}:
-                return cls(alternative=alternative, repetition=None)
-            case {"alternative": int(alternative), "repetition": Mapping() as repetition}:
-                return cls(alternative=alternative, repetition=RepetitionFilter.from_mapping(repetition))
+            case {"alternative": int(alternative), "repetition": None | Mapping() as counted}:
+                repetition = None if counted is None else RepetitionFilter.from_mapping(counted)
+                limit = mapping.get("sliding_limit")
+                if limit is None or (isinstance(limit, float) and 0 < limit < math.inf):
+                    return cls(alternative=alternative, repetition=repetition, sliding_limit=limit)
         raise InvalidParameter("choice", mapping, "an alternative, and its repetition filter if it has one")
 
 
@@ -116,7 +123,18 @@ class FilterMenu:
         chosen, repetition = self.alternatives[choice.alternative], choice.repetition
         if (repetition.delta if repetition else 0.0) != chosen.repetition_delta:
             raise InvalidParameter("repetition", choice.alternative, "the share of delta that the menu says")
-        return dataclasses.replace(chosen.filters, repetition=repetition)
+        limit = chosen.filters.sliding_limit if choice.sliding_limit is None else choice.sliding_limit
+        return dataclasses.replace(chosen.filters, repetition=repetition, sliding_limit=limit)
+
+    def rebudgeted(self, composer: Composer, choice: Choice, epsilon: float) -> Choice:
+        """A choice under another budget: how many repetitions that allows, and the limit it raises."""
+        counted = choice.repetition and rebudgeted(composer, choice.repetition, epsilon)
+        return self._raised(dataclasses.replace(choice, repetition=counted), epsilon)
+
+    def _raised(self, choice: Choice, epsilon: float) -> Choice:
+        filters = self.filters(choice)
+        limit = filters.limit_for(epsilon)
+        return choice if limit == filters.sliding_limit else dataclasses.replace(choice, sliding_limit=limit)
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form; of one alternative, its set's."""
@@ -145,11 +163,14 @@ class FilterMenu:
         return cls(alternatives=tuple(alternatives))
 
     def choose(self, teller: Teller, kind: ShuffledRound, *, epsilon: float) -> Choice:
-        """What a cohort chooses whose first admitted round is accounted as `kind`.
+        """What a cohort chooses whose first admitted round is accounted as `kind`, with the budget it has.
 
-        The first set that admits enough such rounds beside what the last one does. Nothing but the round's
-        parameters decides, so that the choice is independent of the data.
+        Nothing but the round's parameters decides, so that the choice is independent of the data.
         """
+        return self._raised(self._chosen(teller, kind, epsilon), epsilon)
+
+    def _chosen(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> Choice:
+        """The first set that admits enough such rounds beside what the last one does."""
         first, *others = self.alternatives
         goals = _GOALS_OF_REGULAR if _is_regular(kind) else _GOALS
         alike = first.filters.most_alike(teller.charge(kind, first.filters), epsilon=epsilon)

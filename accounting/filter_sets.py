@@ -156,10 +156,7 @@ class FilterSet:
         pure = _PURE_SHARE * delta
         leak = pure / (_PURE_REACH * epsilon)
         renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
-        limit = variance * (1 - _LIMIT_ROOM)
-        while gaussian.epsilon(limit).epsilon_upper > epsilon * (1 - _ROOM):
-            limit *= 1 - _LIMIT_ROOM
-        return cls(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=limit)
+        return cls(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon))
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form of all but the repetition filter, which the first admitted round brings."""
@@ -195,6 +192,16 @@ class FilterSet:
             repetition=(zero,) if self.repetition else (),
             sliding=(zero, zero) if self._sliding else (),
         )
+
+    @property
+    def without_totals(self) -> FilterSet:
+        """What a round's cost depends on, but for units."""
+        return dataclasses.replace(self, repetition=None, sliding_limit=None)
+
+    def limit_for(self, epsilon: float) -> float | None:
+        """The sliding reserve's limit when the budget becomes `epsilon`: never less than it was."""
+        limit = self.sliding_limit
+        return None if limit is None else max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
 
     @property
     def _sliding(self) -> SlidingReserve | None:
@@ -279,6 +286,20 @@ def _held(spent: Charge) -> Fraction:
     """What the sliding reserve's limit is compared with."""
     charged, returned = spent.sliding
     return charged - returned
+
+
+def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
+    """Little less than the variance whose reading is `epsilon`."""
+    low = high = 2 * gaussian.reserves[-1]
+    while gaussian.epsilon(high).epsilon_upper <= epsilon:
+        low, high = high, 2 * high
+    while gaussian.epsilon(low).epsilon_upper > epsilon:
+        low, high = low / 2, low
+    while high > low * (1 + _LIMIT_ROOM):
+        middle = (low + high) / 2
+        within = gaussian.epsilon(middle).epsilon_upper <= epsilon
+        low, high = (middle, high) if within else (low, middle)
+    return low * (1 - _LIMIT_ROOM)
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, InvalidParameter, ShuffledRound
-from accounting.repetition import rebudgeted
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
@@ -81,12 +80,12 @@ class AdaptivePolicy(Policy):
         return dataclasses.replace(step, details={"charge": charge.to_mapping(), **step.details})
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
-        """See `Policy`: how many repetitions the other budget allows is certified now."""
+        """See `Policy`: what the chosen filters allow is computed now."""
         choice = self.choice(view)
-        if choice is None or choice.repetition is None:
+        after = choice and self.menu.rebudgeted(books, choice, epsilon)
+        if after is None or after == choice:
             return super().rebudgeted(books, view, epsilon)
-        repetition = rebudgeted(books, choice.repetition, epsilon)
-        return self._stepped(view, self.total(view), dataclasses.replace(choice, repetition=repetition))
+        return self._stepped(view, self.total(view), after)
 
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """See `Policy`."""

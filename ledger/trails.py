@@ -134,10 +134,9 @@ class Trail:
         """Return whether the next entry may read what is spent anew, although it admits nothing.
 
         Another budget certifies another number of repetitions, and between two such numbers the smaller
-        epsilon may be known.
+        epsilon may be known; and a larger one raises the limit at which the sliding reserve is read.
         """
-        repeated = self.choice is not None and self.choice.repetition is not None
-        return repeated and body.kind is EntryKind.BUDGET_CHANGED
+        return self.choice is not None and body.kind is EntryKind.BUDGET_CHANGED
 
     def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of charges and of the plan; yield what cannot be proven."""
@@ -204,7 +203,7 @@ class Trail:
             yield "it chooses filters, which is for the first admitted round alone"
         if self.restates(body) and self.choice is not None and standing is not None:
             self._certified = standing.repetition
-            self.choice = dataclasses.replace(self.choice, repetition=_recertified(self.choice, standing))
+            self.choice = _restated(policy, self.choice, standing)
         if standing != self.choice:
             yield "what it says of the chosen filters does not follow from the entries before it"
 
@@ -303,11 +302,14 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
     return ShuffledRound.from_mapping(details["accounted"])
 
 
-def _recertified(choice: Choice, stated: Choice) -> RepetitionFilter | None:
-    """Return the repetition filter with what is newly certified of it: nothing else may change."""
-    if choice.repetition is None or stated.repetition is None:
-        return choice.repetition
-    return dataclasses.replace(choice.repetition, certified=stated.repetition.certified)
+def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice) -> Choice:
+    """Return a choice with what another budget may change of it: what is certified, and a limit it raises."""
+    repetition = before.repetition
+    if repetition is not None and stated.repetition is not None:
+        repetition = dataclasses.replace(repetition, certified=stated.repetition.certified)
+    after = dataclasses.replace(before, repetition=repetition, sliding_limit=stated.sliding_limit)
+    limits = [policy.menu.filters(one).sliding_limit or 0.0 for one in (before, after)]
+    return after if limits[0] <= limits[1] else dataclasses.replace(after, sliding_limit=before.sliding_limit)
 
 
 def _dearer(stated: Charge, again: Charge) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
 from ledger import policies
-from ledger.admission import admit, open_cohort, register, settle, void
+from ledger.admission import admit, change_budget, open_cohort, register, settle, void
 from ledger.budgets import Admitted, Outcome, RoundRequest
 from ledger.entries import EntryBody
 from ledger.policies import AdaptivePolicy, policy_from
@@ -55,10 +55,14 @@ def rules_of(store: Store) -> str:
 
 
 def until_refused(
-    store: Store, accountant: Accountant, make_request: MakeRequest, kinds: Sequence[dict[str, Any]]
+    store: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    kinds: Sequence[dict[str, Any]],
+    first: int = 0,
 ) -> int:
-    """Ask for rounds of some kinds in turn, named by their numbers; return how many were admitted."""
-    number = 0
+    """Ask for rounds of some kinds in turn, named by their numbers; return the number that was refused."""
+    number = first
     while True:
         request = make_request(f"r{number}", cohort="watches", **kinds[number % len(kinds)])
         register(store, request, actor="tester")
@@ -130,6 +134,34 @@ def test_a_reserve_that_is_not_left_is_found(
     rewrite(watches, admitted + 1, smoothed)
     problems = verify(watches, accountant).cohorts[0].problems
     assert any(one.sequence == admitted + 1 and "what is left" in one.what for one in problems), problems
+
+
+def test_a_budget_that_is_raised_lets_rounds_go_on(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    change_budget(watches, accountant, "watches", epsilon=0.7, reason="as agreed", actor="owner")
+    refused = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR])
+    with_less = watches.view("watches").details["standing"]["choice"]
+    assert "sliding_limit" not in with_less, "the opening's is larger"
+    change_budget(watches, accountant, "watches", epsilon=1.4, reason="as agreed", actor="owner")
+    raised = watches.view("watches").details["standing"]["choice"]["sliding_limit"]
+    more = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR], refused + 1)
+    assert more > 2 * refused
+    assert filters_of(watches).sliding_limit == raised
+    assert filters_of(watches).epsilon_upper(total_of(watches).cost) > 1.4
+    report = verify(watches, Accountant(), numbers="all")
+    assert report.ok, report
+    change_budget(watches, accountant, "watches", epsilon=1.5, reason="as agreed", actor="owner")
+
+    def lowered(body: EntryBody) -> EntryBody:
+        standing = body.details["standing"]
+        choice = {**standing["choice"], "sliding_limit": raised / 2}
+        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "choice": choice}})
+
+    head = watches.view("watches").head_sequence
+    rewrite(watches, head, lowered)
+    problems = verify(watches, accountant).cohorts[0].problems
+    assert any(one.sequence == head and "chosen filters" in one.what for one in problems), problems
 
 
 class SmoothingAccountant(ChargingAccountant):
