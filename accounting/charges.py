@@ -9,7 +9,7 @@ with a tangent at the ends of a cell settles the whole cell.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
@@ -24,8 +24,11 @@ from accounting.privacy_loss import PrivacyLossDistribution
 # Charges are rounded up to so many significant bits, which keeps exact sums short.
 _BITS = 32
 _PRECISION = 2e-4  # of a charge, relative
+_MARGIN = 1e-4  # on top of it, so that whoever looks again, with other round-off, finds it enough
 # More smoothing than this many times the charge would hardly make it smaller, only harder to compute.
 _SMOOTHEST = 1024.0
+# Charges that near to the smallest there may be are not computed again for more noise.
+_GAUSSIAN_ENOUGH = 2.0**-8
 # Orders to a deviation of the smoothing, for the root of how many charges it is: chords are off by the square
 # of a step, and a charge moves the profile by its share of the variance.
 _SMOOTHED_STEPS = 8.0
@@ -56,10 +59,7 @@ def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """
-    rules = filters.gaussian
-    smoothed = [_smoothing(pair, reserve) for reserve in rules.reserves]
-    by_smoothing = {one: _gaussian_charge(pair, rules, one, slack) for one in dict.fromkeys(smoothed)}
-    gaussian = [by_smoothing[one] for one in smoothed]
+    gaussian = _gaussian_charges(pair, filters.gaussian, slack)
     renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
     return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(map(_rounded_up, renyi)))
 
@@ -83,14 +83,28 @@ def is_covered(
     Guarantee: True only where the theorems hold, floating-point round-off included; what `charge_of` answers
         for the same pair and slack is covered.
     """
-    rules = filters.gaussian
-    return all(
-        _is_enough(cost, rules, slack, partial(_gaussian_test, pair, rules, reserve, slack, finer))
-        for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True)
-    ) and all(
+    return _gaussian_covered(pair, filters.gaussian, charge.gaussian, slack, finer) and all(
         _is_enough(cost, one, slack, partial(_covering_test, pair, one))
         for one, cost in zip(filters.renyi, charge.renyi, strict=True)
     )
+
+
+def _gaussian_covered(
+    pair: PrivacyLossDistribution,
+    rules: GaussianFilter,
+    costs: Sequence[Fraction],
+    slack: float,
+    finer: float,
+) -> bool:
+    """Whether the charge at every reserve is shown to be enough, there or at a smaller reserve."""
+    shown: list[Fraction] = []
+    for reserve, cost in zip(rules.reserves, costs, strict=True):
+        at_less = any(one <= cost for one in shown)
+        test = partial(_gaussian_test, pair, rules, reserve, slack, finer)
+        if not at_less and not _is_enough(cost, rules, slack, test):
+            return False
+        shown.append(cost)
+    return True
 
 
 def _is_enough(
@@ -108,6 +122,21 @@ def _is_enough(
 def _rounded_up(value: float) -> Fraction:
     mantissa, exponent = math.frexp(value)
     return Fraction(math.ceil(math.ldexp(mantissa, _BITS))) * Fraction(2) ** (exponent - _BITS)
+
+
+def _gaussian_charges(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> list[float]:
+    """The charge at every reserve. What holds at less noise holds at more, so that they never rise."""
+    charges: list[float] = []
+    known, enough = -1.0, _least_to_hope_for(pair) * (1 + _GAUSSIAN_ENOUGH)
+    for reserve in rules.reserves:
+        smoothing = _smoothing(pair, reserve)
+        before = charges[-1] if charges else math.inf
+        if smoothing == known or before <= enough:
+            charges.append(before)
+        else:
+            charges.append(min(before, _gaussian_charge(pair, rules, smoothing, slack)))
+        known = smoothing
+    return charges
 
 
 def _gaussian_charge(
@@ -148,6 +177,15 @@ def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
 def _about(pair: PrivacyLossDistribution) -> float:
     """The variance of the Gaussian pair of the same total variation: about what a round is charged."""
     return max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST)
+
+
+def _least_to_hope_for(pair: PrivacyLossDistribution) -> float:
+    """About what a round is charged at any reserve: the variance of the Gaussian pair of the same total
+    variation, or of the same divergence of order 2 if that is less. Nothing rests on it.
+    """
+    with np.errstate(over="ignore"):
+        moment = float(pair.p @ np.expm1(pair.losses) + pair.q @ np.expm1(-pair.losses))
+    return min(_about(pair), math.log1p(max(moment, 0.0)))
 
 
 def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
@@ -220,7 +258,7 @@ def _smallest(holds: _Test, least: float, most: float) -> float:
     while high > low * (1 + _PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return high * (1 + _MARGIN)
 
 
 def _is_below(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 mp.mp.dps = 50
 FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
-ROUNDS = [
+ROUNDS: list[tuple[str, dict[str, object]]] = [
     ("generic(epsilon0=1)", {"reports": 10_000}),
     ("generic(epsilon0=4)", {"reports": 1_000}),
     ("krr(k=10, epsilon0=2)", {"reports": 50}),
@@ -250,3 +250,13 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
     for place in range(pair.index.size + 1):
         exact = mp.fsum([mp.mpf(pair.infinity), *(mp.mpf(float(mass)) for mass in pair.p[place:])])
         assert exact <= beyond[place] <= exact * (1 + mp.mpf(2) ** -28)
+
+
+def test_charges_never_rise_with_the_reserve() -> None:
+    """And a round that is nearly Gaussian costs the same at all of them."""
+    accountant = Accountant(precision=4e-3)
+    for randomizer, fields in ROUNDS:
+        costs = accountant.charge(made(randomizer, **fields), FILTERS).gaussian
+        assert list(costs) == sorted(costs, reverse=True)
+    regular = accountant.charge(made("generic(epsilon0=1)", reports=10**6), FILTERS).gaussian
+    assert len(set(regular)) == 1
