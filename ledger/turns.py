@@ -65,15 +65,13 @@ class Turn:
         """Wait for the turn; who has waited for too long goes on without. Returns whether it came."""
         if not self._possible:
             return False
-        place = {"space": LOCK_SPACE, "line": self._line}
+        self.is_held = True  # perhaps: whatever interrupts this, nobody keeps a lock
         try:
             with engines.translated_errors():
-                if direct.run(self._connection, _LINE_UP, place).waited:
+                if direct.run(self._connection, _LINE_UP, self.place).waited:
                     self._turns.note_contention(self._cohort)
         except TryAgain:
-            self._possible = False
-        else:
-            self.is_held = True
+            self.is_held = self._possible = False
         return self.is_held
 
     @property
