@@ -38,6 +38,8 @@ _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
 _MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
 _PROFILE_SMOOTHING = 0.45
+# That of a first look at the profile.
+_ROUGH = 0.2
 # Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24
@@ -49,7 +51,7 @@ _FINER = (0.25, 0.02)
 _FINEST = 1e-5
 _FEW_KINDS = 4
 _MOST_WORK = {0.25: 20_000, 0.02: 6_000}
-_UNCERTAIN = 6  # of samples with some dishonest users
+_UNCERTAIN = 30  # of samples with some dishonest users
 
 _Question = tuple[frozenset[tuple[ShuffledRound, int]], tuple[str, float]]
 
@@ -129,16 +131,7 @@ class Accountant:
 
     def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
         if shuffled not in self._losses:
-            profile = RoundProfile(shuffled, smoothing=_PROFILE_SMOOTHING * math.sqrt(self.precision))
-            upper, lower = from_profile(
-                profile,
-                largest_loss=profile.largest_loss,
-                end=profile.end,
-                infinity=profile.infinity,
-                precision=self.precision,
-                cheap=profile.is_enumerated,
-            )
-            self.adopt(shuffled, RoundLoss(upper=upper, lower=lower))
+            self.adopt(shuffled, _privacy_loss(shuffled, self.precision))
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
 
@@ -353,6 +346,24 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
     if sum(counts.values()) > _MAXIMUM_ROUNDS:
         raise InvalidParameter("count", sum(counts.values()), f"at most {_MAXIMUM_ROUNDS} rounds altogether")
     return {one: count for one, count in counts.items() if count}
+
+
+def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
+    smoothing = _PROFILE_SMOOTHING * math.sqrt(precision)
+    profile = RoundProfile(shuffled, smoothing=smoothing)
+    # Where chance decides how many users are honest, orders cost much.
+    simple = profile if profile.is_simple else RoundProfile(shuffled.typical, smoothing=smoothing)
+    upper, lower = from_profile(
+        profile,
+        largest_loss=profile.largest_loss,
+        end=profile.end,
+        infinity=profile.infinity,
+        precision=precision,
+        pilot=simple if simple.is_enumerated else RoundProfile(shuffled.typical, smoothing=_ROUGH),
+        model=None if simple is profile else simple,
+        cheap=simple.is_enumerated,
+    )
+    return RoundLoss(upper=upper, lower=lower)
 
 
 def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: Side) -> Composition:

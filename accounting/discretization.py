@@ -10,33 +10,24 @@ import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.lattices import Gaps, Lattice, between, even, gaps, graded
 from accounting.privacy_loss import IndexArray, PrivacyLossDistribution, Side
-from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
 
 Profile = Callable[[FloatArray], ProfileBounds]
+_Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
-_PILOT_POINTS = 48
-# Lattice spacing in deviations of the loss, at precision 1: a variance of spacing^2 / 6 is added above, and
-# about five times that is taken away below.
-_FINENESS = 0.42
-_FINER = 0.14  # where orders cost next to nothing
-_MAXIMUM_POINTS = 1 << 15
+_PILOT_POINTS = 20
+# Spacing of the first lattice at precision 1, in deviations of the loss; less where orders are cheap.
+_COARSE = 3.0
+_FINE = 0.14
 _ROOM = 64 * UNIT_ROUND_OFF
 # Steps of the excess that a profile of height 1 needs for slopes to a tenth of what masses may be off by.
 _DIGITS = 1e11 * UNIT_ROUND_OFF
-# A lattice whose pairs are further apart than the precision is made finer, to this share of it, at most so
-# often and by so much at a time; no further where that hardly helped.
-_AIM = 0.5
-_REFINEMENTS = 2
-_FINEST_STEP = 8.0
-_MOST_REFINED = 6000
-_HELPED = 0.7
-# Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as sums of two
-# rounds or more need at the smallest delta.
-_TILT_STRIDE = 24
-_TILTS = 10
-_SMALLEST_TILT = 0.05
-_DEEPEST = 40.0
+# A lattice whose pairs are further apart than the precision is made finer, at most so often, and no further
+# where that hardly helped.
+_REFINEMENTS = 4
+_MOST_POINTS = 6000
+_HELPED = 0.8
 
 
 def from_profile(
@@ -46,6 +37,8 @@ def from_profile(
     end: float,
     infinity: float,
     precision: float,
+    pilot: Profile | None = None,
+    model: Profile | None = None,
     cheap: bool = False,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Discrete pairs above and below a symmetric privacy profile: connect the dots, and supporting lines.
@@ -56,6 +49,9 @@ def from_profile(
         end: loss beyond which the profile is negligible; what is left there counts as infinite loss.
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, to which the lattice is matched.
+        pilot: bounds on the same profile, as rough as may be, by which the first lattice is chosen.
+        model: a profile much like it, by which the lattice is made finer, where the profile itself costs too
+            much to be asked more than once, for all orders together.
         cheap: whether orders cost next to nothing, so that a finer lattice is taken, even where that is fine
             enough.
 
@@ -64,55 +60,81 @@ def from_profile(
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
     """
     # Masses are changes of slopes: on steps too fine for the profile's own digits they would be noise.
-    finest = _DIGITS * float(profile(np.zeros(1)).upper[0])
+    pilot = profile if pilot is None else pilot
+    finest = _DIGITS * float(pilot(np.zeros(1)).upper[0])
     end = max(end, finest)
     stop, bounded = min(largest_loss, end), end >= largest_loss
-    fineness = _FINER if cheap else _FINENESS
+    first = _first_lattice(pilot, stop, precision, finest, cheap=cheap)
 
-    deviation = max(_deviation(profile, stop), stop * 1e-4)
+    def pairs(lattice: Lattice, bounds: ProfileBounds) -> tuple[_Pairs, Gaps]:
+        values = _values(lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded)
+        shown = lattice.reduced()
+        above = _pair(shown, values.upper, support=largest_loss, side="upper")
+        below = _pair(shown, values.lower, support=largest_loss, side="lower")
+        return (above, below), gaps(lattice.excess, bounds, values, above)
 
-    def lattice() -> tuple[IndexArray, float]:
-        spacing = max(deviation * fineness * math.sqrt(precision), finest)
-        graded = _graded_lattice(deviation, stop, spacing)
-        # Even, unless that would be coarser where the mass is.
-        even = _even_lattice(stop, precision, finest)
-        return even if cheap and even[1] <= 2 * graded[1] else graded
-
-    def pairs(losses: tuple[IndexArray, float]) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
-        return _on_lattice(profile, losses, infinity=infinity, support=largest_loss, bounded=bounded)
-
-    best = pairs(lattice())
-    apart = _distance(*best)
-    for _ in range(_REFINEMENTS):
-        if apart <= precision:
-            break
-        fineness /= min(math.sqrt(apart / (_AIM * precision)), _FINEST_STEP)
-        finer = lattice()
-        if finer[0].size > _MOST_REFINED:
-            break
-        found, before = pairs(finer), apart
-        if (closer := _distance(*found)) < apart:
-            best, apart = found, closer
-        if apart > _HELPED * before:
-            break
-    return best
+    if model is None:
+        return _refined(profile, first, pairs, precision)[1]
+    lattice = _refined(model, first, pairs, precision)[0]
+    return pairs(lattice, profile(lattice.excess))[0]
 
 
-def _on_lattice(
+def _refined(
     profile: Profile,
-    lattice: tuple[IndexArray, float],
-    *,
-    infinity: float,
-    support: float,
-    bounded: bool,
-) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
-    """The pairs above and below a profile on one lattice; the profile is 0 at its end if `bounded`."""
-    excess = np.expm1(lattice[0] * lattice[1])
-    bounds = profile(excess)
+    lattice: Lattice,
+    pairs: Callable[[Lattice, ProfileBounds], tuple[_Pairs, Gaps]],
+    precision: float,
+) -> tuple[Lattice, _Pairs]:
+    """The lattice made finer, until its pairs are as close as asked or that hardly helps; and the pairs."""
+    bounds = profile(lattice.excess)
+    best, found = pairs(lattice, bounds)
+    known = lattice
+    for _ in range(_REFINEMENTS):
+        added = between(lattice.positions, found, precision)
+        if found.apart <= precision or not added.size:
+            break
+        if lattice.positions.size + added.size > _MOST_POINTS:
+            break
+        lattice, bounds = _with_points(profile, lattice, bounds, added)
+        before = found.apart
+        closer, found = pairs(lattice, bounds)
+        if found.apart < before:
+            best, known = closer, lattice
+        if found.apart > _HELPED * before:
+            break
+    return known, best
+
+
+def _first_lattice(pilot: Profile, stop: float, precision: float, finest: float, *, cheap: bool) -> Lattice:
+    """A lattice to begin with, which may be made finer."""
+    deviation = max(_deviation(pilot, stop), stop * 1e-4)
+    spacing = max(deviation * (_FINE if cheap else _COARSE) * math.sqrt(precision), finest)
+    lattice = graded(deviation, stop, spacing)
+    if cheap and (equal := even(stop, precision, finest)).unit <= 2 * lattice.unit:
+        lattice = equal  # which would else be coarser where the mass is
+    return lattice.divisible(finest)
+
+
+def _with_points(
+    profile: Profile, lattice: Lattice, bounds: ProfileBounds, added: IndexArray
+) -> tuple[Lattice, ProfileBounds]:
+    """The lattice with more positions, and the bounds at all of them."""
+    places = np.searchsorted(lattice.positions, added)
+    more = profile(Lattice(added, lattice.unit).excess)
+    both = (np.insert(old, places, new) for old, new in zip(bounds, more, strict=True))
+    return Lattice(np.insert(lattice.positions, places, added), lattice.unit), ProfileBounds(*both)
+
+
+def _values(
+    lattice: Lattice, bounds: ProfileBounds, *, infinity: float, support: float, bounded: bool
+) -> ProfileBounds:
+    """Values at the lattice's orders whose greatest convex minorants lie above and below the profile, which
+    is 0 at the lattice's end if `bounded`."""
+    excess = lattice.excess
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
     upper = np.minimum.accumulate(np.minimum(bounds.upper * (1 + _ROOM), 1.0))
     lower = np.minimum(bounds.lower * (1 - _ROOM), upper)
-    if bounded and lattice[0][-1] * lattice[1] >= support:
+    if bounded and lattice.end >= support:
         upper[-1] = lower[-1] = 0.0
     # A symmetric profile falls at order 1 by at most (1 - H)/2, so each value bounds the first one.
     upper[0] = min(upper[0], float(((upper + excess / 2) / (1 + excess / 2)).min()))
@@ -120,36 +142,7 @@ def _on_lattice(
     # What is certainly infinite is taken off first: the rest of the profile is convex and falls towards 0.
     certain = min(infinity, float(upper[-1]))
     supporting = certain + _supporting_values(excess, upper - certain, np.maximum(lower - certain, 0.0))
-    above = _pair(lattice, upper, support=support, side="upper")
-    below = _pair(lattice, supporting, support=support, side="lower")
-    return above, below
-
-
-def _distance(above: PrivacyLossDistribution, below: PrivacyLossDistribution) -> float:
-    """About how far apart epsilons of the pairs are, relative to them, composed however often.
-
-    Of k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
-    logarithm of `E[exp(theta L)]`: it is no further apart than K is where it matters. Nothing rests on it.
-    """
-    memory = SpectrumMemory()
-    high, low = LossSpectrum(above, memory), LossSpectrum(below, memory)
-    apart = 0.0
-    if high.variance == 0:
-        return apart
-    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(high.variance)) / math.log(TILT_RATIO))
-    for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
-        tilted = high.tilted(tilt)
-        # Of finite losses: those that are infinite are compared by themselves.
-        top = tilted.log_mass - math.log1p(-above.infinity)
-        if top <= 0 or TILT_RATIO**tilt * tilted.mean - top > _DEEPEST:
-            break
-        apart = max(apart, 1 - (low.tilted(tilt).log_mass - math.log1p(-below.infinity)) / top)
-    return apart
-
-
-def _even_lattice(stop: float, precision: float, finest: float) -> tuple[IndexArray, float]:
-    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, 1e-300)))
-    return np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points
+    return ProfileBounds(upper, supporting)
 
 
 def _deviation(profile: Profile, stop: float) -> float:
@@ -164,29 +157,6 @@ def _deviation(profile: Profile, stop: float) -> float:
     return math.sqrt(min(second, 2 * divergence))
 
 
-def _graded_lattice(deviation: float, stop: float, spacing: float) -> tuple[IndexArray, float]:
-    """Lattice positions from 0 to `stop`: fine where the mass is, coarser by powers of two far out; coarser
-    everywhere than asked where the points would be too many."""
-    while True:
-        last = math.ceil(stop / spacing)
-        unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
-        positions = _graded_positions(last, deviation / unit)
-        if positions[-1] == last:
-            return np.array(positions, dtype=np.int64), unit
-        spacing *= 2
-
-
-def _graded_positions(last: int, deviation: float) -> list[int]:
-    """Positions from 0 to `last`, or up to where they would be too many."""
-    positions, stride, edge = [0], 1, 4.0 * deviation
-    while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
-        while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
-            stride *= 2
-            edge = 4 * edge if stride == 2 else 2 * edge
-        positions.append(min(positions[-1] + stride, last))
-    return positions
-
-
 def _slope_changes(excess: FloatArray, values: FloatArray) -> FloatArray:
     """Masses under Q at the positive losses of the greatest convex minorant of the points, zero where it has
     no corner."""
@@ -197,11 +167,8 @@ def _slope_changes(excess: FloatArray, values: FloatArray) -> FloatArray:
     return np.maximum(changes[1:], 0.0)
 
 
-def _pair(
-    lattice: tuple[IndexArray, float], values: FloatArray, *, support: float, side: Side
-) -> PrivacyLossDistribution:
-    index, spacing = lattice
-    excess = np.expm1(index * spacing)
+def _pair(lattice: Lattice, values: FloatArray, *, support: float, side: Side) -> PrivacyLossDistribution:
+    excess = lattice.excess
     q = _slope_changes(excess, values)
     kept = q > 0
     q = q[kept]
@@ -216,8 +183,8 @@ def _pair(
             p, q, infinity = p * shrink, q * shrink, infinity * shrink
         zero = 0.0
     return PrivacyLossDistribution(
-        spacing=spacing,
-        index=index[1:][kept],
+        spacing=lattice.unit,
+        index=lattice.positions[1:][kept],
         p=p,
         q=q,
         zero=zero,

@@ -19,6 +19,8 @@ from accounting.decomposition import Decomposition
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
+# Numbers of reports that all ways to divide are counted for.
+_FEW = 1000
 _VAGUE = 1e-6
 _UNSURE = 1e-20
 
@@ -61,19 +63,14 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
 
     Source: Su, Cheng, Wang, Theorem 4, before the expectation is taken.
     """
+    if not is_countable(decomposition, reports, limit=limit):
+        return None
     hidden = decomposition.c > 0
     c = decomposition.c[hidden]
     leftover = decomposition.leftover
-    if _fewest_counts(reports, c) > limit:
-        return None
     ranges = [_counts(reports, float(mass)) for mass in c]
-    if math.prod(len(r) for r in ranges) > limit:
-        return None
-    counts = [grid.ravel() for grid in np.meshgrid(*ranges, indexing="ij")]
-    total = np.sum(counts, axis=0)
-    kept = (total <= reports) & ((total == reports) | (leftover > 0))
-    counts = [column[kept] for column in counts]
-    log_mass, magnitude = _log_multinomial(counts, total[kept], c, leftover, reports)
+    counts, total = _combinations(ranges, reports, exact=leftover == 0)
+    log_mass, magnitude = _log_multinomial(counts, total, c, leftover, reports)
     weights = np.exp(log_mass) / reports
     p = weights * sum(
         column * ratio for column, ratio in zip(counts, decomposition.a[hidden] / c, strict=True)
@@ -99,6 +96,37 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
         return None
     missing = 4 * len(ranges) * math.exp(_LOG_CUT)
     return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, unsure, relative_error)
+
+
+def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
+    """Whether no more outcomes than `limit` would have to be listed."""
+    c = decomposition.c[decomposition.c > 0]
+    free = c.size - (decomposition.leftover == 0)
+    if math.comb(min(reports, _FEW) + free, free) <= limit and reports <= _FEW:
+        return True
+    if _fewest_counts(reports, c) > limit:
+        return False
+    return math.prod(len(_counts(reports, float(mass))) for mass in c) <= limit
+
+
+def _combinations(
+    ranges: list[FloatArray], reports: int, *, exact: bool
+) -> tuple[list[FloatArray], FloatArray]:
+    """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports, or
+    exactly to them; and their sums."""
+    total = np.zeros(1)
+    columns: list[FloatArray] = []
+    for place, values in enumerate(ranges, start=1):
+        most, least = np.minimum(values[-1], reports - total), np.full_like(total, values[0])
+        if exact and place == len(ranges):
+            least = np.maximum(least, reports - total)
+        number = np.maximum(most - least + 1, 0).astype(np.int64)
+        start = np.cumsum(number) - number
+        parent = np.repeat(np.arange(total.size), number)
+        value = least[parent] + (np.arange(parent.size) - start[parent])
+        columns = [*(column[parent] for column in columns), value]
+        total = total[parent] + value
+    return columns, total
 
 
 def _fewest_counts(reports: int, c: FloatArray) -> float:

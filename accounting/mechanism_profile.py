@@ -13,7 +13,7 @@ import numpy as np
 from accounting.blanket_sum import ProfileBounds, chernoff_log_profiles
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
-from accounting.enumeration import Outcomes, enumerate_outcomes
+from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
 from accounting.exact_pairs import Pair
 from accounting.worst_pair import WorstPair
 
@@ -21,6 +21,8 @@ from accounting.worst_pair import WorstPair
 _REMEMBERED = 4
 _REMEMBERED_OUTCOMES = 2_000_000
 _REMEMBERED_SEARCHES = 8
+# Outcomes that one of many pairs may have listed, however many pairs there are.
+_OUTCOMES_OF_ONE = 50_000
 
 
 class MechanismProfile(ABC):
@@ -84,9 +86,9 @@ class BlanketProfile(MechanismProfile):
         self._weight = weight
         self._room = room
         self._smoothing = smoothing
-        self._limit = outcomes
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
+        self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
         self._outcomes: OrderedDict[tuple[int, int], Outcomes | None] = OrderedDict()
         self._remembered = 0
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
@@ -112,7 +114,7 @@ class BlanketProfile(MechanismProfile):
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
         directions = {id(one): one for one in (*self._above, *self._below)}.values()
-        return all(self._listed(one, honest) is not None for one in directions)
+        return all(is_countable(one, honest, limit=self._limit) for one in directions)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""

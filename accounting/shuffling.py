@@ -135,6 +135,16 @@ class ShuffledRound:
         expectation's floor."""
         return honest_share(self.honest_fraction, self.reports)
 
+    @property
+    def typical(self) -> ShuffledRound:
+        """The round in which as many reports are honest as are expected to be, for certain."""
+        honest, certain = _certain_count(self)
+        if certain or self.honest_reports < self.randomizer.minimum_honest:
+            return self
+        return dataclasses.replace(
+            self, reports=self.honest_reports, sampled_from=honest, honest_fraction=1.0
+        )
+
     def to_mapping(self) -> dict[str, object]:
         """The JSON form, every field present."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

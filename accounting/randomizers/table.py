@@ -41,11 +41,14 @@ class Table(DecomposedRandomizer):
 
     rows: tuple[tuple[float, ...], ...]
     epsilon0: float = field(init=False, compare=False)
+    _components: Components = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", _checked(self.rows))
-        object.__setattr__(self, "epsilon0", _largest_ratio(self._masses()))
-        pairs = len(self.components().unequal)
+        masses = self._masses()
+        object.__setattr__(self, "epsilon0", _largest_ratio(masses))
+        object.__setattr__(self, "_components", _components(masses))
+        pairs = len(self._components.unequal)
         if pairs > _MAXIMUM_PAIRS:
             raise InvalidParameter("rows", f"{pairs} pairs of inputs", f"at most {_MAXIMUM_PAIRS}")
 
@@ -55,10 +58,7 @@ class Table(DecomposedRandomizer):
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`."""
-        masses = self._masses()
-        hidden = masses.min(axis=0)
-        unequal = _different(Decomposition(a, b, hidden) for a, b in itertools.permutations(masses, 2))
-        return Components(unequal, _different(Decomposition(row, row, hidden) for row in masses))
+        return self._components
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`: of all triples of inputs those whose losses vary most."""
@@ -87,6 +87,12 @@ class Table(DecomposedRandomizer):
     def describe(self) -> str:
         """See `LocalRandomizer.describe`."""
         return f"table({[list(row) for row in self.rows]})"
+
+
+def _components(masses: FloatArray) -> Components:
+    hidden = masses.min(axis=0)
+    unequal = _different(Decomposition(a, b, hidden) for a, b in itertools.permutations(masses, 2))
+    return Components(unequal, _different(Decomposition(row, row, hidden) for row in masses))
 
 
 def _different(pairs: Iterable[Decomposition]) -> tuple[Bracket, ...]:

@@ -63,7 +63,8 @@ def exact_smoothed(pair: PrivacyLossDistribution, variance: float, loss: float) 
 
 def thinned(pair: PrivacyLossDistribution, count: int = 16) -> PrivacyLossDistribution:
     """A pair of so few losses that sums in many digits are quick: all other mass counts as loss 0."""
-    chosen = np.unique(np.linspace(0, pair.index.size - 1, count).astype(int))
+    losses = pair.largest_loss * np.linspace(0, 1, count) ** 2  # wherever the lattice is fine
+    chosen = np.unique(np.minimum(np.searchsorted(pair.losses, losses), pair.index.size - 1))
     p, q = pair.p[chosen], pair.q[chosen]
     zero = 1 - pair.infinity - math.fsum([*p, *q])
     return replace(pair, index=pair.index[chosen], p=p, q=q, zero=zero)
@@ -78,9 +79,9 @@ def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: 
     for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True):
         smoothing = min(reserve, 1024.0 * about)  # less noise than the reserve: harder to dominate
         spread = math.sqrt(smoothing + float(cost))
-        losses = [*np.linspace(0, 9 * spread, 25), *np.linspace(0, pair.largest_loss, 9)]
+        losses = [*np.linspace(0, 9 * spread, 60), *np.linspace(0, pair.largest_loss, 9)]
         if not reserve:
-            losses += [*pair.losses, *(pair.losses * (1 - 1e-9))]
+            losses += [*pair.losses, *(pair.losses * (1 - 1e-9)), *np.linspace(0, pair.largest_loss, 300)]
         leak = mp.mpf(rules.leak_rate) * float(cost)
         excess = []
         for loss in map(float, losses):

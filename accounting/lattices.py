@@ -1,0 +1,166 @@
+"""Lattices of privacy losses, as fine as answers need: graded to begin with, then finer in cells that keep
+a pair above and a pair below a profile apart.
+
+Nothing rests on what is chosen here: pairs on any lattice are bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from accounting.blanket_sum import ProfileBounds
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.privacy_loss import IndexArray, PrivacyLossDistribution
+from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
+
+_MAXIMUM_POINTS = 1 << 15
+# A lattice may be halved so often after all, while its positions remain that few.
+_HALVINGS = 9
+_MAXIMUM_SPAN = 1 << 18
+# The distance of the pairs that is aimed at, as a share of the precision, and what is left to the lattice at
+# least, however far apart the profile's own bounds are.
+_AIM = 0.6
+_LEAST_AIM = 0.3
+_MOST_PIECES = 8
+# Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as a delta of
+# 1e-30 needs, should the round be by far the heaviest of several.
+_TILT_STRIDE = 24
+_TILTS = 10
+_SMALLEST_TILT = 0.05
+_DEEPEST = 75.0
+# Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
+_MOST_WEIGHT = 300.0
+
+
+class Lattice(NamedTuple):
+    """Losses `positions * unit`, from 0 on, ascending; positions have shape (losses,)."""
+
+    positions: IndexArray
+    unit: float
+
+    @property
+    def excess(self) -> FloatArray:
+        """The orders of the losses, less one."""
+        return np.asarray(np.expm1(self.positions * self.unit), dtype=np.float64)
+
+    @property
+    def end(self) -> float:
+        """The last loss."""
+        return float(self.positions[-1] * self.unit)
+
+    def divisible(self, finest: float) -> Lattice:
+        """The same losses, with room for cells to be halved, down to a unit of no less than `finest`."""
+        halvings = 0
+        while (
+            halvings < _HALVINGS
+            and self.positions[-1] << (halvings + 1) <= _MAXIMUM_SPAN
+            and math.ldexp(self.unit, -halvings - 1) >= finest
+        ):
+            halvings += 1
+        return Lattice(self.positions << halvings, math.ldexp(self.unit, -halvings))
+
+    def reduced(self) -> Lattice:
+        """The same losses, in the largest unit that is a power of two times this one."""
+        together = int(np.bitwise_or.reduce(self.positions))
+        halvings = (together & -together).bit_length() - 1
+        return Lattice(self.positions >> halvings, math.ldexp(self.unit, halvings))
+
+
+class Gaps(NamedTuple):
+    """How far apart pairs above and below a profile are.
+
+    Attributes:
+        apart: their epsilons, relative to them, however often the round is repeated: at most about so much.
+        cells: what each cell contributes to it, shape (losses - 1,).
+        blurred, blurs: how much of these the bounds of the profile itself account for.
+    """
+
+    apart: float
+    cells: FloatArray
+    blurred: float
+    blurs: FloatArray
+
+
+def graded(deviation: float, stop: float, spacing: float) -> Lattice:
+    """From 0 to `stop`: fine where the mass is, coarser by powers of two far out; coarser everywhere than
+    asked where the points would be too many."""
+    while True:
+        last = math.ceil(stop / spacing)
+        unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
+        positions = _graded_positions(last, deviation / unit)
+        if positions[-1] == last:
+            return Lattice(np.array(positions, dtype=np.int64), unit)
+        spacing *= 2
+
+
+def even(stop: float, precision: float, finest: float) -> Lattice:
+    """From 0 to `stop` in equal steps."""
+    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, 1e-300)))
+    return Lattice(np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points)
+
+
+def _graded_positions(last: int, deviation: float) -> list[int]:
+    """Positions from 0 to `last`, or up to where they would be too many."""
+    positions, stride, edge = [0], 1, 4.0 * deviation
+    while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
+        while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
+            stride *= 2
+            edge = 4 * edge if stride == 2 else 2 * edge
+        positions.append(min(positions[-1] + stride, last))
+    return positions
+
+
+def gaps(
+    excess: FloatArray, bounds: ProfileBounds, values: ProfileBounds, above: PrivacyLossDistribution
+) -> Gaps:
+    """What keeps pairs apart that have the profiles `values` at the orders `1 + excess`, made from `bounds`.
+
+    Of k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
+    logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
+    mixture of hockey-stick divergences, to which every cell of orders contributes.
+    """
+    high = LossSpectrum(above, SpectrumMemory())
+    cells, blurs = np.zeros(excess.size - 1), np.zeros(excess.size - 1)
+    if high.variance == 0:
+        return Gaps(0.0, cells, 0.0, blurs)
+    step = np.diff(excess)
+    log_order = np.log1p(excess[:-1] + step / 2)
+    areas = [
+        step * (one[1:] + one[:-1]) / 2 for one in (values.upper - values.lower, bounds.upper - bounds.lower)
+    ]
+    apart = blurred = 0.0
+    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(high.variance)) / math.log(TILT_RATIO))
+    for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
+        theta, tilted = TILT_RATIO**tilt, high.tilted(tilt)
+        top = tilted.log_mass - math.log1p(-above.infinity)
+        if top <= 0 or theta * tilted.mean - top > _DEEPEST:
+            break
+        log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
+        weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
+        shares, blur = (area * weight for area in areas)
+        apart, blurred = max(apart, float(shares.sum())), max(blurred, float(blur.sum()))
+        cells, blurs = np.maximum(cells, shares), np.maximum(blurs, blur)
+    return Gaps(apart, cells, blurred, blurs)
+
+
+def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:
+    """Positions that divide cells, so that the pairs come as close as was asked with the fewest of them.
+
+    Cut into m pieces, a cell contributes about `1/m^2` of what it did: the sum is least, for so many pieces
+    altogether, if m is proportional to the cube root of that.
+    """
+    roots = np.cbrt(np.maximum(found.cells - found.blurs, 0.0))
+    aim = max(_AIM * precision - found.blurred, _LEAST_AIM * precision)
+    wanted = roots * math.sqrt(float(roots.sum()) / aim)
+    # Rounded up to a power of two, but for a little; as many as the positions allow.
+    width = np.diff(positions)
+    pieces = np.exp2(np.ceil(np.log2(np.clip(wanted, 0.5, _MOST_PIECES)) - 0.3)).astype(np.int64)
+    pieces = np.minimum(pieces, width & -width)
+    added = []
+    for number in (2, 4, _MOST_PIECES):
+        starts, parts = positions[:-1][pieces == number], width[pieces == number] // number
+        added.append((starts[:, None] + parts[:, None] * np.arange(1, number)).ravel())
+    return np.sort(np.concatenate(added))
