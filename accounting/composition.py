@@ -109,11 +109,12 @@ class Composition:
         tau = _on_grid(min(smoothing * max(width, 0.5 / theta), widest), up=False)
         limit, rate = _lobe(tilted)
         lobe = _LOBE_CUT / math.sqrt(2 * rate) if rate > 0 else math.inf
-        # Where the lobe is short, less smoothing costs nothing: take the least that is cut before the limit.
-        tau = min(tau, max(_CUT / limit, 1e-3 * tau)) if limit >= lobe else tau
         step = 2 * math.pi / period
-        if limit >= lobe and limit >= _CUT / tau:
-            return Contour(tilt, period, tau, math.ceil(lobe / step) + 1, short=True)
+        if limit >= lobe and lobe < (_MAXIMUM_NODES - 1) * step:
+            # Less smoothing costs nothing there: take the least that is cut before the limit.
+            tau = min(tau, max(_CUT / limit, 1e-3 * tau))
+            if limit >= _CUT / tau:
+                return Contour(tilt, period, tau, math.ceil(lobe / step) + 1, short=True)
         nodes = min(math.ceil(_CUT / tau / step) + 1, _MAXIMUM_NODES)
         return Contour(tilt, period, _CUT / ((nodes - 1) * step), nodes, short=False)
 

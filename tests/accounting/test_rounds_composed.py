@@ -456,3 +456,22 @@ def test_contours_that_overflow_say_nothing() -> None:
         contour = above.contour(3e6, 0.01)._replace(smoothing=tau)
         assert 0 < above.delta(3e6, contour).value <= 1
         assert 0 <= below.delta(3e6, contour).value <= above.delta(3e6, contour).value
+
+
+def test_no_contour_has_more_nodes_than_fit_into_memory() -> None:
+    """Losses of very different sizes: the smallest has the lobe, and the largest the period."""
+    counts = {
+        _round("generic(epsilon0=30)", 1): 2488,
+        _round("declared(epsilon=1e-9, delta=0)", 1): 22_410,
+        _round("krr(k=4, epsilon0=1)", 1000): 13,
+    }
+    accountant, memory = Accountant(), SpectrumMemory()
+    parts = [
+        (LossSpectrum(accountant.privacy_loss(one).upper, memory), count) for one, count in counts.items()
+    ]
+    above = Composition(parts, "upper")
+    for epsilon in (1e-6, 1.0, 53_456.96, 103_279.3):
+        assert above.contour(epsilon, 0.01).nodes <= 1 << 19
+    certificate = accountant.certify_delta(counts, epsilon=53_456.96)
+    assert certificate.delta_upper >= 1 - 1e-9
+    assert certificate.delta_lower <= certificate.delta_upper
