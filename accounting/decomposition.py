@@ -8,6 +8,7 @@ contributes a report of component j with probability c_j that carries no informa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ class Decomposition:
 
     def swapped(self) -> Decomposition:
         """The decomposition of the pair in the other direction: `a` and `b` exchanged."""
+        return self._other_direction
+
+    @functools.cached_property
+    def _other_direction(self) -> Decomposition:
         return Decomposition(self.b, self.a, self.c, -self.difference)
 
     def is_symmetric(self) -> bool:
@@ -90,6 +95,10 @@ class Decomposition:
 
     def signature(self) -> tuple[tuple[float, ...], ...]:
         """A value that decompositions of the same divergences share, but for rounding."""
+        return self._signature
+
+    @functools.cached_property
+    def _signature(self) -> tuple[tuple[float, ...], ...]:
         merged = self.merged()
         bare = [np.where(merged.c > 0, 0.0, masses) for masses in (merged.a, merged.b)]
         columns = np.column_stack([*_ratios(merged), *(_rounded(one) for one in (merged.c, *bare))])
@@ -102,6 +111,10 @@ class Decomposition:
         Guarantee: `G` depends on a component through its ratios only, so joining equal ratios changes no
             divergence. Ratios that differ by less than one in 2^46 count as equal: rounding.
         """
+        return self._joined
+
+    @functools.cached_property
+    def _joined(self) -> Decomposition:
         return _merged(self.a, self.b, self.c, self.difference)
 
 
