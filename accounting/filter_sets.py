@@ -220,8 +220,8 @@ class FilterSet:
         least = before.cost.at_least(cost)
         if self._sliding is None:
             return least
-        raised = [max(one, before.sliding[0]) for one in least.gaussian]
-        charge = self._sliding.charge(_held(spent - before), raised)
+        charged, returned = spent.sliding
+        charge = self._sliding.charge_instead(charged, returned, before.sliding[0], least.gaussian)
         return dataclasses.replace(least, sliding=(charge, Fraction(0)))
 
     def given_back(self, spent: Charge, charge: Charge) -> Charge:

@@ -41,6 +41,26 @@ class SlidingReserve:
         within = self._within(held, costs)
         return _least(within) if within else costs[0]
 
+    def charge_instead(
+        self, charged: Fraction, returned: Fraction, before: Fraction, costs: Sequence[Fraction]
+    ) -> Fraction:
+        """What a round takes in place of `before`, no less, whose costs are known since it was released.
+
+        Others may have been admitted since, at reserves that were not left in truth. Unless even the largest
+        reserve would be left, it takes more than the limit, and nothing is hidden any more.
+
+        Args:
+            charged: all that was ever charged.
+            returned: what was given back of it.
+            before: what the round took.
+            costs: what it costs at each reserve.
+        """
+        others = charged - before
+        charge = self.charge(others - returned, [max(cost, before) for cost in costs])
+        if charge == before or others + charge + Fraction(self.reserves[-1]) <= self.limit:
+            return charge
+        return max(charge, 2 * Fraction(self.limit))
+
     def is_intact(self, charged: Fraction, costs: Sequence[Fraction], charge: Fraction) -> bool:
         """Whether a round's reserve was left ever since it took its charge, so that it may give it back.
 

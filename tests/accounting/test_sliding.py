@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from accounting import Charge, FilterSet
 from accounting.charges import charge_of
+from accounting.repetition import largest_count
 from accounting.sliding import SlidingReserve
 from tests.accounting.test_adaptive_adversary import (
     REACH,
+    STEP,
     Array,
     Counts,
     Masses,
@@ -211,3 +213,61 @@ def test_what_a_round_turned_out_to_be_takes_no_less() -> None:
     instead = filters.taken_instead(spent, before, large)
     assert instead.sliding[0] > before.sliding[0]
     assert filters.taken_instead(spent, instead, small).sliding[0] >= instead.sliding[0]
+
+
+def binomial(rounds: int) -> Masses:
+    """So many coins of one step together, without what is too rare to matter."""
+    masses: dict[int, float] = {0: 1.0}
+    for _ in range(rounds):
+        after: dict[int, float] = {}
+        for place, mass in masses.items():
+            for position, more in coin(1).items():
+                after[place + position] = after.get(place + position, 0.0) + mass * more
+        masses = after
+    ahead = {place: mass for place, mass in masses.items() if place > 0 and mass > 1e-25}
+    behind = {-place: mass * math.exp(-place * STEP) for place, mass in ahead.items()}
+    return {**ahead, **behind, 0: max(0.0, 1 - sum(ahead.values()) - sum(behind.values()))}
+
+
+Instead = Callable[[Charge, Charge, Charge], Charge]
+
+
+def worst_delta_with_a_late_settlement(
+    filters: FilterSet, instead: Instead, rare: Masses, epsilon: float
+) -> float:
+    """The delta of an analyst who admits and releases a round, looks at it, goes on with one of two others,
+    and says only then that the first one had as few reports as may be.
+    """
+
+    def cost(masses: Masses) -> Charge:
+        return charge_of(pair_of(masses), filters)
+
+    def settles(spent: Charge, rounds: int) -> bool:
+        charge = instead(spent, first, cost(binomial(rounds)))
+        return filters.epsilon_upper(spent - first + charge) <= epsilon
+
+    def fits(spent: Charge, rounds: int) -> bool:
+        more = spent + filters.taken(spent, cost(binomial(rounds)))
+        return filters.epsilon_upper(more) <= epsilon and settles(more, truth)
+
+    first = filters.taken(filters.nothing(), cost(coin(1, rate=1e-6)))
+    spent = filters.nothing() + first
+    tempted = spent + filters.taken(spent, cost(rare))
+    assert filters.epsilon_upper(tempted) <= epsilon
+    truth = largest_count(lambda rounds: settles(tempted, rounds), 60)
+    regular = largest_count(lambda rounds: fits(spent, rounds), 60)
+    nothing = gains(epsilon)
+    others = [expected(nothing, masses) for masses in (rare, binomial(regular))]
+    return float(expected(np.maximum.reduce([nothing, *others]), binomial(truth))[REACH])
+
+
+def test_a_late_settlement_hides_nothing() -> None:
+    epsilon, delta, rare = 4.0, 1e-2, coin(25, rate=0.14)
+    filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
+
+    def as_if_admitted_now(spent: Charge, before: Charge, cost: Charge) -> Charge:
+        return filters.taken(spent - before, before.cost.at_least(cost))
+
+    assert worst_delta_with_a_late_settlement(filters, as_if_admitted_now, rare, epsilon) > delta
+    reached = worst_delta_with_a_late_settlement(filters, filters.taken_instead, rare, epsilon)
+    assert delta / 3 < reached <= delta

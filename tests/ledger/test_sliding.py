@@ -247,6 +247,10 @@ class SlidingOperations(Operations):
         self.ever[cohort] -= self.took[name]
         costs, taken = self.after(cohort, after)
         assert taken >= self.took[name], "fewer reports are dearer here, at any noise"
+        filters = filters_of(self.store, cohort)
+        limit, largest = Fraction(filters.sliding_limit or 0), Fraction(filters.gaussian.reserves[-1])
+        if taken > self.took[name] and self.ever[cohort] + taken + largest > limit:
+            taken = max(taken, 2 * limit)  # nobody knows what rests on the noise that this one had used
         self.add(cohort, costs, taken)
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
