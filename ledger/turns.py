@@ -65,14 +65,14 @@ class Turn:
         """Wait for the turn; who has waited for too long goes on without. Returns whether it came."""
         if not self._possible:
             return False
-        self.is_held = True  # perhaps: whatever interrupts this, nobody keeps a lock
+        self.is_held = True  # perhaps, also where waiting ends with an error
         try:
             with engines.translated_errors():
                 if direct.run(self._connection, _LINE_UP, self.place).waited:
                     self._turns.note_contention(self._cohort)
         except TryAgain:
-            self.is_held = self._possible = False
-        return self.is_held
+            self._possible = False
+        return self._possible
 
     @property
     def place(self) -> dict[str, int | None]:

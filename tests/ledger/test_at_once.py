@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from accounting import Accountant
-from ledger import canonical
+from ledger import canonical, turns
 from ledger.admission import (
     admit,
     admit_at_once,
@@ -285,6 +285,23 @@ def test_nobody_keeps_a_turn(
         connection.execute(text("UPDATE cohorts SET epsilon_budget = 100 WHERE name = 'watches'"))
     assert at_once(watches, accountant, make_request("late", cohort="watches")) is None
     assert not count()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_is_cancelled_just_when_the_turn_comes_does_not_keep_it(
+    watches: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lock of a session outlives the statement that took it, also where that one fails."""
+    line_up = "SELECT pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL"
+    line_up += " AND pg_cancel_backend(pg_backend_pid()) AND pg_sleep(1) IS NOT NULL AS waited"
+    monkeypatch.setattr(turns, "_LINE_UP", line_up)
+    watches.turns.note_contention("watches")
+    assert isinstance(at_once(watches, accountant, make_request("r", cohort="watches")), Admitted)
+    assert not locks(database_url)()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
