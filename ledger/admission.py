@@ -85,7 +85,10 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     round_id = checked_text("round_id", round_id)
 
     def drafted(view: CohortView, stored: StoredRound) -> EntryDraft:
-        return decisions.draft(store, accountant, view, stored, _registered(stored))
+        request = _registered(stored)
+        # It was registered for the cohort as it was then: the database may have been put back since.
+        decisions.check_request(request, view.cohort.name, view.cohort.population)
+        return decisions.draft(store, accountant, view, stored, request)
 
     try:
         entry = appending.append_outcome(store, round_id, drafted)

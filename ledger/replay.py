@@ -202,6 +202,7 @@ class Replay:
         request = RoundRequest.from_bytes(content)
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
         if body.numerical_policy == NUMERICAL_POLICY and not self.trail.accounts(
             body, request.round, accounted
@@ -231,12 +232,17 @@ class Replay:
         self.closings[round_id] = body.sequence
         self.held -= Counter({before: 1})
         if settles:
+            self._check_size(body, body.details["reports"])
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
             self._note_loss(body, accounted)
             self.held[accounted] += 1
             self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             if body.details["overspent"] != self.overspent:
                 self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _check_size(self, body: EntryBody, users: int) -> None:
+        if self.opened is not None and users > self.opened.details["population"]:
+            self.blame(body.sequence, "it is about more users than the cohort has")
 
     def _note_loss(self, body: EntryBody, accounted: ShuffledRound) -> None:
         digest = body.details["privacy_loss"]

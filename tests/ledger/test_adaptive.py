@@ -18,7 +18,7 @@ from ledger import policies
 from ledger.admission import admit, open_cohort, quote, register, settle, void
 from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
 from ledger.entries import EntryBody, EntryKind, LedgerEntry
-from ledger.errors import Damaged
+from ledger.errors import Damaged, InvalidValue
 from ledger.policies import AdaptivePolicy, policy_from
 from ledger.statements import budget
 from ledger.store import Store
@@ -327,3 +327,20 @@ def test_an_adaptive_opening_says_its_rules(watches: Store) -> None:
     menu = FilterMenu.for_budget(epsilon=EPSILON, delta=DELTA)
     assert FilterMenu.from_mapping(body.details["rules"]) == menu
     assert total(watches) == filters(watches).nothing()
+
+
+def test_a_round_of_more_users_than_the_cohort_has_is_neither_admitted_nor_verified(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """As after the database was put back, and the cohort opened again with fewer users."""
+    assert isinstance(
+        decide(watches, accountant, make_request("early", cohort="watches", reports=20_000)), Admitted
+    )
+    register(watches, make_request("late", cohort="watches", reports=20_000), actor="tester")
+    rewrite(watches, 1, lambda body: dataclasses.replace(body, details={**body.details, "population": 1000}))
+    with disarmed(watches) as connection:
+        connection.execute(text("UPDATE cohorts SET population = 1000"))
+    with pytest.raises(InvalidValue):
+        admit(watches, accountant, "late")
+    problems = verify(watches, accountant).cohorts[0].problems
+    assert any(one.sequence == 2 and "more users" in one.what for one in problems), problems
