@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,6 +44,7 @@ _LEAST_BUDGET = 1e-9
 LEAST_DELTA = 1e-60
 _ROOM = 2.0**-40
 _BISECTIONS = 60
+_EXACT = re.compile(r"-?[0-9]+(/[0-9]+)?")
 _WHERE_KEPT = ("repetition", "sliding")  # parts of charges that not every set of filters has
 # What is left below the variance that just fits, so that it fits on every computer.
 _LIMIT_ROOM = 2.0**-18
@@ -349,6 +351,13 @@ def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
     if not isinstance(values, list | tuple):
         raise InvalidParameter(field, values, "a list of exact numbers")
     try:
-        return tuple(Fraction(str(value)) for value in values)
+        return tuple(map(_fraction, values))
     except (ValueError, ZeroDivisionError):
         raise InvalidParameter(field, values, "exact numbers such as 3/4") from None
+
+
+def _fraction(value: object) -> Fraction:
+    # A power of ten takes a few letters to write, and more memory than there is to read.
+    if not _EXACT.fullmatch(str(value)):
+        raise ValueError(value)
+    return Fraction(str(value))

@@ -17,6 +17,16 @@ from ledger.store import Store
 from ledger.trails import Trail
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
+# What applying an entry may raise that says something else than the ledger writes.
+_NOT_FOLLOWING = (
+    LedgerError,
+    AccountingError,
+    ArithmeticError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 
 
@@ -106,7 +116,7 @@ class Replay:
                 continue
             try:
                 yield self._apply(body)
-            except (LedgerError, AccountingError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except _NOT_FOLLOWING as error:
                 self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
                 self.readable = False
 

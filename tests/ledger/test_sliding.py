@@ -164,6 +164,24 @@ def test_a_budget_that_is_raised_lets_rounds_go_on(
     assert any(one.sequence == head and "chosen filters" in one.what for one in problems), problems
 
 
+@pytest.mark.parametrize("written", ["1" + "0" * 400, "1e1000000000", "1/0"])
+def test_a_charge_beyond_all_numbers_is_named(
+    watches: Store, accountant: Accountant, make_request: MakeRequest, written: str
+) -> None:
+    request = make_request("r0", cohort="watches", **REGULAR)
+    register(watches, request, actor="tester")
+    assert isinstance(admit(watches, accountant, "r0"), Admitted)
+
+    def dearest(body: EntryBody) -> EntryBody:
+        charge = {**body.details["charge"], "renyi": [written] * 3}
+        standing = {**body.details["standing"], "charged": charge}
+        return dataclasses.replace(body, details={**body.details, "charge": charge, "standing": standing})
+
+    rewrite(watches, 2, dearest)
+    problems = verify(watches, accountant).cohorts[0].problems
+    assert any(one.sequence == 2 and "does not follow" in one.what for one in problems), problems
+
+
 class SmoothingAccountant(ChargingAccountant):
     """Only the Gaussian filter bounds anything, and rounds are cheaper where there is more noise."""
 
