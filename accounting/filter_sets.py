@@ -58,8 +58,9 @@ class Charge:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
         repetition: units, where there is a repetition filter.
-        sliding: the variance taken where there is a sliding reserve, and how much of it was given back. What
-            a round costs by itself does not say it, for it depends on what is left.
+        sliding: where there is a sliding reserve, the variance taken, how much of it was given back, and how
+            much settlements added. What a round costs by itself does not say it, for it depends on what is
+            left.
     """
 
     gaussian: tuple[Fraction, ...]
@@ -192,7 +193,7 @@ class FilterSet:
             gaussian=(zero,) * len(self.gaussian.reserves),
             renyi=(zero,) * len(self.renyi),
             repetition=(zero,) if self.repetition else (),
-            sliding=(zero, zero) if self._sliding else (),
+            sliding=(zero,) * 3 if self._sliding else (),
         )
 
     @property
@@ -215,16 +216,16 @@ class FilterSet:
         if self._sliding is None:
             return cost
         charge = self._sliding.charge(_held(spent), cost.gaussian)
-        return dataclasses.replace(cost, sliding=(charge, Fraction(0)))
+        return dataclasses.replace(cost, sliding=(charge, Fraction(0), Fraction(0)))
 
     def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
         """What a round takes that turned out to cost `cost`, in place of what it took before: no less."""
         least = before.cost.at_least(cost)
         if self._sliding is None:
             return least
-        charged, returned = spent.sliding
-        charge = self._sliding.charge_instead(charged, returned, before.sliding[0], least.gaussian)
-        return dataclasses.replace(least, sliding=(charge, Fraction(0)))
+        taken = before.sliding[0]
+        charge = self._sliding.charge(_held(spent - before), [max(cost, taken) for cost in least.gaussian])
+        return dataclasses.replace(least, sliding=(charge, Fraction(0), before.sliding[2] + charge - taken))
 
     def given_back(self, spent: Charge, charge: Charge) -> Charge:
         """What is spent after a round that took so much turned out to have released nothing.
@@ -235,9 +236,9 @@ class FilterSet:
         rest = spent - charge
         if self._sliding is None:
             return rest
-        taken, returned = spent.sliding
+        taken, returned, late = spent.sliding
         if self._sliding.is_intact(taken, charge.gaussian, charge.sliding[0]):
-            return dataclasses.replace(rest, sliding=(taken, returned + charge.sliding[0]))
+            return dataclasses.replace(rest, sliding=(taken, returned + charge.sliding[0], late))
         return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
@@ -279,14 +280,16 @@ class FilterSet:
     def _gaussian_reading(self, spent: Charge) -> Reading:
         """By the fixed reserves, or by the sliding one if that says less; a total may leave that one out."""
         reading = self.gaussian.reading(spent.gaussian)
-        if self._sliding is None or not spent.sliding or not 0 < _held(spent) <= self._sliding.limit:
+        if self._sliding is None or not spent.sliding or _held(spent) <= 0:
+            return reading
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):
             return reading
         return min(reading, _at_limit(self.gaussian, self._sliding.limit))
 
 
 def _held(spent: Charge) -> Fraction:
     """What the sliding reserve's limit is compared with."""
-    charged, returned = spent.sliding
+    charged, returned, _ = spent.sliding
     return charged - returned
 
 

@@ -14,6 +14,9 @@ from fractions import Fraction
 # Of charges that differ by no more than this part, the one at the smallest reserve is taken: the smaller the
 # reserve, the longer a charge can be given back.
 _ALIKE = Fraction(1, 512)
+# The part of the limit that settlements may add to charges, before rounds lack noise that they were admitted
+# with.
+_HEADROOM = Fraction(1, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class SlidingReserve:
         limit: the variance that charges may reach altogether.
         reserves: the variances at which a round's costs are known, rising, the first of them 0.
 
-    Guarantee: if what is held is at most `limit`, everything released is dominated by a Gaussian mechanism of
+    Guarantee: if totals hold, everything released is dominated by a Gaussian mechanism of
     variance `limit`, but for the leaks and slacks of charges that add up to it, however rounds were chosen
     and whichever of them released nothing.
     Source: docs/adaptivity.md, Lemmas 3 and 9.
@@ -33,6 +36,15 @@ class SlidingReserve:
     limit: float
     reserves: tuple[float, ...]
 
+    def holds(self, held: Fraction, late: Fraction) -> bool:
+        """Whether totals are within the limit.
+
+        Args:
+            held: what was charged, less what was given back.
+            late: how much of it settlements added to what rounds were charged when they were admitted.
+        """
+        return held <= self.limit and late <= Fraction(self.limit) * _HEADROOM
+
     def charge(self, held: Fraction, costs: Sequence[Fraction]) -> Fraction:
         """What a round takes that costs so much at each reserve: the least whose reserve is left after it.
 
@@ -40,26 +52,6 @@ class SlidingReserve:
         """
         within = self._within(held, costs)
         return _least(within) if within else costs[0]
-
-    def charge_instead(
-        self, charged: Fraction, returned: Fraction, before: Fraction, costs: Sequence[Fraction]
-    ) -> Fraction:
-        """What a round takes in place of `before`, no less, whose costs are known since it was released.
-
-        Others may have been admitted since, at reserves that were not left in truth. Unless even the largest
-        reserve would be left, it takes more than the limit, and nothing is hidden any more.
-
-        Args:
-            charged: all that was ever charged.
-            returned: what was given back of it.
-            before: what the round took.
-            costs: what it costs at each reserve.
-        """
-        others = charged - before
-        charge = self.charge(others - returned, [max(cost, before) for cost in costs])
-        if charge == before or others + charge + Fraction(self.reserves[-1]) <= self.limit:
-            return charge
-        return max(charge, 2 * Fraction(self.limit))
 
     def is_intact(self, charged: Fraction, costs: Sequence[Fraction], charge: Fraction) -> bool:
         """Whether a round's reserve was left ever since it took its charge, so that it may give it back.
@@ -71,7 +63,7 @@ class SlidingReserve:
         """
         pairs = zip(self.reserves, costs, strict=True)
         reserve = next((reserve for reserve, cost in pairs if cost <= charge), self.limit)
-        return not reserve or charged + Fraction(reserve) <= self.limit
+        return not reserve or charged + self._with_headroom(reserve) <= self.limit
 
     def most_more(self, held: Fraction, costs: Sequence[Fraction]) -> int:
         """How many more rounds fit that cost so much at each reserve."""
@@ -85,9 +77,13 @@ class SlidingReserve:
         return count
 
     def _within(self, held: Fraction, costs: Sequence[Fraction]) -> list[tuple[Fraction, Fraction]]:
-        """The reserves that are left after a round that is charged by them, and those charges."""
-        pairs = ((Fraction(reserve), cost) for reserve, cost in zip(self.reserves, costs, strict=True))
+        """The reserves, with headroom, that are left after a round takes their charge; and that charge."""
+        reserves = map(self._with_headroom, self.reserves)
+        pairs = zip(reserves, costs, strict=True)
         return [(reserve, cost) for reserve, cost in pairs if held + reserve + cost <= self.limit]
+
+    def _with_headroom(self, reserve: float) -> Fraction:
+        return Fraction(reserve) + Fraction(self.limit) * _HEADROOM if reserve else Fraction(0)
 
 
 def _least(within: Sequence[tuple[Fraction, Fraction]]) -> Fraction:

@@ -165,13 +165,14 @@ def test_it_never_takes_more_than_a_fixed_reserve_and_always_leaves_the_reserve_
         totals = [total + cost for total, cost in zip(totals, costs, strict=True)]
         if held <= 1:
             used = [one for one, cost in zip(RESERVES, costs, strict=True) if cost == charge]
-            assert Fraction(used[0]) + held <= 1
+            assert not used[0] or Fraction(used[0]) + Fraction(1, 32) + held <= 1
         else:
             assert charge == costs[0]
         # But for charges that are alike, of which it prefers the one at the smaller reserve.
         room = 1 + Fraction(1, 500)
         for one, total in zip(RESERVES, totals, strict=True):
-            assert total * room + Fraction(one) > 1 or held <= total * room
+            headroom = Fraction(1, 32) if one else 0
+            assert total * room + Fraction(one) + headroom > 1 or held <= total * room
 
 
 @settings(max_examples=200, deadline=None)
@@ -262,7 +263,7 @@ def worst_delta_with_a_late_settlement(
 
 
 def test_a_late_settlement_hides_nothing() -> None:
-    epsilon, delta, rare = 4.0, 1e-2, coin(25, rate=0.14)
+    epsilon, delta, rare = 6.0, 1e-2, coin(38, rate=0.08)
     filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
 
     def as_if_admitted_now(spent: Charge, before: Charge, cost: Charge) -> Charge:

@@ -124,7 +124,7 @@ def test_a_reserve_that_is_not_left_is_found(
         """The last admitted round, charged as if half of the budget were left."""
         details = dict(body.details)
         charge = Charge.from_mapping(details["charge"])
-        cheaper = dataclasses.replace(charge, sliding=(charge.gaussian[-1], Fraction(0)))
+        cheaper = dataclasses.replace(charge, sliding=(charge.gaussian[-1], Fraction(0), Fraction(0)))
         assert cheaper.sliding[0] < charge.sliding[0]
         total = Charge.from_mapping(details["standing"]["charged"]) - charge + cheaper
         details["charge"] = cheaper.to_mapping()
@@ -212,28 +212,34 @@ class SlidingOperations(Operations):
         self.fixed = {name: [Fraction(0)] * 5 for name in ("phones", "tablets")}
         self.held = {name: Fraction(0) for name in self.fixed}
         self.ever = {name: Fraction(0) for name in self.fixed}
+        self.late = {name: Fraction(0) for name in self.fixed}
 
     def new_accountant(self) -> AddingAccountant:
         return SmoothingAccountant()
 
-    def after(self, cohort: str, round_: ShuffledRound) -> tuple[tuple[Fraction, ...], Fraction]:
+    def after(
+        self, cohort: str, round_: ShuffledRound, least: Fraction = Fraction(0)
+    ) -> tuple[tuple[Fraction, ...], Fraction]:
         filters = filters_of(self.store, cohort)
         assert filters.repetition is None
         costs = self.accountant.charge(round_, filters).gaussian
-        limit, held = Fraction(filters.sliding_limit or 0), self.held[cohort]
+        limit, held = self.limit(cohort), self.held[cohort]
+        wanted = [max(cost, least) for cost in costs]
         fitting = [
             cost
-            for reserve, cost in zip(filters.gaussian.reserves, costs, strict=True)
-            if held + cost + Fraction(reserve) <= limit
+            for reserve, cost in zip(filters.gaussian.reserves, wanted, strict=True)
+            if held + cost + (Fraction(reserve) + limit / 32 if reserve else 0) <= limit
         ]
-        return costs, min(fitting, default=costs[0])
+        return costs, min(fitting, default=wanted[0])
+
+    def limit(self, cohort: str) -> Fraction:
+        return Fraction(filters_of(self.store, cohort).sliding_limit or 0)
 
     def reads(self, cohort: str, fixed: Sequence[Fraction], held: Fraction) -> float:
-        filters = filters_of(self.store, cohort)
-        limit = filters.sliding_limit or 0.0
+        filters, limit = filters_of(self.store, cohort), self.limit(cohort)
         readings = [filters.gaussian.reading(fixed).epsilon_upper]
-        if 0 < held <= Fraction(limit):
-            readings.append(filters.gaussian.epsilon(limit).epsilon_upper)
+        if 0 < held <= limit and self.late[cohort] <= limit / 32:
+            readings.append(filters.gaussian.epsilon(float(limit)).epsilon_upper)
         return min(readings)
 
     def would_admit(self, request: RoundRequest) -> bool:
@@ -263,20 +269,16 @@ class SlidingOperations(Operations):
         cohort = self.requests[name].cohort
         self.add(cohort, self.costs[name], self.took[name], sign=-1)
         self.ever[cohort] -= self.took[name]
-        costs, taken = self.after(cohort, after)
-        assert taken >= self.took[name], "fewer reports are dearer here, at any noise"
-        filters = filters_of(self.store, cohort)
-        limit, largest = Fraction(filters.sliding_limit or 0), Fraction(filters.gaussian.reserves[-1])
-        if taken > self.took[name] and self.ever[cohort] + taken + largest > limit:
-            taken = max(taken, 2 * limit)  # nobody knows what rests on the noise that this one had used
+        costs, taken = self.after(cohort, after, self.took[name])
+        self.late[cohort] += taken - self.took[name]
         self.add(cohort, costs, taken)
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
         cohort = self.requests[name].cohort
-        filters = filters_of(self.store, cohort)
         place = self.costs[name].index(self.took[name])
-        reserve = Fraction(filters.gaussian.reserves[place])
-        if not reserve or self.ever[cohort] + reserve <= Fraction(filters.sliding_limit or 0):
+        reserve = Fraction(filters_of(self.store, cohort).gaussian.reserves[place])
+        limit = self.limit(cohort)
+        if not reserve or self.ever[cohort] + reserve + limit / 32 <= limit:
             self.add(cohort, self.costs[name], self.took[name], sign=-1)
 
     def is_broken(self, cohort: str) -> bool:
