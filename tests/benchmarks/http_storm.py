@@ -226,7 +226,7 @@ def _filtered(accountant: Accountant, held: Mapping[ShuffledRound, int], *, abov
 
     def holds(epsilon: float) -> bool:
         filters = FilterSet.for_budget(epsilon=epsilon, delta=DELTA)
-        total = filters.nothing()
+        total = filters.nothing().cost
         for kind, count in held.items():
             total += accountant.charge(kind, filters) * count
         return filters.epsilon_upper(total) <= epsilon
