@@ -36,6 +36,13 @@ QUESTIONS = [question(count) for count in range(1, 13)]
 def nobody(_done: int, _of: int) -> None: ...
 
 
+def assert_same(answered: list[Answer], expected: list[Answer]) -> None:
+    """The same but for the last digit: in another process sets of rounds have another order."""
+    for one, other in zip(answered, expected, strict=True):
+        assert isinstance(one, Bounds)
+        assert one == pytest.approx(other, rel=1e-12)
+
+
 @pytest.fixture(scope="module")
 def expected() -> list[Answer]:
     return list(InThisProcess(Accountant()).answers(QUESTIONS, nobody))
@@ -84,7 +91,7 @@ def test_workers_answer_and_one_that_is_killed_loses_nothing(
 
     asking = Slow(settings, meanwhile)
     answered = list(asking.answers(QUESTIONS, lambda done, of: told.append((done, of))))
-    assert answered == expected
+    assert_same(answered, expected)
     assert asking.from_workers >= 6, "they answered most of it"
     assert told[-1] == (len(QUESTIONS), len(QUESTIONS))
 
@@ -92,10 +99,10 @@ def test_workers_answer_and_one_that_is_killed_loses_nothing(
 def test_without_workers_and_without_a_broker_everything_is_answered(
     settings: Settings, expected: list[Answer]
 ) -> None:
-    assert list(WithWorkers(settings, Accountant()).answers(QUESTIONS, nobody)) == expected
+    assert_same(list(WithWorkers(settings, Accountant()).answers(QUESTIONS, nobody)), expected)
     nowhere = settings.model_copy(update={"broker_url": "amqp://guest:guest@127.0.0.1:1//"})
     alone = WithWorkers(nowhere, Accountant())
-    assert list(alone.answers(QUESTIONS[:4], nobody)) == expected[:4]
+    assert_same(list(alone.answers(QUESTIONS[:4], nobody)), expected[:4])
     assert alone.from_workers == 0
 
 
@@ -132,7 +139,7 @@ def test_what_a_worker_should_not_say_is_computed_here(
 
     asking = WithWorkers(Settings(broker_url="memory://"), Accountant())
     monkeypatch.setattr(asking._app, "send_task", send_task)
-    assert list(asking.answers(QUESTIONS[:4], nobody)) == expected[:4]
+    assert_same(list(asking.answers(QUESTIONS[:4], nobody)), expected[:4])
     assert asking.from_workers == 0
 
 
@@ -156,7 +163,7 @@ def test_which_answer_is_computed_here_too_is_drawn_when_the_answer_is_there(
     asking = WithWorkers(Settings(broker_url="memory://"), Accountant())
     monkeypatch.setattr(asking._app, "send_task", send_task)
     monkeypatch.setattr(secrets, "randbelow", draw)
-    assert list(asking.answers(QUESTIONS[:4], nobody)) == expected[:4]
+    assert_same(list(asking.answers(QUESTIONS[:4], nobody)), expected[:4])
     assert (asking.from_workers, drawn) == (0, [2])
 
 
@@ -164,7 +171,9 @@ def test_a_batch_is_answered_the_same_twice_and_by_the_same_policy_only(expected
     content = written(QUESTIONS, 1e-3)
     answers = answer_batch(content)
     assert answer_batch(content) == answers
-    assert read(answers, digest_of(content), len(QUESTIONS)) == expected
+    found = read(answers, digest_of(content), len(QUESTIONS))
+    assert found is not None
+    assert_same(found, expected)
     assert all(isinstance(each, Bounds) for each in expected)
     with pytest.raises(ValueError, match="another-policy"):
         answer_batch({**content, "numerical_policy": "another-policy"})
