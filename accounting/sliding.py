@@ -27,10 +27,10 @@ class SlidingReserve:
         limit: the variance that charges may reach altogether.
         reserves: the variances at which a round's costs are known, rising, the first of them 0.
 
-    Guarantee: if totals hold, everything released is dominated by a Gaussian mechanism of
-    variance `limit`, but for the leaks and slacks of charges that add up to it, however rounds were chosen
-    and whichever of them released nothing.
-    Source: docs/adaptivity.md, Lemmas 3 and 9.
+    Guarantee: if totals hold, everything released is dominated by a Gaussian mechanism of variance `limit`,
+    but for the leaks and slacks of charges that add up to it, however rounds were chosen and whichever of
+    them released nothing.
+    Source: docs/adaptivity.md, Lemmas 3 and 4.
     """
 
     limit: float
