@@ -143,23 +143,7 @@ class FilterSet:
         delta = checks.probability("delta", delta)
         if delta < LEAST_DELTA:
             raise InvalidParameter("delta", delta, f"at least {LEAST_DELTA:g}, which filters share")
-        share = _RENYI_SHARE / len(_RENYI_ORDERS)
-        main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
-        variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
-        leak, slack = _rates(main, variance, epsilon)
-        reserves = tuple(part * variance for part in _RESERVES)
-        gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
-        renyi = []
-        for part in _RENYI_ORDERS:
-            theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
-            total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
-            leak, slack = _rates(share * delta, total, epsilon)
-            order = 1 + max(theta, 2.0**-20)
-            renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
-        pure = _PURE_SHARE * delta
-        leak = pure / (_PURE_REACH * epsilon)
-        renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
-        return cls(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon))
+        return _for_budget(epsilon, delta)
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form of all but the repetition filter, which the first admitted round brings."""
@@ -285,6 +269,27 @@ class FilterSet:
         if not self._sliding.holds(_held(spent), spent.sliding[2]):
             return reading
         return min(reading, _at_limit(self.gaussian, self._sliding.limit))
+
+
+@functools.lru_cache(maxsize=256)
+def _for_budget(epsilon: float, delta: float) -> FilterSet:
+    share = _RENYI_SHARE / len(_RENYI_ORDERS)
+    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
+    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
+    leak, slack = _rates(main, variance, epsilon)
+    reserves = tuple(part * variance for part in _RESERVES)
+    gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
+    renyi = []
+    for part in _RENYI_ORDERS:
+        theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
+        total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
+        leak, slack = _rates(share * delta, total, epsilon)
+        order = 1 + max(theta, 2.0**-20)
+        renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+    pure = _PURE_SHARE * delta
+    leak = pure / (_PURE_REACH * epsilon)
+    renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
+    return FilterSet(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon))
 
 
 def _held(spent: Charge) -> Fraction:
