@@ -272,3 +272,59 @@ def test_a_late_settlement_hides_nothing() -> None:
     assert worst_delta_with_a_late_settlement(filters, as_if_admitted_now, rare, epsilon) > delta
     reached = worst_delta_with_a_late_settlement(filters, filters.taken_instead, rare, epsilon)
     assert delta / 3 < reached <= delta
+
+
+def worst_delta_at_will(
+    kinds: list[tuple[Masses, Masses]], filters: FilterSet, epsilon: float, instead: Instead
+) -> float:
+    """The largest delta of analysts who admit, release, void and settle up to four rounds in any order.
+
+    Of each kind: what is declared, and what is true and must be settled before the end.
+    """
+    costs, truths = ([charge_of(pair_of(pair[side]), filters) for pair in kinds] for side in (0, 1))
+    nothing = np.full(2 * REACH + 1, -1.0)  # what cannot end within the budget
+
+    def sorted_by_kind(rounds: Open) -> Open:
+        return tuple(sorted(rounds, key=lambda one: (one[0], one[1].sliding)))
+
+    @functools.cache
+    def value(spent: Charge, waiting: Open, unsettled: Open, admitted: int) -> Array:
+        ended = not waiting and not unsettled and filters.epsilon_upper(spent) <= epsilon
+        best = gains(epsilon) if ended else nothing
+        for place, (which, taken) in enumerate(waiting):
+            rest = waiting[:place] + waiting[place + 1 :]
+            untrue = kinds[which][0] is not kinds[which][1]
+            open_ = sorted_by_kind((*unsettled, (which, taken))) if untrue else unsettled
+            after = value(spent, rest, open_, admitted)
+            if after is not nothing:
+                best = np.maximum(best, expected(after, kinds[which][1]))
+            best = np.maximum(best, value(filters.given_back(spent, taken), rest, unsettled, admitted))
+        for place, (which, taken) in enumerate(unsettled):
+            rest = unsettled[:place] + unsettled[place + 1 :]
+            settled = spent - taken + instead(spent, taken, truths[which])
+            if filters.epsilon_upper(settled) <= epsilon:
+                best = np.maximum(best, value(settled, waiting, rest, admitted))
+        if admitted < 4:
+            for which, cost in enumerate(costs):
+                taken = filters.taken(spent, cost)
+                if filters.epsilon_upper(spent + taken) <= epsilon:
+                    more = sorted_by_kind((*waiting, (which, taken)))
+                    best = np.maximum(best, value(spent + taken, more, unsettled, admitted + 1))
+        return nothing if best.max() < 0 else best
+
+    return float(value(filters.nothing(), (), (), 0)[REACH])
+
+
+def test_no_analyst_gains_by_when_he_settles_and_voids() -> None:
+    epsilon, delta = 6.0, 1e-2
+    filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
+    tiny, rare, regular, more = coin(1, rate=1e-6), coin(38, rate=0.08), binomial(179), binomial(225)
+
+    def as_if_admitted_now(spent: Charge, before: Charge, cost: Charge) -> Charge:
+        return filters.taken(spent - before, before.cost.at_least(cost))
+
+    kinds = [(tiny, binomial(210)), (rare, rare), (regular, regular)]
+    assert worst_delta_at_will(kinds, filters, epsilon, as_if_admitted_now) > delta
+    assert worst_delta_at_will(kinds, filters, epsilon, filters.taken_instead) <= delta
+    kinds = [(tiny, binomial(163)), (rare, rare), (more, more)]  # as much as the real rules let through
+    assert delta / 2 < worst_delta_at_will(kinds, filters, epsilon, filters.taken_instead) <= delta
