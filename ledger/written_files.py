@@ -53,7 +53,7 @@ def alone_in(directory: Path) -> Iterator[None]:
         while not _is_locked(descriptor):
             if time.monotonic() > ends:
                 raise TimeoutError(f"another process has been writing into {directory} for too long")
-            time.sleep(_LOCK_POLL_SECONDS)
+            time.sleep(_LOCK_POLL_SECONDS)  # flock has no time limit of its own
         yield
     finally:
         os.close(descriptor)

@@ -296,6 +296,7 @@ def test_who_is_cancelled_just_when_the_turn_comes_does_not_keep_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A lock of a session outlives the statement that took it, also where that one fails."""
+    # Cancels itself, and nothing else, once it has the lock; the sleep is where it is noticed.
     line_up = "SELECT pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL"
     line_up += " AND pg_cancel_backend(pg_backend_pid()) AND pg_sleep(1) IS NOT NULL AS waited"
     monkeypatch.setattr(turns, "_LINE_UP", line_up)
@@ -325,7 +326,7 @@ def test_who_knows_nothing_of_the_others_lines_up_behind_them(
                 coming.append(pool.submit(come, name))
                 ends = time.monotonic() + WAIT_SECONDS_MAX
                 while count()[False] <= waiting and time.monotonic() < ends:
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # until PostgreSQL lists one more who waits
         for one in coming:
             one.result(WAIT_SECONDS_MAX)
     decided = [entry.round_id for entry in watches.entries_of("watches")]
