@@ -45,6 +45,8 @@ POOL_SIZE = 8
 PING_AFTER_SECONDS = 1.0
 _LAST_USE = "shuffle_ledger_last_use"
 _WRITE_OPTION = "shuffle_ledger_write"
+_READ_OPTION = "shuffle_ledger_read"
+_ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
 _SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
@@ -81,9 +83,14 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
         statement_timeout = MIGRATION_TIMEOUT_SECONDS if migrating else STATEMENT_TIMEOUT_SECONDS
         options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={statement_timeout}s"
+        # The driver begins nothing by itself: to switch that with every statement takes longer than to say it.
         engine = create_engine(
-            url.set(drivername="postgresql+psycopg"), connect_args={"options": options}, pool_size=POOL_SIZE
+            url.set(drivername="postgresql+psycopg"),
+            connect_args={"options": options},
+            isolation_level="AUTOCOMMIT",
+            pool_size=POOL_SIZE,
         )
+        event.listen(engine, "begin", _begin_postgresql)
         event.listen(engine, "checkin", _note_use)
         event.listen(engine, "checkout", _ping_unused)
         return engine
@@ -94,8 +101,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that sees one moment of the database throughout. Raises TryAgain, Unavailable."""
     with translated_errors(), engine.connect() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        connection.execution_options(**{_READ_OPTION: True})
         with connection.begin():
             yield connection
 
@@ -139,7 +145,7 @@ def deciding(engine: Engine) -> Iterator[Connection]:
 def _for_one_statement(engine: Engine, *, write: bool = False) -> Iterator[Connection]:
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
-            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.execution_options(**{_ALONE_OPTION: True})
             yield connection
         else:
             connection.execution_options(**{_WRITE_OPTION: write})
@@ -218,10 +224,7 @@ def _ping_unused(dbapi_connection: Any, record: ConnectionPoolEntry, _proxy: Any
     if time.monotonic() - record.info.get(_LAST_USE, math.inf) < PING_AFTER_SECONDS:
         return
     try:
-        before = dbapi_connection.autocommit
-        dbapi_connection.autocommit = True
         dbapi_connection.execute("")
-        dbapi_connection.autocommit = before
     except Exception as error:
         raise DisconnectionError("the connection did not survive being idle") from error
 
@@ -240,6 +243,14 @@ def _prepare_sqlite(dbapi_connection: Any, _record: Any, *, foreign_keys: bool) 
 def _begin_sqlite(connection: Connection) -> None:
     write = connection.get_execution_options().get(_WRITE_OPTION, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get(_ALONE_OPTION):
+        return
+    mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_READ_OPTION) else "READ WRITE"
+    connection.exec_driver_sql(f"BEGIN {mode}")
 
 
 @contextmanager

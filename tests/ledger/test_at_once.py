@@ -318,7 +318,7 @@ def test_who_knows_nothing_of_the_others_lines_up_behind_them(
             assert at_once(own, accountant, make_request(name, cohort="watches")) is not None
 
     with ThreadPoolExecutor(THREADS) as pool, watches.engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execution_options(shuffle_ledger_alone=True)
         with watches.turns.on(connection, "watches") as turn:
             assert turn.wait()
             coming = []

@@ -132,7 +132,7 @@ def interrupted(step: int, interrupt: Callable[[Connection, str], None]) -> Iter
         count(connection, "COMMIT")
 
     def after_statement(connection: Connection, *_: object) -> None:
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        if connection.get_execution_options().get("shuffle_ledger_alone"):
             count(connection, "DONE")
 
     listeners: dict[str, Callable[..., None]] = {

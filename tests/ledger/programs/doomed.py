@@ -81,7 +81,7 @@ def die_at(step: int) -> None:
         count(connection, statement)
 
     def after_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-        alone = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+        alone = connection.get_execution_options().get("shuffle_ledger_alone")
         if alone and WRITING.search(statement):
             count(connection, "DONE")
 
