@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0004"  # the migration this code was written for
+SCHEMA_REVISION = "0005"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -135,6 +135,7 @@ registrations = Table(
     Column("content_digest", DIGEST, nullable=False),
 )
 
+REFUSED = "kind = 'refused'"
 _OUTCOME = "kind IN ('admitted', 'refused')"
 _CLOSING = "kind IN ('settled', 'voided')"
 
@@ -160,7 +161,13 @@ entries = Table(
     ),
     CheckConstraint("(kind = 'opened') = (sequence = 1)", name="opened_first"),
     CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
-    Index("ix_entries_cohort_kind", "cohort", "kind"),
+    Index(
+        "ix_entries_refused",
+        "cohort",
+        "sequence",
+        sqlite_where=text(REFUSED),
+        postgresql_where=text(REFUSED),
+    ),
     Index(
         "uq_entries_one_outcome",
         "round_id",

@@ -220,15 +220,16 @@ def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> E
 
 @functools.cache
 def _of_cohort(dialect_name: str) -> Select[Any]:
-    query = _selected(dialect_name, _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name)))
-    return query.where(cohorts.c.name == bindparam("name"))
+    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name), bindparam("name"))
+    return _selected(dialect_name, beside).where(cohorts.c.name == bindparam("name"))
 
 
 @functools.cache
 def _of_round(dialect_name: str) -> Select[Any]:
     beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
     beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
-    query = _selected(dialect_name, _with_head(beside))
+    its = select(rounds.c.cohort).where(rounds.c.round_id == bindparam("round_id")).scalar_subquery()
+    query = _selected(dialect_name, _with_head(beside, its))
     query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
     return query.where(rounds.c.round_id == bindparam("round_id"))
 
@@ -238,7 +239,8 @@ def _of_new_round(dialect_name: str) -> Select[Any]:
     first = entries_table.alias("first")
     # Whoever has seen the head's entry is not told again what it says, nor what is held with it.
     unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
-    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name), unseen)
+    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
+    beside = _with_head(headed, bindparam("name"), unseen)
     beside = beside.outerjoin(rounds, rounds.c.round_id == bindparam("round_id"))
     opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
     beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
@@ -254,8 +256,17 @@ def _of_new_round(dialect_name: str) -> Select[Any]:
     return query.where(cohorts.c.name == bindparam("name"))
 
 
-def _with_head(source: FromClause, wanted: ColumnElement[bool] = _ALWAYS) -> FromClause:
-    last = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+def _with_head(
+    source: FromClause, cohort: ColumnElement[str], wanted: ColumnElement[bool] = _ALWAYS
+) -> FromClause:
+    """Join the entry that the head of `cohort` names.
+
+    By what is known before the join: a planner whose statistics are old would else read a whole chain to find
+    its last entry.
+    """
+    head = heads.alias("its_head")
+    sequence = select(head.c.sequence).where(head.c.cohort == cohort).scalar_subquery()
+    last = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
     return source.outerjoin(entries_table, and_(last, wanted))
 
 
