@@ -180,7 +180,15 @@ class FilterSet:
             sliding=(zero,) * 3 if self._sliding else (),
         )
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Charges are looked up by the filters they are for, with every decision.
+        return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition))
+
+    @functools.cached_property
     def without_totals(self) -> FilterSet:
         """What a round's cost depends on, but for units."""
         return dataclasses.replace(self, repetition=None, sliding_limit=None)
@@ -190,7 +198,7 @@ class FilterSet:
         limit = self.sliding_limit
         return None if limit is None else max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
 
-    @property
+    @functools.cached_property
     def _sliding(self) -> SlidingReserve | None:
         limit = self.sliding_limit
         return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
@@ -248,7 +256,7 @@ class FilterSet:
         most = largest_count(
             lambda n: self.epsilon_upper(spent.cost + cost * n) <= epsilon, math.floor(about)
         )
-        if self._sliding is None or _at_limit(self.gaussian, self._sliding.limit).epsilon_upper > epsilon:
+        if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
             return most
         return min(max(most, self._sliding.most_more(_held(spent), cost.gaussian)), REPETITIONS_MAX)
 
@@ -268,7 +276,12 @@ class FilterSet:
             return reading
         if not self._sliding.holds(_held(spent), spent.sliding[2]):
             return reading
-        return min(reading, _at_limit(self.gaussian, self._sliding.limit))
+        return min(reading, self._at_limit)
+
+    @functools.cached_property
+    def _at_limit(self) -> Reading:
+        """What the Gaussian filter says as long as the sliding reserve holds."""
+        return self.gaussian.epsilon(self.sliding_limit or 0.0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -310,11 +323,6 @@ def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
     return low * (1 - _LIMIT_ROOM)
-
-
-@functools.lru_cache(maxsize=256)
-def _at_limit(gaussian: GaussianFilter, limit: float) -> Reading:
-    return gaussian.epsilon(limit)
 
 
 def _named(name: str, delta: float, reading: Reading) -> FilterReading:

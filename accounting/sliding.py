@@ -7,6 +7,7 @@ end. A total at one fixed reserve is charged as if the end were always near; thi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,7 +44,7 @@ class SlidingReserve:
             held: what was charged, less what was given back.
             late: how much of it settlements added to what rounds were charged when they were admitted.
         """
-        return held <= self.limit and late <= Fraction(self.limit) * _HEADROOM
+        return held <= self._limit and late <= self._headroom
 
     def charge(self, held: Fraction, costs: Sequence[Fraction]) -> Fraction:
         """What a round takes that costs so much at each reserve: the least whose reserve is left after it.
@@ -61,29 +62,44 @@ class SlidingReserve:
             costs: the round's cost at each reserve.
             charge: what it took.
         """
-        pairs = zip(self.reserves, costs, strict=True)
-        reserve = next((reserve for reserve, cost in pairs if cost <= charge), self.limit)
-        return not reserve or charged + self._with_headroom(reserve) <= self.limit
+        pairs = zip(self._kept_free, costs, strict=True)
+        kept_free = next((kept_free for kept_free, cost in pairs if cost <= charge), None)
+        if kept_free is None:
+            return False
+        return not kept_free or charged + kept_free <= self._limit
 
     def most_more(self, held: Fraction, costs: Sequence[Fraction]) -> int:
         """How many more rounds fit that cost so much at each reserve."""
-        count, limit = 0, Fraction(self.limit)
+        count = 0
         while within := self._within(held, costs):
             charge = _least(within)
             # So many find the same reserves left.
-            alike = min((limit - held - reserve - cost) // charge for reserve, cost in within) + 1
+            left = self._limit - held
+            alike = min((left - kept_free - cost) // charge for kept_free, cost in within) + 1
             held += alike * charge
             count += alike
         return count
 
     def _within(self, held: Fraction, costs: Sequence[Fraction]) -> list[tuple[Fraction, Fraction]]:
-        """The reserves, with headroom, that are left after a round takes their charge; and that charge."""
-        reserves = map(self._with_headroom, self.reserves)
-        pairs = zip(reserves, costs, strict=True)
-        return [(reserve, cost) for reserve, cost in pairs if held + reserve + cost <= self.limit]
+        """What a cost keeps free, and the cost, for each that leaves so much of the limit."""
+        left = self._limit - held
+        pairs = zip(self._kept_free, costs, strict=True)
+        return [(kept_free, cost) for kept_free, cost in pairs if kept_free + cost <= left]
 
-    def _with_headroom(self, reserve: float) -> Fraction:
-        return Fraction(reserve) + Fraction(self.limit) * _HEADROOM if reserve else Fraction(0)
+    @functools.cached_property
+    def _limit(self) -> Fraction:
+        return Fraction(self.limit)
+
+    @functools.cached_property
+    def _headroom(self) -> Fraction:
+        return self._limit * _HEADROOM
+
+    @functools.cached_property
+    def _kept_free(self) -> tuple[Fraction, ...]:
+        """Each reserve with headroom; nothing, where nothing is smoothed."""
+        return tuple(
+            Fraction(reserve) + self._headroom if reserve else Fraction(0) for reserve in self.reserves
+        )
 
 
 def _least(within: Sequence[tuple[Fraction, Fraction]]) -> Fraction:

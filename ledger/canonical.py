@@ -66,17 +66,21 @@ def _spell(value: object) -> object:
         return value
     if kind is dict:
         return _spell_mapping(value)  # type: ignore[arg-type]  # `kind is dict` narrows nothing
-    if value is None or isinstance(value, bool | int | str):
-        return value
     if isinstance(value, float):
-        if math.isnan(value):
-            raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
-        return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
+        return _spell_float(value)
     if isinstance(value, list | tuple):
         return [item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item) for item in value]
+    if isinstance(value, int | str):
+        return value
     if isinstance(value, Mapping):
         return _spell_mapping(value)
     raise TypeError(f"{type(value).__name__} has no canonical bytes")
+
+
+def _spell_float(value: float) -> dict[str, str]:
+    if math.isnan(value):
+        raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
+    return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
 
 
 def _spell_mapping(value: Mapping[object, object]) -> dict[object, object]:

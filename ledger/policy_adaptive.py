@@ -58,9 +58,9 @@ class AdaptivePolicy(Policy):
         choice, total, chosen = self.choice(view), self.total(view), {}
         if choice is None and self.menu.needs_choice:
             choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
-            total = self.menu.filters(choice).nothing()
+            total = self._filters(view, choice).nothing()
             chosen = {"choice": choice.to_mapping()}
-        filters = self.menu.filters(choice)
+        filters = self._filters(view, choice)
         charge = filters.taken(total, books.charge(accounted, filters))
         step = self._stepped(view, total + charge, choice, rounds=1)
         return dataclasses.replace(step, details={"charge": charge.to_mapping(), **chosen, **step.details})
@@ -70,7 +70,7 @@ class AdaptivePolicy(Policy):
     ) -> Step:
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
         choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
-        filters, total = self.menu.filters(choice), self.total(view)
+        filters, total = self.filters(view), self.total(view)
         if after is None:
             return self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
         charge = before
@@ -97,7 +97,7 @@ class AdaptivePolicy(Policy):
 
     def filters(self, view: CohortView) -> FilterSet:
         """Return the filters in force."""
-        return self.menu.filters(self.choice(view))
+        return self._filters(view, self.choice(view))
 
     def choice(self, view: CohortView) -> Choice | None:
         """Return what the first admitted round chose, by the last entry; raises Damaged."""
@@ -109,11 +109,14 @@ class AdaptivePolicy(Policy):
         stated = standing_of(view.details, self.digest).get("charged")
         return read_once(view, "charged", stated, lambda: total_charged(view.details, self.digest))
 
+    def _filters(self, view: CohortView, choice: Choice | None) -> FilterSet:
+        return read_once(view, "filters", choice, lambda: self.menu.filters(choice))
+
     def _is_chosen(self, view: CohortView) -> bool:
         return self.choice(view) is not None or not self.menu.needs_choice
 
     def _stepped(self, view: CohortView, total: Charge, choice: Choice | None, *, rounds: int = 0) -> Step:
-        readings = self.menu.filters(choice).readings(total)
+        readings = self._filters(view, choice).readings(total)
         delta = view.cohort.delta_budget
         spent = spending_of(readings, rounds=view.spent.rounds + rounds, delta=delta)
         return Step(spent=spent, details=self._standing(view, total, choice))
