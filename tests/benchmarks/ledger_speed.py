@@ -1,8 +1,11 @@
 """The ledger: rounds of known kinds registered and decided, beside bare rows that the same driver inserts.
 
-Every client is a process of its own. Both sides commit once: a round of a known kind is registered with its
-outcome. Rates are of both, in turn, on the same machine; p99 is of one admission as its client sees it. On
-PostgreSQL where SHUFFLE_LEDGER_TEST_POSTGRES_URL says there is one.
+Every client is a process of its own that has been running for a while: it has met every cohort once, and
+others have written to most of them since. Clients that meet a cohort for the first time have a case of their
+own. Both sides commit once: a round of a known kind is registered with its outcome. Rates are of both, in
+turn, on the same machine, which clients and database share; p99 is of one admission as its client sees it.
+Processor time tells what either side costs where they do not share. On PostgreSQL where
+SHUFFLE_LEDGER_TEST_POSTGRES_URL says there is one.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from sqlalchemy.engine import make_url
 from ledger import admission, schema
 from ledger.store import Store
 from tests.benchmarks.case import Case, Work
-from tests.benchmarks.ledger_client import admitting, inserting
+from tests.benchmarks.ledger_client import Operation, admitting, inserting
 
-OPERATIONS = 640  # of all clients together
-WARM = 3
+OPERATIONS = 3200  # of all clients together
+WARM = 3  # at least
 MANY = 1000  # cohorts
 HISTORIES = (10, 10_000)
 AFTER_HISTORY = 100
@@ -78,7 +81,9 @@ def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
     return names
 
 
-def _clients(url: str, cohorts: list[str], clients: int, *, bare: bool) -> tuple[float, list[float]]:
+def _clients(
+    url: str, cohorts: list[str], clients: int, *, bare: bool, warm: int = WARM
+) -> tuple[float, list[float]]:
     """Operations per second of all clients together, and the seconds each operation took."""
     processes = []
     for client in range(clients):
@@ -89,7 +94,7 @@ def _clients(url: str, cohorts: list[str], clients: int, *, bare: bool) -> tuple
             "bare": bare,
             "cohorts": cohorts[begin:] + cohorts[:begin],
             "prefix": f"round-{next(_numbers)}",
-            "warm": WARM,
+            "warm": warm,
             "count": OPERATIONS // clients,
         }
         command = [sys.executable, "-m", "tests.benchmarks.ledger_client", json.dumps(order)]
@@ -112,9 +117,10 @@ def _clients(url: str, cohorts: list[str], clients: int, *, bare: bool) -> tuple
     return len(seconds) / elapsed, seconds
 
 
-def throughput(kind: str, cohorts: int, clients: int) -> Work:
+def throughput(kind: str, cohorts: int, clients: int, *, known: bool = True) -> Work:
     """Admissions and bare rows per second, in turn; medians of all turns so far."""
     url = _new_database(kind)
+    warm = max(WARM, cohorts) if known else WARM
     with Store.connect(url) as store:
         names = _opened(store, cohorts)
     with admitting(url, names, "first") as admit:
@@ -125,7 +131,7 @@ def throughput(kind: str, cohorts: int, clients: int) -> Work:
 
     def run() -> str:
         bare, _ = _clients(url, names, clients, bare=True)
-        rate, seconds = _clients(url, names, clients, bare=False)
+        rate, seconds = _clients(url, names, clients, bare=False, warm=warm)
         rates.append((rate, bare))
         latencies.extend(seconds)
         rate, bare = (statistics.median(each) for each in zip(*rates, strict=True))
@@ -160,6 +166,49 @@ def after_history(kind: str, history: int) -> Work:
     return _dropping(url, run)
 
 
+def processor_time(cohorts: int) -> Work:
+    """What an admission and a bare row cost a client and its PostgreSQL backend."""
+    url = _new_database("postgresql")
+    with Store.connect(url) as store:
+        names = _opened(store, cohorts)
+
+    def spent(operation: Operation) -> tuple[float, float]:
+        client, server = time.process_time(), _backends_seconds(url)
+        for _ in range(OPERATIONS):
+            operation()
+        return time.process_time() - client, _backends_seconds(url) - server
+
+    def run() -> str:
+        with inserting(url) as insert:
+            bare = spent(insert)
+        with admitting(url, names, f"round-{next(_numbers)}") as admit:
+            for _ in names:
+                admit()
+            full = spent(admit)
+        client, server = (seconds / OPERATIONS * 1e3 for seconds in full)
+        client_bare, server_bare = (seconds / OPERATIONS * 1e3 for seconds in bare)
+        return (
+            f"client {client:.2f} ms, database {server:.2f} ms; bare row {client_bare:.2f} and"
+            f" {server_bare:.2f} ms; the database's ratio {server_bare / server:.2f}"
+        )
+
+    return _dropping(url, run)
+
+
+def _backends_seconds(url: str) -> float:
+    """Processor time that all of a database's sessions have taken so far."""
+    parsed = make_url(url)
+    address = parsed.set(drivername="postgresql", database="postgres")
+    with psycopg.connect(address.render_as_string(hide_password=False)) as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+        pids = [pid for (pid,) in connection.execute(query, (parsed.database,))]
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def opening(kind: str) -> Work:
     """Cohorts opened one after another."""
     url = _new_database(kind)
@@ -177,7 +226,15 @@ def _dropping(url: str, run: Callable[[], str]) -> Work:
 
 
 def cases() -> Iterator[Case]:
-    """Throughput by clients and cohorts, length of the history, opening cohorts."""
+    """Throughput by clients and cohorts, processor time, length of the history, opening cohorts."""
+    yield Case(
+        name=f"postgresql, {MANY} cohorts, processor time", prepare=partial(processor_time, MANY), repeats=3
+    )
+    yield Case(
+        name=f"postgresql, {MANY} cohorts, 4 clients that meet them",
+        prepare=partial(throughput, "postgresql", MANY, 4, known=False),
+        repeats=3,
+    )
     for kind, counts in (("postgresql", (1, 4, 16)), ("sqlite", (1, 4))):
         for cohorts in (1, MANY):
             for clients in counts:
