@@ -1,0 +1,59 @@
+"""What a decision reads does not grow with the ledger, whatever the planner believes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from accounting import Accountant
+from ledger.admission import admit, open_cohort, register, register_and_admit
+from ledger.budgets import Admitted, RoundRequest
+from ledger.listing import refusals_after
+from ledger.store import Store
+
+MakeRequest = Callable[..., RoundRequest]
+
+ROUNDS = 12
+WAIT_SECONDS_MAX = 10.0
+
+
+def read_whole(database_url: str) -> dict[str, int]:
+    """Return how often each table was read whole so far, as far as sessions that ended know."""
+    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(address, autocommit=True) as connection:
+        ends = time.monotonic() + WAIT_SECONDS_MAX
+        others = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        while connection.execute(others).fetchone() != (0,) and time.monotonic() < ends:
+            time.sleep(0.01)  # until PostgreSQL has ended the sessions, which is when they tell
+        scans = connection.execute("SELECT relname, seq_scan FROM pg_stat_user_tables").fetchall()
+    return {name: count for name, count in scans if name != "alembic_version"}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_no_table_is_read_whole_for_a_decision(
+    database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Not even by statistics from when the tables were empty, nor for a foreign key or in a trigger."""
+    with Store.connect(database_url) as store:
+        open_cohort(
+            store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
+        )
+        register_and_admit(store, accountant, make_request("first"), actor="x")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("ANALYZE")
+    before = read_whole(database_url)
+    with Store.connect(database_url) as store:
+        for number in range(ROUNDS):
+            outcome, _ = register_and_admit(store, accountant, make_request(f"once-{number}"), actor="x")
+            assert isinstance(outcome, Admitted)
+            register(store, make_request(f"twice-{number}"), actor="x")
+            assert isinstance(admit(store, accountant, f"twice-{number}"), Admitted)
+            assert refusals_after(store, "phones", after=0) == []
+    assert read_whole(database_url) == before
