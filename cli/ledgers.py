@@ -14,6 +14,7 @@ from cli.losses_ahead import losses_ahead
 from cli.session import Session, open_session, settings_from
 from ledger import statements
 from ledger.admission import (
+    admit_together,
     change_budget,
     open_cohort,
     quote,
@@ -80,6 +81,9 @@ class Ledger(Protocol):
 
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """Register a round and have it decided; also return whether it had been decided before."""
+
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """Do as `register` with the first of some rounds, or with more of them, in their order."""
 
     def retry(self, round_id: str) -> Outcome | Pending:
         """Have a round decided that was left alone after too many failures."""
@@ -193,6 +197,15 @@ class DatabaseLedger:
         if not isinstance(answer, Pending):
             return answer, True
         return decide(session, request.round_id), False
+
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """See `Ledger`: more than one where they are decided here, and at once."""
+        session = self.session
+        together: list[Outcome] = []
+        if session.settings.broker_url is None and len(requests) > 1:
+            actor = session.settings.actor
+            together = admit_together(session.store, session.accountant, requests, actor=actor)
+        return [(outcome, False) for outcome in together] or [self.register(requests[0])]
 
     def retry(self, round_id: str) -> Outcome | Pending:
         """See `Ledger`."""

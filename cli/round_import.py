@@ -1,7 +1,8 @@
-"""`round import`: checks everything, then opens cohorts and decides rounds one by one, in file order.
+"""`round import`: checks everything, then opens cohorts and decides rounds in file order.
 
-Nothing remembers how far an import came. Each step is safe to repeat: a round that is decided answers again,
-one that was registered when the process died is decided now. Running the import again therefore finishes it.
+Rounds are decided together, in one commit, where each is decided at once, and else one by one. Nothing
+remembers how far an import came. Each step is safe to repeat: a round that is decided answers again, one that
+was registered when the process died is decided now. Running the import again therefore finishes it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cli.round_files import CohortLine, RequestLine
 from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
 from ledger.errors import Conflict, InvalidValue, NotFound
 
+TOGETHER_MAX = 64  # rounds in one commit
 _DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
 
@@ -86,12 +88,20 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     rounds = [request.round for request in plan.requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
     with _progress(len(rounds)) as advance, ahead as await_loss:
-        for request in plan.requests:
-            await_loss(request.round)
-            answer, was_decided = ledger.register(request)
-            known += was_decided
-            counts[request.cohort][_WORDS[type(answer)]] += 1
-            advance()
+        done, size = 0, 1
+        while done < len(plan.requests):
+            some = plan.requests[done : done + size]
+            for request in some:
+                await_loss(request.round)
+            answers = ledger.register_some(some)
+            for request, (answer, was_decided) in zip(some, answers, strict=False):
+                known += was_decided
+                counts[request.cohort][_WORDS[type(answer)]] += 1
+                advance()
+            done += len(answers)
+            # Whoever finds what was decided before, or has to compute, goes on with one.
+            fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
+            size = min(2 * size, TOGETHER_MAX) if fluent else 1
     return _summary(counts, known=known, opened=len(plan.opening))
 
 

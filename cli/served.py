@@ -91,6 +91,10 @@ class ServedLedger:
         known = self._is_decided(request.round_id)
         return self.client.register(request, wait_seconds=self.wait_seconds), known
 
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """See `Ledger`."""
+        return [self.register(requests[0])]
+
     def retry(self, round_id: str) -> Outcome | Pending:
         """See `Ledger`."""
         return self.client.retry(round_id, wait_seconds=self.wait_seconds)

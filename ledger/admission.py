@@ -11,9 +11,11 @@ import logging
 
 from accounting import Accountant, ShuffledRound
 from ledger import appending, decisions
+from ledger.batches import admit_together
 from ledger.budget_changes import change_budget
 from ledger.budgets import Outcome, Pending, Quote, RoundRequest, checked_text, request_digest
 from ledger.errors import BehindCheckpoint, Damaged, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
 from ledger.opening import open_cohort
 from ledger.outcomes import outcome_from, outcome_in, outcome_of, round_record
 from ledger.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
@@ -27,6 +29,7 @@ __all__ = [
     "admit_at_once",
     "admit_in_order",
     "admit_queued",
+    "admit_together",
     "change_budget",
     "open_cohort",
     "pending_before",
@@ -42,19 +45,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-
-class _OthersWait(Exception):
-    """Rounds of the cohort that were registered earlier are undecided."""
-
-
-class _NotQuick(Exception):
-    """The decision needs more than what is in memory."""
-
-    def __init__(self, view: CohortView) -> None:
-        """Say on what it was to be decided."""
-        super().__init__("the decision needs more than what is in memory")
-        self.view = view
 
 
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
@@ -116,7 +106,7 @@ def register_and_admit(
     """
     try:
         outcome = _admit_prepared(store, accountant, request, actor)
-    except _OthersWait:
+    except OthersWait:
         _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
         # Who came since then is no earlier than this one.
         outcome = _admit_prepared(store, accountant, request, actor, others_first=False)
@@ -145,7 +135,7 @@ def admit_at_once(
     """
     try:
         return _admit_at_once(store, accountant, request, actor)
-    except (_OthersWait, _NotQuick):
+    except (OthersWait, NotQuick):
         return None
 
 
@@ -254,7 +244,7 @@ def _admit_prepared(
     """Do as `_admit_at_once`, after computing what it misses, in nobody's way, if that does not take long."""
     try:
         return _admit_at_once(store, accountant, request, actor, others_first=others_first)
-    except _NotQuick as found:
+    except NotQuick as found:
         view = found.view
     try:
         is_ready = decisions.prepare(store, accountant, view, request)
@@ -266,47 +256,26 @@ def _admit_prepared(
         return (
             _admit_at_once(store, accountant, request, actor, others_first=others_first) if is_ready else None
         )
-    except _NotQuick:
+    except NotQuick:
         return None
 
 
 def _admit_at_once(
     store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
 ) -> Outcome | None:
-    actor = checked_text("actor", actor)
-    content = request.to_bytes()
-    digest = request_digest(content)
     charged: ShuffledRound | None = None
+    asking = NewRoundRequest.of(request, actor=actor)
 
     def drafted(new: NewRound) -> EntryDraft | None:
         nonlocal charged
-        decisions.check_request(request, new.view.cohort.name, new.view.cohort.population)
-        if new.others_wait and others_first:
-            raise _OthersWait
-        stored = StoredRound(
-            registration=new.registration,
-            round_id=request.round_id,
-            cohort=request.cohort,
-            content=content,
-            content_digest=digest,
-            registered_by=actor,
-            registered_at=new.view.at,
-        )
-        try:
-            if not decisions.is_quick(store, accountant, new.view, request):
-                raise _NotQuick(new.view)
-            draft = decisions.draft(store, accountant, new.view, stored, request)
-        except (TryAgain, Unavailable, _NotQuick):
-            raise
-        except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
-            return None
-        charged = draft.changes[0].accounted if draft.changes else None
-        return dataclasses.replace(draft, registers=stored)
+        draft = draft_new(store, accountant, asking, new, others_first=others_first)
+        charged = draft.accounted if draft else None
+        return draft
 
     try:
         body = appending.append_with_round(store, request.cohort, request.round_id, drafted)
     except Damaged:
-        return None  # likewise
+        return None  # it comes again once the round is registered, and is counted with it
     return outcome_in(body, charged) if body else None
 
 

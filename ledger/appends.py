@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, update
 from sqlalchemy.exc import IntegrityError
@@ -18,8 +19,8 @@ from ledger.turns import Turn
 
 _DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
 _TAKEN = "23505"  # PostgreSQL's word for a key that exists
-# The same as `_in_steps`, for the common case, in one round trip. Everything hangs on the head's move: where
-# it did not move, nothing else is written.
+# The same as `append_in_steps`, for the common case, in one round trip. Everything hangs on the head's move:
+# where it did not move, nothing else is written.
 _MOVED_AND_HELD = """
 WITH moved AS (
   UPDATE heads SET sequence = %(sequence)s, digest = %(digest)b, status = %(status)s,
@@ -63,22 +64,57 @@ _AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
 _WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER_LEAVING
 
 
+class Step(NamedTuple):
+    """An entry, and what it follows from."""
+
+    view: CohortView
+    draft: EntryDraft
+    body: EntryBody
+    entry: LedgerEntry
+
+    @classmethod
+    def of(cls, view: CohortView, draft: EntryDraft) -> Step:
+        """Return the entry that `draft` is, in its place in the chain."""
+        body = _body(view, draft)
+        return cls(view, draft, body, LedgerEntry.following(view.head_digest, body))
+
+    @property
+    def after(self) -> CohortView:
+        """The cohort as the entry leaves it."""
+        view, draft = self.view, self.draft
+        added = {change.accounted: change.count for change in draft.changes}
+        held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
+        return dataclasses.replace(
+            view,
+            head_sequence=self.entry.sequence,
+            head_digest=self.entry.digest,
+            spent=draft.spent,
+            details=draft.details,
+            held={**view.held, **held},
+        )
+
+    @property
+    def lost(self) -> LostRace:
+        """What is raised where somebody else was faster."""
+        return LostRace(f"cohort {self.view.cohort.name!r} moved on from entry {self.view.head_sequence}")
+
+
 def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     """Append what `draft` says to the cohort that `view` saw; return the entry.
 
     Raises:
         LostRace: another entry was appended first; nothing was changed.
     """
-    entry = LedgerEntry.following(view.head_digest, _body(view, draft))
+    step = Step.of(view, draft)
     if engines.is_postgresql(engine) and _is_simple(draft):
         with engines.writing_once(engine) as connection:
-            moved = connection.exec_driver_sql(_AT_ONCE, _parameters(view, draft, entry)).scalar_one()
+            moved = connection.exec_driver_sql(_AT_ONCE, parameters_of(step)).scalar_one()
     else:
         with engines.writing(engine) as connection:
-            moved = _in_steps(connection, view, draft, entry)
+            moved = append_in_steps(connection, step)
     if moved != 1:
-        raise _lost(view)
-    return entry
+        raise step.lost
+    return step.entry
 
 
 def append_on(
@@ -93,47 +129,35 @@ def append_on(
     """
     if draft.registers is None or not _is_simple(draft):
         raise AssertionError("only the decision about a new round is appended like this")
-    body = _body(view, draft)
-    entry = LedgerEntry.following(view.head_digest, body)
-    try:
+    step = Step.of(view, draft)
+    with lost_if_taken(step):
         if connection.dialect.name == "postgresql":
-            parameters = {**vars(draft.registers), **_parameters(view, draft, entry), **turn.place}
-            moved = direct.run(connection, _WITH_ROUND, parameters).moves
+            moved = direct.run(connection, _WITH_ROUND, {**parameters_of(step), **turn.place}).moves
         else:
-            moved = _in_steps(connection, view, draft, entry)
-    except IntegrityError as error:
-        if getattr(error.orig, "sqlstate", None) == _TAKEN:
-            raise LostRace(f"round {entry.round_id!r} was registered meanwhile") from error
-        raise
+            moved = append_in_steps(connection, step)
     if moved != 1:
-        raise _lost(view)
+        raise step.lost
     turn.is_held = False
-    return body, _after(view, draft, entry)
+    return step.body, step.after
 
 
 def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     """Append in the caller's transaction, which must not be committed after LostRace."""
-    entry = LedgerEntry.following(view.head_digest, _body(view, draft))
-    if _in_steps(connection, view, draft, entry) != 1:
-        raise _lost(view)
-    return entry
+    step = Step.of(view, draft)
+    if append_in_steps(connection, step) != 1:
+        raise step.lost
+    return step.entry
 
 
-def _lost(view: CohortView) -> LostRace:
-    return LostRace(f"cohort {view.cohort.name!r} moved on from entry {view.head_sequence}")
-
-
-def _after(view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> CohortView:
-    added = {change.accounted: change.count for change in draft.changes}
-    held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
-    return dataclasses.replace(
-        view,
-        head_sequence=entry.sequence,
-        head_digest=entry.digest,
-        spent=draft.spent,
-        details=draft.details,
-        held={**view.held, **held},
-    )
+@contextmanager
+def lost_if_taken(step: Step) -> Iterator[None]:
+    """Raise LostRace where the identifier of a new round was taken meanwhile."""
+    try:
+        yield
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlstate", None) == _TAKEN:
+            raise LostRace(f"round {step.entry.round_id!r} was registered meanwhile") from error
+        raise
 
 
 def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
@@ -160,10 +184,13 @@ def _is_simple(draft: EntryDraft) -> bool:
     return draft.kind in _DECISIONS and taken
 
 
-def _parameters(view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> Mapping[str, Any]:
+def parameters_of(step: Step) -> Mapping[str, Any]:
+    """Return what the statements above are given for an entry that takes at most one kind."""
+    view, draft, _, entry = step
     change = draft.changes[0] if draft.changes else None
     parameters = entries.round_bytes(change.accounted) if change else None
     return {
+        **(vars(draft.registers) if draft.registers else {}),
         **vars(entry),
         "seen": view.head_sequence,
         "status": draft.status or view.cohort.status,
@@ -176,7 +203,9 @@ def _parameters(view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> Mapp
     }
 
 
-def _in_steps(connection: Connection, view: CohortView, draft: EntryDraft, entry: LedgerEntry) -> int:
+def append_in_steps(connection: Connection, step: Step) -> int:
+    """Append in a transaction, with any draft and on any database; return 0 if another entry was first."""
+    view, draft, _, entry = step
     cohort = view.cohort
     # The head moves first: whoever finds it moved already writes nothing.
     unmoved = and_(

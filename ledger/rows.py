@@ -57,6 +57,11 @@ class EntryDraft:
     epsilon_budget: float | None = None  # None: unchanged
     registers: StoredRound | None = None  # the round it decides, where its row is written with the entry
 
+    @property
+    def accounted(self) -> ShuffledRound | None:
+        """What a decision takes, if it takes anything."""
+        return self.changes[0].accounted if self.changes else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class CohortView:

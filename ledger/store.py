@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, insert, select, update
 
-from ledger import appends, engines, rows, views
+from ledger import appends, bulk, engines, rows, views
 from ledger.budgets import Cohort
 from ledger.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
@@ -220,6 +221,44 @@ class Store(RoundStore):
                     self._memory.keep(after)
                     return body
         raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
+
+    def append_with_rounds(
+        self, wanted: Mapping[str, str], decide: Callable[[str, NewRound], EntryDraft | None]
+    ) -> list[EntryBody]:
+        """Append the outcomes that `decide` drafts for new rounds, together with the rounds' rows.
+
+        Args:
+            wanted: the rounds' cohorts, by their identifiers, in the order in which they are decided.
+            decide: as for `append_with_round`, given the identifier, too.
+
+        Returns the first ones, up to an identifier that is taken or one for which `decide` drafts nothing;
+        all of them are written, or none.
+
+        Raises:
+            LostRace: another entry was appended first, or an identifier was taken since; nothing was changed.
+            NotFound: no such cohort.
+            Damaged: as `view`.
+        """
+        for cohort in set(wanted.values()):
+            self.first_body(cohort)  # before anybody waits for us
+        steps: list[appends.Step] = []
+        after: dict[str, CohortView] = {}
+        with engines.writing(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
+            for round_id, found in zip(wanted, bulk.read(connection, self._memory, wanted), strict=True):
+                if found is None:
+                    break
+                view = after.get(wanted[round_id], found.view)
+                draft = decide(round_id, dataclasses.replace(found, view=view))
+                if draft is None:
+                    break
+                steps.append(appends.Step.of(view, draft))
+                after[wanted[round_id]] = steps[-1].after
+            if steps:
+                bulk.write(connection, steps)
+        for view in after.values():
+            self._memory.keep(view)
+        return [step.body for step in steps]
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""

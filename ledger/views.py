@@ -173,6 +173,14 @@ def _new_round_row(connection: Connection, values: Mapping[str, Any], last: Coho
     return row
 
 
+def as_seen(memory: Memory, row: Any) -> CohortView | None:
+    """Return the view in memory if it is what a cohort's rows, with a clock, say now."""
+    last = memory.last_view(row.name)
+    if last is None or row.digest != last.head_digest or not _is_as_seen(row, last):
+        return None
+    return dataclasses.replace(last, at=row.at)
+
+
 def _is_as_seen(row: Any, last: CohortView) -> bool:
     """Whether the rows beside a head's entry say what they said when that entry was read, or written."""
     same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)

@@ -127,7 +127,7 @@ def crowds(kind: str) -> Attack:
 def deaths(kind: str) -> Attack:
     """Kill a process at every step of every writing transaction; the program checks what each leaves."""
     died, broken = 0, 0
-    for way in ("in-two-steps", "at-once"):
+    for way in ("in-two-steps", "at-once", "together"):
         with ledger_on(kind) as url:
             *said, last = run("doomed.py", url, way)
         died += len(said) // 2

@@ -145,8 +145,9 @@ class _Stop:
         ("register", 1, True),
         ("admit_in_order", 1, True),
         ("register_and_admit", 5, False),
-        ("register_and_admit", 13, True),
-        ("register_and_admit", ROUNDS, True),
+        ("register_and_admit", 5, True),
+        ("admit_together", 1, False),
+        ("admit_together", 2, True),
     ],
 )
 def test_interrupted_between_any_two_steps_then_finished(  # the interruption, one line, the same chain

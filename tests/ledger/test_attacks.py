@@ -115,6 +115,12 @@ def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(databas
     }  # the cohort and its first round were there before
 
 
+def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database_url: str) -> None:
+    *said, last = run("doomed.py", database_url, "together")
+    assert last == "survived"
+    assert {int(count) for count in said[1::2]} == {2, 4, 5}
+
+
 @contextmanager
 def interrupted(step: int, interrupt: Callable[[Connection, str], None]) -> Iterator[list[str]]:
     """Interrupt a statement, its end where it commits itself, or a commit; yield the list of such steps."""

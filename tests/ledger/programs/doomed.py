@@ -16,7 +16,15 @@ import sys
 from sqlalchemy import Connection, Engine, event
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import admit_at_once, admit_queued, open_cohort, register, settle, void
+from ledger.admission import (
+    admit_at_once,
+    admit_queued,
+    admit_together,
+    open_cohort,
+    register,
+    settle,
+    void,
+)
 from ledger.budgets import RoundRequest
 from ledger.store import Store
 from ledger.verification import verify
@@ -43,12 +51,11 @@ def known_kind() -> ShuffledRound:
     return ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=20)
 
 
-def tell(store: Store, accountant: Accountant, number: int, *, at_once: bool) -> None:
+def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
     """Open a cohort, if that has not begun; register, decide and close two rounds."""
     name = f"cohort-{number}"
-    if at_once:
-        shuffled = known_kind()
-    else:
+    shuffled = known_kind()
+    if way == "in-two-steps":
         open_cohort(
             store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
         )
@@ -56,12 +63,14 @@ def tell(store: Store, accountant: Accountant, number: int, *, at_once: bool) ->
         randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
         shuffled = ShuffledRound(randomizer=randomizer, reports=20)
     rounds = [f"{name}-settled", f"{name}-voided"]
-    for round_id in rounds:
-        request = RoundRequest(round_id=round_id, cohort=name, round=shuffled)
-        if at_once and admit_at_once(store, accountant, request, actor="storyteller"):
+    requests = [RoundRequest(round_id=round_id, cohort=name, round=shuffled) for round_id in rounds]
+    if way == "together" and admit_together(store, accountant, requests, actor="storyteller"):
+        requests = []
+    for request in requests:
+        if way == "at-once" and admit_at_once(store, accountant, request, actor="storyteller"):
             continue
         register(store, request, actor="storyteller")
-        admit_queued(store, accountant, round_id)
+        admit_queued(store, accountant, request.round_id)
     settle(store, accountant, rounds[0], reports=18, actor="storyteller")
     void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
 
@@ -78,7 +87,8 @@ def die_at(step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def before_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-        count(connection, statement)
+        if not statement.startswith("BEGIN"):  # nothing has happened since the last commit
+            count(connection, statement)
 
     def after_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
         alone = connection.get_execution_options().get("shuffle_ledger_alone")
@@ -90,41 +100,40 @@ def die_at(step: int) -> None:
     event.listen(Engine, "commit", lambda connection: count(connection, "COMMIT"))
 
 
-def left_behind(database_url: str, number: int, *, at_once: bool) -> int:
+def left_behind(database_url: str, number: int, way: str) -> int:
     """Finish the story; return how many entries the dead one had left. Fails unless all is as told once."""
     name, accountant = f"cohort-{number}", Accountant(precision=PRECISION)
-    story = [STORY[0], "admitted", *STORY[1:]] if at_once else STORY
+    story = STORY if way == "in-two-steps" else [STORY[0], "admitted", *STORY[1:]]
     with Store.connect(database_url) as store:
         before = [entry.kind for entry in store.entries_of(name)]
         assert before == story[: len(before)], before
-        if at_once:
+        if way != "in-two-steps":
             assert store.pending(limit=1) == []
             assert store.count_pending(name) == 0
-        tell(store, accountant, number, at_once=at_once)
+        tell(store, accountant, number, way)
         assert [entry.kind for entry in store.entries_of(name)] == story
     return len(before)
 
 
 def main(database_url: str, way: str) -> None:
     """Print two lines per death, and "survived" at the end."""
-    at_once = way == "at-once"
     accountant = Accountant(precision=PRECISION)
     for number in range(1, STEPS_MAX):
-        if at_once:
+        if way != "in-two-steps":
             with Store.connect(database_url) as store:
                 begin(store, accountant, number)  # the kind is known from then on
         child = os.fork()
         if child == 0:
             die_at(number)
             with Store.connect(database_url) as store:
-                tell(store, accountant, number, at_once=at_once)
+                tell(store, accountant, number, way)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-        sys.stdout.write(f"{left_behind(database_url, number, at_once=at_once)}\n")
+        sys.stdout.write(f"{left_behind(database_url, number, way)}\n")
         sys.stdout.flush()
     with Store.connect(database_url) as store:
         report = verify(store, Accountant())

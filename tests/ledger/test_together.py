@@ -1,0 +1,177 @@
+"""Rounds decided in one commit: as one by one, all of them or none, and never beyond a budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from accounting import Accountant
+from ledger import bulk
+from ledger.admission import admit_together, open_cohort, register, register_and_admit
+from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
+from ledger.entries import LedgerEntry
+from ledger.errors import LostRace
+from ledger.store import Store
+from ledger.verification import verify
+
+COHORTS = ("phones", "tablets", "watches")
+THREADS = 3
+EACH = 12
+WAIT_SECONDS_MAX = 60
+
+MakeRequest = Callable[..., RoundRequest]
+
+
+def opened(store: Store, accountant: Accountant, make_request: MakeRequest, *names: str) -> None:
+    """Open cohorts whose filters know two kinds of rounds, of which a dozen fit."""
+    for name in names:
+        open_cohort(
+            store, name=name, population=10**6, epsilon=1.5, delta=1e-9, policy="adaptive", actor="tester"
+        )
+        for reports in (1_000, 200):
+            first = make_request(f"{name} of {reports}", cohort=name, reports=reports)
+            assert isinstance(register_and_admit(store, accountant, first, actor="tester")[0], Admitted)
+
+
+@pytest.fixture
+def three(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger of three cohorts that are alike."""
+    opened(store, accountant, make_request, *COHORTS)
+    return store
+
+
+def together(store: Store, accountant: Accountant, requests: Sequence[RoundRequest]) -> list[Outcome]:
+    return admit_together(store, accountant, requests, actor="tester")
+
+
+def said(entry: LedgerEntry) -> dict[str, Any]:
+    """Return what an entry says but for names, numbers and moments of its own."""
+    mapping = dict(vars(entry.content()))
+    mapping["details"] = {
+        name: value
+        for name, value in mapping["details"].items()
+        if name not in ("request", "registration", "registered_at")
+    }
+    return {
+        name: value for name, value in mapping.items() if name not in ("cohort", "round_id", "recorded_at")
+    }
+
+
+def test_the_entries_are_those_of_one_by_one(
+    three: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Cohorts in turn and in a row, kinds in turn, until budgets are used up and beyond."""
+    order = [*("phones", "tablets") * 10, *["phones"] * 5, *["tablets"] * 5]
+    requests = [
+        make_request(f"round-{number}", cohort=cohort, reports=1_000 if number % 3 else 200)
+        for number, cohort in enumerate(order)
+    ]
+    outcomes = together(three, accountant, requests)
+    assert [outcome.round_id for outcome in outcomes] == [request.round_id for request in requests]
+    assert {type(outcome) for outcome in outcomes} == {Admitted, Refused}
+    for request in requests:
+        if request.cohort == "phones":
+            alone = dataclasses.replace(request, round_id=f"{request.round_id} alone", cohort="watches")
+            register_and_admit(three, accountant, alone, actor="tester")
+    pairs = zip(three.entries_of("phones"), three.entries_of("watches"), strict=True)
+    assert all(said(one) == said(other) for one, other in pairs)
+    for request, outcome in zip(requests, outcomes, strict=True):
+        assert register(three, request, actor="somebody else") == outcome
+    numbers = [three.round(request.round_id).registration for request in requests]
+    assert numbers == sorted(set(numbers))
+    assert three.pending(limit=1) == []
+    assert verify(three, accountant, numbers="all").ok
+
+
+def test_it_ends_before_what_is_not_decided_at_once(
+    three: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    names = itertools.count()
+
+    def new(**changes: Any) -> RoundRequest:
+        return make_request(f"new-{next(names)}", **changes)
+
+    twice = new()
+    register(three, make_request("waits", cohort="tablets"), actor="tester")
+    for stops in (
+        new(epsilon0=1.03125),  # a kind nobody has seen
+        make_request("phones of 200"),  # an identifier that is taken
+        new(cohort="tablets"),  # behind one that waits
+        new(reports=10**7),  # more than its cohort has
+        twice,
+    ):
+        before = [twice, new()] if stops is twice else [new(), new()]
+        answers = together(three, accountant, [*before, stops, new()])
+        assert [answer.round_id for answer in answers] == [request.round_id for request in before]
+    missing = new(cohort="nobody opened it")
+    assert together(three, accountant, [new(), missing]) == []
+    assert together(three, accountant, [stops, new()]) == []
+    with pytest.raises(ValueError, match="actor"):
+        admit_together(three, accountant, [new()], actor="")
+    assert three.pending(limit=9) == ["waits"]
+    assert verify(three, accountant, numbers="all").ok
+
+
+def test_it_leaves_nothing_where_somebody_was_faster(
+    three: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before is taken back, and what is remembered is what is there."""
+    write = bulk.write
+
+    def written_in_vain(connection: Any, steps: Sequence[Any]) -> None:
+        write(connection, steps)
+        raise LostRace("as if a head had moved")
+
+    requests = [make_request(f"round-{number}", cohort=COHORTS[number % 3]) for number in range(6)]
+    before = [list(three.entries_of(name)) for name in COHORTS]
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "write", written_in_vain)
+        assert together(three, accountant, requests) == []
+    assert [list(three.entries_of(name)) for name in COHORTS] == before
+    assert len(together(three, accountant, requests)) == len(requests)
+    assert verify(three, accountant, numbers="all").ok
+
+
+def test_many_at_once_admit_exactly_what_fits(
+    three: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Some decide together, in different orders of the cohorts, some one by one, on the same budgets."""
+    fits = 0
+    while isinstance(
+        register_and_admit(three, accountant, make_request(f"fits-{fits}", cohort="watches"), actor="tester")[
+            0
+        ],
+        Admitted,
+    ):
+        fits += 1
+    contended = COHORTS[:2]
+    start = threading.Barrier(2 * THREADS)
+
+    def contend(number: int) -> None:
+        order = contended if number % 2 else contended[::-1]
+        requests = [
+            make_request(f"{number}-{each}-{name}", cohort=name) for each in range(EACH) for name in order
+        ]
+        with Store.connect(database_url) as own:
+            start.wait(WAIT_SECONDS_MAX)
+            while requests:
+                size = 8 if number < THREADS else 1
+                done = together(own, accountant, requests[:size]) if size > 1 else []
+                if not done:
+                    done = [register_and_admit(own, accountant, requests[0], actor="tester")[0]]
+                requests = requests[len(done) :]
+
+    with ThreadPoolExecutor(2 * THREADS) as pool:
+        list(pool.map(contend, range(2 * THREADS)))
+    assert 0 < fits < 2 * THREADS * EACH
+    for name in contended:
+        counts = three.count_entries(name)
+        assert counts["admitted"] == 2 + fits
+        assert counts["refused"] == 2 * THREADS * EACH - fits
+    assert verify(three, accountant, numbers="all").ok
