@@ -374,6 +374,8 @@ def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
 
 def _fraction(value: object) -> Fraction:
     # A power of ten takes a few letters to write, and more memory than there is to read.
-    if not _EXACT.fullmatch(str(value)):
+    text = str(value)
+    if not _EXACT.fullmatch(text):
         raise ValueError(value)
-    return Fraction(str(value))
+    numerator, _, denominator = text.partition("/")
+    return Fraction(int(numerator), int(denominator or 1))

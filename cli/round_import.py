@@ -24,7 +24,7 @@ from cli.round_files import CohortLine, RequestLine
 from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
 from ledger.errors import Conflict, InvalidValue, NotFound
 
-TOGETHER_MAX = 64  # rounds in one commit
+TOGETHER_MAX = 32  # rounds in one commit
 _DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
 

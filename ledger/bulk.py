@@ -98,14 +98,17 @@ def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict
         engines.clock(connection.dialect.name).label("at"),
         exists().where(waiting, rounds.c.attempts < rows.ATTEMPTS_MAX).label("others_wait"),
     ).select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
-    found: dict[str, NewRound] = {}
-    for row in connection.execute(query.where(cohorts.c.name.in_(names))).all():
-        view = views.as_seen(memory, row) or views.of_cohort(connection, memory.kinds, row.name)
-        found[row.name] = NewRound(view=view, registration=0, others_wait=row.others_wait)
+    listed = {row.name: row for row in connection.execute(query.where(cohorts.c.name.in_(names))).all()}
     for name in names:
-        if name not in found:
+        if name not in listed:
             raise NotFound(f"no cohort {name!r}")
-    return found
+    seen = {name: view for name, row in listed.items() if (view := views.as_seen(memory, row))}
+    unseen = [name for name in names if name not in seen]
+    seen |= views.of_cohorts(connection, memory.kinds, unseen) if unseen else {}
+    return {
+        name: NewRound(view=seen[name], registration=0, others_wait=row.others_wait)
+        for name, row in listed.items()
+    }
 
 
 def _registrations(connection: Connection, count: int) -> Sequence[int]:

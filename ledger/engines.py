@@ -47,7 +47,7 @@ _LAST_USE = "shuffle_ledger_last_use"
 # Nearly all we ask for is found by a key. By statistics from when its table was small, the planner would read
 # all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
 # compiling, whatever it seems to cost then.
-_BY_KEY = " -c enable_seqscan=off -c jit=off"
+_BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
 _WRITE_OPTION = "shuffle_ledger_write"
 _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction

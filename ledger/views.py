@@ -113,6 +113,14 @@ def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
     return _view(connection, kinds, row, None)
 
 
+def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
+    """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
+    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name).outerjoin(entries_table, its_entry)
+    query = _selected(connection.dialect.name, headed).where(cohorts.c.name.in_(list(names)))
+    return {row.name: _view(connection, kinds, row, None) for row in connection.execute(query).all()}
+
+
 def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView | StoredRound:
     """Return the view that a pending round is to be decided on; a decided round as it is.
 

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -51,6 +51,28 @@ def admitting(url: str, cohorts: list[str], prefix: str) -> Iterator[Operation]:
 
 
 @contextmanager
+def admitting_together(url: str, cohorts: list[str], prefix: str, size: int) -> Iterator[Operation]:
+    """Yield the registration and the decision of so many rounds more, in one commit where that works."""
+    names = (f"{prefix}-{number}" for number in itertools.count())
+    turns = itertools.cycle(itertools.product(KINDS, cohorts))
+    accountant = Accountant(precision=4e-3)
+    with Store.connect(url) as store:
+
+        def admit() -> None:
+            requests = [
+                RoundRequest(round_id=next(names), cohort=cohort, round=kind)
+                for kind, cohort in itertools.islice(turns, size)
+            ]
+            while requests:
+                done = admission.admit_together(store, accountant, requests, actor="bench")
+                if not done:
+                    admission.register_and_admit(store, accountant, requests[0], actor="bench")
+                requests = requests[len(done) or 1 :]
+
+        yield admit
+
+
+@contextmanager
 def inserting(url: str) -> Iterator[Operation]:
     """Yield the insertion of one row in a transaction of its own, by the driver alone."""
     payload = os.urandom(BARE_BYTES)
@@ -80,12 +102,7 @@ def inserting(url: str) -> Iterator[Operation]:
 def main() -> None:
     """Does what the one argument, a JSON object, says."""
     order: dict[str, Any] = json.loads(sys.argv[1])
-    doing = (
-        inserting(order["url"])
-        if order["bare"]
-        else admitting(order["url"], order["cohorts"], order["prefix"])
-    )
-    with doing as operation:
+    with _doing(order) as operation:
         for _ in range(order["warm"]):
             operation()
         print("ready", flush=True)
@@ -95,6 +112,16 @@ def main() -> None:
             operation()
             moments.append(time.monotonic())
     print(json.dumps(moments))
+
+
+def _doing(order: dict[str, Any]) -> AbstractContextManager[Operation]:
+    url, cohorts, prefix = order["url"], order["cohorts"], order["prefix"]
+    match order["doing"]:
+        case "bare":
+            return inserting(url)
+        case "alone":
+            return admitting(url, cohorts, prefix)
+    return admitting_together(url, cohorts, prefix, order["doing"])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Every client is a process of its own that has been running for a while: it has met every cohort once, and
 others have written to most of them since. Clients that meet a cohort for the first time have a case of their
-own. Both sides commit once: a round of a known kind is registered with its outcome. Rates are of both, in
-turn, on the same machine, which clients and database share; p99 is of one admission as its client sees it.
+own. Both sides commit once: a round of a known kind is registered with its outcome, or many are, as imports
+do it. Rates are of both, in turn, on the same machine, which clients and database share; p99 is of one commit
+as its client sees it.
 Processor time tells what either side costs where they do not share. On PostgreSQL where
 SHUFFLE_LEDGER_TEST_POSTGRES_URL says there is one.
 """
@@ -32,7 +33,8 @@ from ledger.store import Store
 from tests.benchmarks.case import Case, Work
 from tests.benchmarks.ledger_client import Operation, admitting, inserting
 
-OPERATIONS = 3200  # of all clients together
+OPERATIONS = 4096  # rounds or rows of all clients together
+TOGETHER = 32  # rounds in one commit
 WARM = 3  # at least
 MANY = 1000  # cohorts
 HISTORIES = (10, 10_000)
@@ -82,20 +84,24 @@ def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
 
 
 def _clients(
-    url: str, cohorts: list[str], clients: int, *, bare: bool, warm: int = WARM
+    url: str, cohorts: list[str], clients: int, *, doing: str | int, warm: int = WARM
 ) -> tuple[float, list[float]]:
-    """Operations per second of all clients together, and the seconds each operation took."""
+    """Rounds or rows per second of all clients together, and the seconds each operation took.
+
+    `doing` is "bare", "alone", or how many rounds are admitted together.
+    """
+    together = doing if isinstance(doing, int) else 1
     processes = []
     for client in range(clients):
         # Each begins elsewhere: they meet where there is one cohort, and hardly where there are many.
         begin = client * len(cohorts) // clients
         order = {
             "url": url,
-            "bare": bare,
+            "doing": doing,
             "cohorts": cohorts[begin:] + cohorts[:begin],
             "prefix": f"round-{next(_numbers)}",
-            "warm": warm,
-            "count": OPERATIONS // clients,
+            "warm": -(-warm // together),
+            "count": max(OPERATIONS // clients // together, 1),
         }
         command = [sys.executable, "-m", "tests.benchmarks.ledger_client", json.dumps(order)]
         processes.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True))
@@ -114,10 +120,12 @@ def _clients(
     # From the first beginning to the last end: how long processes take to leave is not the database's doing.
     elapsed = max(moments[-1] for moments in answers) - min(moments[0] for moments in answers)
     seconds = [end - begin for moments in answers for begin, end in itertools.pairwise(moments)]
-    return len(seconds) / elapsed, seconds
+    return together * len(seconds) / elapsed, seconds
 
 
-def throughput(kind: str, cohorts: int, clients: int, *, known: bool = True) -> Work:
+def throughput(
+    kind: str, cohorts: int, clients: int, *, doing: str | int = "alone", known: bool = True
+) -> Work:
     """Admissions and bare rows per second, in turn; medians of all turns so far."""
     url = _new_database(kind)
     warm = max(WARM, cohorts) if known else WARM
@@ -130,8 +138,8 @@ def throughput(kind: str, cohorts: int, clients: int, *, known: bool = True) -> 
     latencies: list[float] = []
 
     def run() -> str:
-        bare, _ = _clients(url, names, clients, bare=True)
-        rate, seconds = _clients(url, names, clients, bare=False, warm=warm)
+        bare, _ = _clients(url, names, clients, doing="bare")
+        rate, seconds = _clients(url, names, clients, doing=doing, warm=warm)
         rates.append((rate, bare))
         latencies.extend(seconds)
         rate, bare = (statistics.median(each) for each in zip(*rates, strict=True))
@@ -236,13 +244,18 @@ def cases() -> Iterator[Case]:
         repeats=3,
     )
     for kind, counts in (("postgresql", (1, 4, 16)), ("sqlite", (1, 4))):
-        for cohorts in (1, MANY):
-            for clients in counts:
-                yield Case(
-                    name=f"{kind}, {cohorts} cohorts, {clients} clients",
-                    prepare=partial(throughput, kind, cohorts, clients),
-                    repeats=3,
-                )
+        for cohorts, clients in itertools.product((1, MANY), counts):
+            yield Case(
+                name=f"{kind}, {cohorts} cohorts, {clients} clients",
+                prepare=partial(throughput, kind, cohorts, clients),
+                repeats=3,
+            )
+        for cohorts, clients in itertools.product((1, MANY), counts):
+            yield Case(
+                name=f"{kind}, {cohorts} cohorts, {clients} clients, {TOGETHER} rounds together",
+                prepare=partial(throughput, kind, cohorts, clients, doing=TOGETHER),
+                repeats=3,
+            )
         for history in HISTORIES:
             yield Case(
                 name=f"{kind}, {AFTER_HISTORY} admissions, history of {history}",
