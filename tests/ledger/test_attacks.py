@@ -132,7 +132,8 @@ def interrupted(step: int, interrupt: Callable[[Connection, str], None]) -> Iter
             interrupt(connection, what)
 
     def before_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-        count(connection, statement)
+        if not statement.startswith("BEGIN"):  # the first statement behind it is as good a place
+            count(connection, statement)
 
     def before_commit(connection: Connection) -> None:
         count(connection, "COMMIT")
