@@ -116,12 +116,12 @@ def main() -> None:
 
 def _doing(order: dict[str, Any]) -> AbstractContextManager[Operation]:
     url, cohorts, prefix = order["url"], order["cohorts"], order["prefix"]
-    match order["doing"]:
-        case "bare":
+    match order["together"]:
+        case 0:
             return inserting(url)
-        case "alone":
+        case 1:
             return admitting(url, cohorts, prefix)
-    return admitting_together(url, cohorts, prefix, order["doing"])
+    return admitting_together(url, cohorts, prefix, order["together"])
 
 
 if __name__ == "__main__":

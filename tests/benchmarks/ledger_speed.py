@@ -84,24 +84,21 @@ def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
 
 
 def _clients(
-    url: str, cohorts: list[str], clients: int, *, doing: str | int, warm: int = WARM
+    url: str, cohorts: list[str], clients: int, *, together: int, warm: int = WARM
 ) -> tuple[float, list[float]]:
-    """Rounds or rows per second of all clients together, and the seconds each operation took.
-
-    `doing` is "bare", "alone", or how many rounds are admitted together.
-    """
-    together = doing if isinstance(doing, int) else 1
+    """Rounds per second of all clients, and the seconds each operation took; of bare rows, with `together` 0."""
+    each = max(together, 1)
     processes = []
     for client in range(clients):
         # Each begins elsewhere: they meet where there is one cohort, and hardly where there are many.
         begin = client * len(cohorts) // clients
         order = {
             "url": url,
-            "doing": doing,
+            "together": together,
             "cohorts": cohorts[begin:] + cohorts[:begin],
             "prefix": f"round-{next(_numbers)}",
-            "warm": -(-warm // together),
-            "count": max(OPERATIONS // clients // together, 1),
+            "warm": -(-warm // each),
+            "count": max(OPERATIONS // clients // each, 1),
         }
         command = [sys.executable, "-m", "tests.benchmarks.ledger_client", json.dumps(order)]
         processes.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True))
@@ -120,12 +117,10 @@ def _clients(
     # From the first beginning to the last end: how long processes take to leave is not the database's doing.
     elapsed = max(moments[-1] for moments in answers) - min(moments[0] for moments in answers)
     seconds = [end - begin for moments in answers for begin, end in itertools.pairwise(moments)]
-    return together * len(seconds) / elapsed, seconds
+    return each * len(seconds) / elapsed, seconds
 
 
-def throughput(
-    kind: str, cohorts: int, clients: int, *, doing: str | int = "alone", known: bool = True
-) -> Work:
+def throughput(kind: str, cohorts: int, clients: int, *, together: int = 1, known: bool = True) -> Work:
     """Admissions and bare rows per second, in turn; medians of all turns so far."""
     url = _new_database(kind)
     warm = max(WARM, cohorts) if known else WARM
@@ -138,8 +133,8 @@ def throughput(
     latencies: list[float] = []
 
     def run() -> str:
-        bare, _ = _clients(url, names, clients, doing="bare")
-        rate, seconds = _clients(url, names, clients, doing=doing, warm=warm)
+        bare, _ = _clients(url, names, clients, together=0)
+        rate, seconds = _clients(url, names, clients, together=together, warm=warm)
         rates.append((rate, bare))
         latencies.extend(seconds)
         rate, bare = (statistics.median(each) for each in zip(*rates, strict=True))
@@ -244,11 +239,11 @@ def cases() -> Iterator[Case]:
         repeats=3,
     )
     for kind, counts in (("postgresql", (1, 4, 16)), ("sqlite", (1, 4))):
-        for doing, cohorts, clients in itertools.product(("alone", TOGETHER), (1, MANY), counts):
-            what = "" if doing == "alone" else f", {doing} rounds together"
+        for together, cohorts, clients in itertools.product((1, TOGETHER), (1, MANY), counts):
+            what = f", {together} rounds together" if together > 1 else ""
             yield Case(
                 name=f"{kind}, {cohorts} cohorts, {clients} clients{what}",
-                prepare=partial(throughput, kind, cohorts, clients, doing=doing),
+                prepare=partial(throughput, kind, cohorts, clients, together=together),
                 repeats=3 if kind == "postgresql" else 1,
             )
         for history in HISTORIES:
