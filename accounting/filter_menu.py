@@ -7,6 +7,7 @@ first round: nothing where other filters admit nearly as many such rounds, much 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ class FilterMenu:
         if (repetition.delta if repetition else 0.0) != chosen.repetition_delta:
             raise InvalidParameter("repetition", choice.alternative, "the share of delta that the menu says")
         limit = chosen.filters.sliding_limit if choice.sliding_limit is None else choice.sliding_limit
-        return dataclasses.replace(chosen.filters, repetition=repetition, sliding_limit=limit)
+        return _in_force(chosen.filters, repetition, limit)
 
     def rebudgeted(self, composer: Composer, choice: Choice, epsilon: float) -> Choice:
         """A choice under another budget: how many repetitions that allows, and the limit it raises."""
@@ -197,6 +198,12 @@ class FilterMenu:
             return nothing
         repetition = repetition_of(teller, kind, delta=chosen.repetition_delta, most=repeated(chosen))
         return Choice(alternative=self.alternatives.index(chosen), repetition=repetition)
+
+
+# Of equal cohorts the filters are the same object, which knows what they say at their limit.
+@functools.lru_cache(maxsize=256)
+def _in_force(filters: FilterSet, repetition: RepetitionFilter | None, limit: float | None) -> FilterSet:
+    return dataclasses.replace(filters, repetition=repetition, sliding_limit=limit)
 
 
 def _is_regular(kind: ShuffledRound) -> bool:

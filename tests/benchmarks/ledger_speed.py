@@ -86,7 +86,7 @@ def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
 def _clients(
     url: str, cohorts: list[str], clients: int, *, together: int, warm: int = WARM
 ) -> tuple[float, list[float]]:
-    """Rounds per second of all clients, and the seconds each commit took; of bare rows, if `together` is 0."""
+    """Rounds per second of all clients, and the seconds each commit took; of bare rows with 0."""
     each = max(together, 1)
     processes = []
     for client in range(clients):
