@@ -28,6 +28,8 @@ _MAXIMUM_NODES = 1 << 19
 # contour.
 _CONTOUR_RATIO = 1.1
 _TILT_STEPS = 600
+# Exponent beyond which what smoothing multiplies a kernel by is no number.
+_MOST_GROWTH = 600.0
 # Saddle points of losses beyond this share of the largest one would tilt all mass into one atom.
 _NEAR_THE_END = 0.999
 _TINY = 1e-100
@@ -139,6 +141,9 @@ class Composition:
         """Bound on `delta(epsilon)`, infinite losses included, by quadrature on `contour`."""
         if not self._parts or epsilon >= self.largest_loss:
             return DeltaBound(self.infinity, 0.0, 0.0, 0.0)
+        if ((contour.theta + 1) * contour.smoothing) ** 2 / 2 > _MOST_GROWTH:
+            # So wide a smoothing that its kernels overflow: a contour that says nothing.
+            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
         on = self._on(contour)
         turn = on.u * epsilon
         cosine, sine = np.cos(turn), np.sin(turn)
@@ -259,11 +264,9 @@ class Composition:
 def _kernels(z: ComplexArray, tau: float) -> tuple[ComplexArray, ComplexArray]:
     """Transforms of the kernels above and below `(1 - exp(-y))_+`, without the modulus of `exp(z^2 tau^2 /
     2)`."""
-    # Too wide a smoothing overflows: such a contour is known by its sums, which are not finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        turn = np.exp(1j * (z.imag * z.real * tau**2))
-        upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
-        lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
+    turn = np.exp(1j * (z.imag * z.real * tau**2))
+    upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
+    lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
     return upper, lower
 
 

@@ -26,6 +26,9 @@ _BLOCK_ELEMENTS = 1 << 17
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
+_LARGEST = 700.0
+# Of the smoothing, in units of 1/theta.
+_WIDEST = 30.0
 _E = float(np.e)
 
 
@@ -48,6 +51,8 @@ def integrate(tilt: Tilt, reports: int, smoothing: float) -> tuple[FloatArray, F
     # reach.
     scale = np.maximum(deviation, 0.5 / theta)
     tau = scale * np.clip(1.7 * tilt.reach / scale, min(0.001, smoothing), smoothing)
+    # Any smoothing is sound; a wider one would overflow, at orders where nothing is left.
+    tau = np.minimum(tau, _WIDEST / theta)
     period, alias = _period(tilt, reports)
     step = 2 * np.pi / period
     cut = _CUT / tau
@@ -74,11 +79,15 @@ def integrate(tilt: Tilt, reports: int, smoothing: float) -> tuple[FloatArray, F
     # taken back.
     silent = np.exp(_log_all_leftover(tilt, reports)) * tau * (1 - 1e-9) / np.sqrt(2 * np.pi)
     upper = (
-        np.exp(log_scale_upper)
+        np.where(log_scale_upper < _LARGEST, np.exp(np.minimum(log_scale_upper, _LARGEST)), np.inf)
         * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
         * (1 + 8 * UNIT_ROUND_OFF)
     )
-    lower = np.exp(log_scale_lower) * (lower_sum - round_off - truncation - alias) * (1 - 8 * UNIT_ROUND_OFF)
+    lower = (
+        np.exp(np.minimum(log_scale_lower, _LARGEST))
+        * (lower_sum - round_off - truncation - alias)
+        * (1 - 8 * UNIT_ROUND_OFF)
+    )
     return upper, np.clip(lower, 0.0, upper)
 
 
