@@ -18,12 +18,14 @@ _SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
 _RETILTS = 12
 _SETTLED = 1  # steps of the grid of tilts
 _NUDGES = 14
+_BISECTIONS = 20
 _NOTHING = 1e-320
 _SLACK_STEPS = 80
-# A single round's answer is narrowed by its own profile, at this many points, this often.
+# A single round's answer is narrowed by its own profile, at this many points, this often at least.
 _SHARP = 0.1
 _SHARP_POINTS = 17
 _SHARPENINGS = 2
+_MOST_SHARPENINGS = 5  # while the answer is wider than asked
 
 
 def epsilon_interval(above: Composition, below: Composition, delta: float, precision: float) -> Interval:
@@ -115,7 +117,9 @@ def sharpened_epsilon(
     upper, lower = interval.upper, interval.lower
     if not profile.is_simple or not lower < upper < math.inf:
         return interval
-    for _ in range(_SHARPENINGS):
+    for number in range(_MOST_SHARPENINGS):
+        if number >= _SHARPENINGS and upper - lower <= precision * upper:
+            break
         points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS)
         bounds = profile(np.expm1(points))
         enough = np.flatnonzero(bounds.upper <= delta)
@@ -175,18 +179,30 @@ def _beyond(above: Composition, contour: Contour, delta: float, guess: float) ->
 def _before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
     """An epsilon, near the largest, at which the lower bound is at least delta; 0 when none is found."""
     if below.delta(0.0, contour).value < delta:
-        share = 1.0  # the tilt suits the answer and may say nothing at 0: look close to the guess
-        while share > 1e-7 and below.delta(guess * (1 - share), contour).value < delta:
-            share /= 2
-        if share <= 1e-7:
-            return 0.0
-        guess *= 1 - share
+        return _just_before(below, contour, delta, guess)
     root = _root(lambda epsilon: below.delta(epsilon, contour).value, delta, guess, below.largest_loss)
     for step in range(_NUDGES):
         nudged = root * (1 - 1e-9 * 4.0**step)
         if nudged > 0 and below.delta(nudged, contour).value >= delta:
             return nudged
     return 0.0
+
+
+def _just_before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
+    """The same where the tilt, which suits the answer, says nothing at 0: look close to the guess."""
+    share = 0.5
+    while below.delta(guess * (1 - share), contour).value < delta:
+        share /= 2
+        if share <= 1e-7:
+            return 0.0
+    enough, short = 1 - share, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (enough + short) / 2
+        if below.delta(guess * middle, contour).value >= delta:
+            enough = middle
+        else:
+            short = middle
+    return guess * enough
 
 
 def _root(bound: Callable[[float], float], delta: float, guess: float, limit: float) -> float:
