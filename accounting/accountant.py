@@ -38,8 +38,6 @@ _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
 _MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
 _PROFILE_SMOOTHING = 0.45
-# That of a first look at the profile.
-_ROUGH = 0.2
 # Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24
@@ -269,9 +267,10 @@ class Accountant:
     def _work(self, shuffled: ShuffledRound) -> float:
         """About how long the round's loss took to compute: its losses times the terms of each."""
         losses = self._remembered(shuffled).loss.upper.index.size
-        randomizer, terms = shuffled.randomizer, 1
+        randomizer = shuffled.randomizer
+        terms = 1
         if isinstance(randomizer, DecomposedRandomizer):
-            terms = sum(one.above.c.size for one in randomizer.analysis(str(shuffled.analysis)).brackets)
+            terms = randomizer.terms(str(shuffled.analysis))
         certain = shuffled.sampled_from is None or shuffled.honest_fraction == 1
         return losses * terms * (1 if certain else _UNCERTAIN)
 
@@ -359,7 +358,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         end=profile.end,
         infinity=profile.infinity,
         precision=precision,
-        pilot=simple if simple.is_enumerated else RoundProfile(shuffled.typical, smoothing=_ROUGH),
+        pilot=simple if simple.is_enumerated else simple.sketch,
         model=None if simple is profile else simple,
         cheap=simple.is_enumerated,
     )

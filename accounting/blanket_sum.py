@@ -13,23 +13,18 @@ raises the upper bound), truncation, round-off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus, increasing_root
+from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus
 from accounting.decomposition import Decomposition
+from accounting.gain_laws import BoolArray, IndexArray, Laws, ListedPairs, Pairs
 from accounting.quadrature import Tilt, integrate
-
-BoolArray = npt.NDArray[np.bool_]
-IndexArray = npt.NDArray[np.int64]
 
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
-# Numbers that are looked at together: orders times components.
-_BLOCK_ELEMENTS = 1 << 20
 _NEAR_SADDLE = 1.02
 _E = float(np.e)
 
@@ -64,7 +59,7 @@ def blanket_profiles(
 ) -> ProfileBounds:
     """As `blanket_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-    for rows, laws, bare in _laws(pairs, which, excess):
+    for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
         # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
         rounding = 8 * UNIT_ROUND_OFF * (1 + excess[rows]) * np.where(bare > 0, 1.0, 0.0)
         upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
@@ -87,7 +82,7 @@ def chernoff_log_profiles(
 ) -> FloatArray:
     """As `chernoff_log_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
     result = np.zeros_like(excess)
-    for rows, laws, bare in _laws(pairs, which, excess):
+    for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
         with np.errstate(divide="ignore"):
             result[rows] = np.log(bare)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
@@ -98,86 +93,11 @@ def chernoff_log_profiles(
     return result
 
 
-class _Laws(NamedTuple):
-    """Laws of G on the components that other users hide, one for each order; arrays of shape (orders,
-    components) or (orders,). Components without mass stand for nothing.
-
-    Attributes:
-        difference: `a - b`.
-        taken: `b` times the excess.
-        c: masses.
-        gains: values of G, `(difference - taken) / c`.
-        leftover: mass at G = 0 besides.
-        imbalance: `sum of a - b`, known exactly.
-        dropped: mass of components left out: the law is then of total mass `1 - dropped`.
-    """
-
-    difference: FloatArray
-    taken: FloatArray
-    c: FloatArray
-    gains: FloatArray
-    leftover: FloatArray
-    imbalance: FloatArray
-    dropped: FloatArray
-
-    def at(self, orders: BoolArray | IndexArray) -> _Laws:
-        """The laws at some of the orders."""
-        return _Laws(*(column[orders] for column in self))
-
-    def without(self, left_out: BoolArray) -> _Laws:
-        """The parts of the laws on the other components."""
-        lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
-        difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
-        return _Laws(
-            difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped
-        )
-
-    def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
-        exponents = theta[:, None] * self.gains
-        top = np.maximum(exponents.max(axis=1), 0.0)
-        masses, rest = self.c * np.exp(exponents - top[:, None]), self.leftover * np.exp(-top)
-        return masses, rest, masses.sum(axis=1) + rest, top
+def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
+    return pairs if isinstance(pairs, Pairs) else ListedPairs(pairs)
 
 
-def _laws(
-    pairs: Sequence[Decomposition], which: IndexArray, excess: FloatArray
-) -> Iterator[tuple[IndexArray, _Laws, FloatArray]]:
-    """Blocks of rows, their laws on hidden components, and what the others contribute: `sum of (a - (1 +
-    excess) b)_+`."""
-    hidden = [pair.c > 0 for pair in pairs]
-    difference, b, c = (
-        _padded([getattr(pair, name)[one] for pair, one in zip(pairs, hidden, strict=True)])
-        for name in ("difference", "b", "c")
-    )
-    bare_difference, bare_b = (
-        _padded([getattr(pair, name)[~one] for pair, one in zip(pairs, hidden, strict=True)])
-        for name in ("difference", "b")
-    )
-    # Without unhidden components a and b both sum to 1, and their difference to exactly 0.
-    imbalance = -bare_difference.sum(axis=1)
-    leftover = np.array([pair.leftover for pair in pairs])
-    height = max(1, _BLOCK_ELEMENTS // max(1, c.shape[1]))
-    for start in range(0, excess.size, height):
-        rows = np.arange(start, min(start + height, excess.size))
-        one, r = which[rows], excess[rows, None]
-        taken, masses = r * b[one], c[one]
-        gains = (difference[one] - taken) / np.where(masses > 0, masses, 1.0)
-        laws = _Laws(
-            difference[one], taken, masses, gains, leftover[one], imbalance[one], np.zeros(rows.size)
-        )
-        yield rows, laws, np.maximum(bare_difference[one] - r * bare_b[one], 0.0).sum(axis=1)
-
-
-def _padded(columns: Sequence[FloatArray]) -> FloatArray:
-    """Columns as the rows of one array, with zeros behind the shorter ones."""
-    result = np.zeros((len(columns), max(one.size for one in columns)))
-    for row, one in zip(result, columns, strict=True):
-        row[: one.size] = one
-    return result
-
-
-def _hidden_profile(laws: _Laws, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
+def _hidden_profile(laws: Laws, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
@@ -205,7 +125,7 @@ def _hidden_profile(laws: _Laws, reports: int, smoothing: float) -> tuple[FloatA
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 
-def _left_out(laws: _Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:
+def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:
     """Bound on what outcomes with a report of a left out component add: the union over users, each by
     Chernoff."""
     bound = np.full_like(theta, np.inf)
@@ -221,27 +141,17 @@ def _left_out(laws: _Laws, left_out: BoolArray, reports: int, theta: FloatArray)
     return result
 
 
-def _tilt(laws: _Laws, reports: int) -> Tilt:
+def _tilt(laws: Laws, reports: int) -> Tilt:
     """Tilt every order's law of G to about its saddle point `n K'(theta) = 2 / theta`."""
     n, gains = float(reports), laws.gains
-
-    def slope(theta: FloatArray) -> FloatArray:
-        masses, _, total, _ = laws.weighted(theta)
-        result: FloatArray = n * (masses * gains).sum(axis=1) / total * theta - 2.0
-        return result
-
-    # Where the law is nearly Gaussian the root is that of a quadratic.
-    drift = laws.imbalance - laws.taken.sum(axis=1)
-    square = (laws.c * gains * gains).sum(axis=1)
-    start = (np.sqrt(drift * drift + 8 * square / n) - drift) / (2 * square)
-    theta = increasing_root(slope, start, closeness=_NEAR_SADDLE)
+    theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
     masses, rest, total, _ = laws.weighted(theta)
     weights = np.column_stack([masses, rest]) / total[:, None]
     values = np.column_stack([gains, np.zeros(len(theta))])
     mean = (weights * values).sum(axis=1)
     centred = values - mean[:, None]
     variance = (weights * centred * centred).sum(axis=1)
-    log_mass, log_mass_error = _log_mass(laws, n, theta, drift)
+    log_mass, log_mass_error = _log_mass(laws, n, theta)
     # What the rounding of G, relative to its terms, moves the sum by, under the tilted law.
     terms = (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)
     log_mass_error += 8 * UNIT_ROUND_OFF * n * theta * (weights[:, :-1] * terms).sum(axis=1)
@@ -257,12 +167,12 @@ def _tilt(laws: _Laws, reports: int) -> Tilt:
     )
 
 
-def _log_mass(laws: _Laws, n: float, theta: FloatArray, drift: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """`n log M(theta)` and a bound on its round-off; the linear terms are summed exactly, since n multiplies
     any error."""
     exponents = theta[:, None] * laws.gains
     capped, size = np.minimum(exponents, 700.0), laws.c.shape[1]
-    curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * drift
+    curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * laws.drift
     log_mass = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
     magnitude = (laws.c * np.abs(np.expm1(capped))).sum(axis=1)
     relative = UNIT_ROUND_OFF * (

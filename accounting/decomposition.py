@@ -101,7 +101,7 @@ class Decomposition:
     def _signature(self) -> tuple[tuple[float, ...], ...]:
         merged = self.merged()
         bare = [np.where(merged.c > 0, 0.0, masses) for masses in (merged.a, merged.b)]
-        columns = np.column_stack([*_ratios(merged), *(_rounded(one) for one in (merged.c, *bare))])
+        columns = np.column_stack([*_ratios(merged), *(rounded(one) for one in (merged.c, *bare))])
         return tuple(sorted(tuple(row) for row in columns.tolist()))
 
     def merged(self) -> Decomposition:
@@ -170,7 +170,7 @@ def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray)
     a, b, c, difference = (column[~empty] for column in (a, b, c, difference))
     bare = c == 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        keys = np.column_stack([_rounded(a / c), _rounded(b / c)])
+        keys = np.column_stack([rounded(a / c), rounded(b / c)])
     keys[bare] = np.where(np.column_stack([a, b])[bare] > 0, np.inf, 0.0)
     apart = bare & (a > 0) & (b > 0)
     keys[apart] = np.column_stack([-a, b])[apart]  # unhidden under both inputs: never joined
@@ -185,12 +185,12 @@ def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray)
 def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray]:
     """Rounded ratios `a / c` and `b / c`, infinite where nobody hides what is there."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = [np.where(x > 0, _rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
+        ratios = [np.where(x > 0, rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
     return ratios[0], ratios[1]
 
 
-def _rounded(values: FloatArray) -> FloatArray:
-    """Values to 46 binary digits."""
+def rounded(values: FloatArray) -> FloatArray:
+    """Values to 46 binary digits: what counts as equal."""
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(mantissa * _DIGITS) / _DIGITS, exponent), dtype=np.float64)
 

@@ -134,7 +134,7 @@ def _fewest_counts(reports: int, c: FloatArray) -> float:
     # Chernoff's exponent at a share x is at most (x - c)^2 / (c (1 - c)).
     half = np.sqrt(-_LOG_CUT * reports * c * np.maximum(1 - c, 0.0))
     counts = np.minimum(half, reports * c) + np.minimum(half, reports * np.maximum(1 - c, 0.0)) - 1
-    return math.exp(min(float(np.log(np.maximum(counts, 1.0)).sum()), 700.0))
+    return math.exp(min(float(np.log(np.maximum(counts, 2.0)).sum()), 700.0))
 
 
 def _counts(reports: int, mass: float) -> FloatArray:

@@ -3,6 +3,7 @@ argument bounds it."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -15,6 +16,8 @@ from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
 from accounting.exact_pairs import Pair
+from accounting.gain_laws import ListedPairs, Pairs
+from accounting.screening import largest_log_ceilings
 from accounting.worst_pair import WorstPair
 
 # Lists of outcomes that one profile keeps, and outcomes in them.
@@ -23,6 +26,10 @@ _REMEMBERED_OUTCOMES = 2_000_000
 _REMEMBERED_SEARCHES = 8
 # Outcomes that one of many pairs may have listed, however many pairs there are.
 _OUTCOMES_OF_ONE = 50_000
+# Pairs that are looked at one by one even where a rough bound is enough.
+_FEW_PAIRS = 8
+# Width of the smoothing of a first look at a profile.
+_ROUGH = 0.2
 
 
 class MechanismProfile(ABC):
@@ -51,6 +58,10 @@ class MechanismProfile(ABC):
     def is_listed(self, honest: int) -> bool:
         """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
 
+    def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """About `bounds`, cheaply: of a pair that seems the largest. Nothing may rest on it."""
+        return self.bounds(honest, excess)
+
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """Logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
         with np.errstate(divide="ignore"):
@@ -62,8 +73,8 @@ class BlanketProfile(MechanismProfile):
     """The largest profile of several blanket pairs, in both directions.
 
     Args:
-        above: one decomposition for each pair of inputs that may be the worst.
-        below: the same pairs' decompositions for lower bounds; None when `above` is exact.
+        above: one decomposition for each pair of inputs that may be the worst, or pairs in every direction.
+        below: the same for lower bounds; None when `above` is exact.
         weight: factor of the divergences.
         largest_loss: loss beyond which the profile is exactly 0.
         room: relative room that bounds make for the rounding of the masses.
@@ -89,7 +100,7 @@ class BlanketProfile(MechanismProfile):
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
         self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
-        self._outcomes: OrderedDict[tuple[int, int], Outcomes | None] = OrderedDict()
+        self._outcomes: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
         self._remembered = 0
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
@@ -98,38 +109,45 @@ class BlanketProfile(MechanismProfile):
         inside = excess < math.expm1(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            found = self._largest(self._above, honest, excess[inside])
-            under = (
-                found if self._below is self._above else self._largest(self._below, honest, excess[inside])
-            )
-            upper[inside], lower[inside] = found.upper, under.lower
+            upper[inside], lower[inside] = self._search(self._above, honest).bounds(excess[inside])
+            if self._below is not self._above:
+                lower[inside] = self._search(self._below, honest).lower(excess[inside])
         scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
         return ProfileBounds(upper * scale_upper, lower * scale_lower)
+
+    def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.sketch`."""
+        inside = excess < math.expm1(min(self.largest_loss, 700.0))
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        if np.any(inside):
+            rough = dataclasses.replace(self._search(self._above, honest), smoothing=_ROUGH)
+            upper[inside], lower[inside] = rough.sketch(excess[inside])
+        return ProfileBounds(upper * self._weight, lower * self._weight)
 
     def infinity(self, honest: int) -> float:
         """Mass of outcomes that are impossible under the other input: only components without `b`, all others
         avoided."""
-        return max(self._impossible(one, honest) for one in self._below)
+        without, others = self._below.impossible()
+        avoided = np.log1p(-np.minimum(others, 1 - 1e-16))
+        found = without * np.exp((honest - 1) * avoided)
+        return self._weight * float(found.max()) * (1 - 1e-15 * honest) * (1 - self._room)
 
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
-        directions = {id(one): one for one in (*self._above, *self._below)}.values()
-        return all(is_countable(one, honest, limit=self._limit) for one in directions)
+        sides = (self._above,) if self._below is self._above else (self._above, self._below)
+        return all(is_countable(one, honest, limit=self._limit) for side in sides for one in side)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
+        if len(self._above) > _FEW_PAIRS:
+            return largest_log_ceilings(self._above, honest, excess)
         which, order = np.divmod(np.arange(len(self._above) * excess.size), excess.size)
         crude = chernoff_log_profiles(self._above, which, honest, excess[order])
         largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)
         return largest
 
-    def _impossible(self, masses: Decomposition, honest: int) -> float:
-        impossible = self._weight * float(masses.a[masses.b == 0].sum())
-        avoided = math.log1p(-min(float(masses.c[masses.b > 0].sum()), 1 - 1e-16))
-        return impossible * math.exp((honest - 1) * avoided) * (1 - 1e-15 * honest) * (1 - self._room)
-
-    def _largest(self, pairs: list[Decomposition], honest: int, excess: FloatArray) -> ProfileBounds:
-        """The largest of the pairs' profiles."""
+    def _search(self, pairs: Pairs, honest: int) -> WorstPair:
+        """The search for the largest of the pairs' profiles."""
         key = (id(pairs), honest)
         if key not in self._worst:
             while len(self._worst) >= _REMEMBERED_SEARCHES:
@@ -138,15 +156,15 @@ class BlanketProfile(MechanismProfile):
                 pairs=pairs,
                 reports=honest,
                 smoothing=self._smoothing,
-                listed=lambda place: self._listed(pairs[place], honest),
+                listed=lambda place: self._listed(pairs, place, honest),
             )
-        return self._worst[key].bounds(excess)
+        return self._worst[key]
 
-    def _listed(self, masses: Decomposition, honest: int) -> Outcomes | None:
+    def _listed(self, pairs: Pairs, place: int, honest: int) -> Outcomes | None:
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
-        key = (id(masses), honest)
+        key = (id(pairs), place, honest)
         if key not in self._outcomes:
-            found = enumerate_outcomes(masses, honest, limit=self._limit)
+            found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
             self._remembered += 0 if found is None else found.p.size
             while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
                 _, oldest = self._outcomes.popitem(last=False)
@@ -155,14 +173,16 @@ class BlanketProfile(MechanismProfile):
         return self._outcomes[key]
 
 
-def _directions(pairs: Sequence[Decomposition]) -> list[Decomposition]:
+def _directions(pairs: Sequence[Decomposition]) -> Pairs:
     """The pairs in both directions, each profile once."""
+    if isinstance(pairs, Pairs):
+        return pairs
     seen: dict[object, Decomposition] = {}
     for pair in pairs:
         merged = pair.merged()
         for one in (merged, merged.swapped()):
             seen.setdefault(one.signature(), one)
-    return list(seen.values())
+    return ListedPairs(list(seen.values()))
 
 
 class PairProfile(MechanismProfile):

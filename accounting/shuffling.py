@@ -208,6 +208,14 @@ class RoundProfile:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
         return self._mixture(self._cells, excess)
 
+    def sketch(self, excess: FloatArray) -> ProfileBounds:
+        """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
+
+        def sketched(_: Cell, count: int, orders: FloatArray) -> ProfileBounds:
+            return self._base.sketch(count, orders)
+
+        return ProfileBounds(*mixture(self._cells, self._honest, sketched, excess))
+
     def _mixture(self, cells: list[Cell], excess: FloatArray) -> ProfileBounds:
         upper, lower = mixture(cells, self._honest, self._bounds, excess)
         # Weights of a mixture are products of many ratios, and leave out a negligible mass.

@@ -1,29 +1,25 @@
 """The largest of many pairs' profiles, order by order, with few of them evaluated finely.
 
 A profile is convex in its order, so between two orders it is below its chord: bounds at a few orders rule
-most pairs out at all others. Pairs are summed together, one row for each pair and order.
+most pairs out at all others, and cheap bounds at every order most of the rest. Pairs are summed together, one
+row for each pair and order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import (
-    BoolArray,
-    IndexArray,
-    ProfileBounds,
-    blanket_profiles,
-    chernoff_log_profiles,
-)
+from accounting.blanket_sum import ProfileBounds, blanket_profiles
 from accounting.contour import FloatArray
-from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes
+from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.screening import ceilings, saddles
 
 # Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
 _SAMPLES = 49
@@ -35,8 +31,12 @@ _MANY = 24
 _BEYOND = 8
 _SPARSER = 4
 _REMEMBERED = 4
-# Round-off, in the logarithm, of the bound that comes before.
-_LOOSE = 0.05
+# Pairs of which all bounds are remembered.
+_FEW_PAIRS = 64
+_MOST_ORDERS = 1 << 13
+# What a pair may add to the upper bound without being evaluated, as a share of the bounds' distance, or of
+# what is usual.
+_SHARE = 0.5
 # Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
 _UNUSUAL = 1.5
 _LESS = 5.0
@@ -44,30 +44,37 @@ _RETRIES = 2
 
 
 class _Sample(NamedTuple):
-    """Bounds on some pairs' profiles at a few orders, shape (places, orders), by so much smoothing."""
+    """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
 
-    smoothing: float
+    `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated.
+    """
+
     few: FloatArray
-    places: IndexArray
     upper: FloatArray
     lower: FloatArray
 
-    def covers(self, excess: FloatArray, places: IndexArray, most: int) -> bool:
-        """Whether it says of all these pairs, in all this range, about what a sample of its own would say."""
+    def covers(self, excess: FloatArray) -> bool:
+        """Whether it says in all this range about what a sample of its own would say."""
         within = self.few[0] <= excess[0] and excess[-1] <= self.few[-1]
-        if not within or not np.isin(places, self.places).all():
-            return False
         first, last = np.searchsorted(self.few, [excess[0], excess[-1]])
-        return bool(last - first >= min(excess.size, most) // _SPARSER)
+        return bool(within and last - first >= min(excess.size, _SAMPLES) // _SPARSER)
 
     def ceilings(self, excess: FloatArray) -> FloatArray:
-        """Upper bounds at all orders, shape (places, orders): a profile is below its chords."""
-        return np.array([np.interp(excess, self.few, one) for one in self.upper])
+        """Upper bounds at all orders, shape (pairs, orders): a profile falls, and is below its chords."""
+        return np.array([np.interp(excess, self.few, one, left=1.0) for one in self.upper])
+
+    def with_orders_of(self, other: _Sample) -> _Sample:
+        """Both samples' orders and bounds."""
+        few = np.concatenate([self.few, other.few])
+        order = np.argsort(few, kind="stable")
+        both = (np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower)))
+        return _Sample(few[order], *both)
 
     def likely(self, excess: FloatArray) -> IndexArray:
         """The pair that seems the largest at each order."""
         nearest = np.minimum(np.searchsorted(self.few, excess), self.few.size - 1)
-        found: IndexArray = self.places[self.lower.argmax(axis=0)][nearest]
+        seen = np.where(self.lower.max(axis=0) > 0, self.lower, self.upper)
+        found: IndexArray = seen.argmax(axis=0)[nearest]
         return found
 
 
@@ -82,92 +89,86 @@ class WorstPair:
         listed: the outcomes of a pair, given its position, None when there are too many to be listed.
     """
 
-    pairs: Sequence[Decomposition]
+    pairs: Pairs
     reports: int
     smoothing: float
     listed: Callable[[int], Outcomes | None]
-    _samples: list[_Sample] = field(default_factory=list, init=False, compare=False)  # a memory, nothing else
+    # Memories, nothing else: lattices are made finer, and ask again in the same range.
+    _samples: list[_Sample] = field(default_factory=list, init=False, compare=False)
+    _finer: list[_Sample] = field(default_factory=list, init=False, compare=False)
+    _known: list[_Sample] = field(default_factory=list, init=False, compare=False)
 
     def bounds(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, ascending, shape (orders,).
 
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
-        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        left = np.ones((len(self.pairs), excess.size), dtype=np.bool_)
+        return self._found(excess, whole=True)
+
+    def lower(self, excess: FloatArray) -> FloatArray:
+        """Bounds as `bounds(excess).lower`, from the pairs that seem the largest alone."""
+        return self._found(excess, whole=False).lower
+
+    def _found(self, excess: FloatArray, *, whole: bool) -> ProfileBounds:
+        search = _Search(self, excess)
         if len(self.pairs) > 1:
-            ceiling, likely = self._sampled(excess)
-            for finer in (True, False):
-                # The pairs that seem largest come first: what they certainly reach rules others out.
-                chosen = np.zeros_like(left)
-                chosen[likely, np.arange(excess.size)] = True
-                self._raise(upper, lower, excess, chosen & left)
-                left &= ~chosen & (ceiling > lower)
-                unlisted = [
-                    place for place in np.flatnonzero(left.any(axis=1)) if self.listed(int(place)) is None
-                ]
-                if not finer or np.count_nonzero(left[unlisted]) <= max(_MUCH, excess.size):
-                    break
-                likely = self._lower_ceilings(ceiling, excess, np.array(unlisted))
-        self._raise(upper, lower, excess, left)
-        return ProfileBounds(upper, lower)
+            sample = self._sample(excess)
+            likely = sample.likely(excess)
+            search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._finer, *self._known))
+            # The pairs that seem largest come first: what they reach rules others out.
+            search.evaluate_some(likely)
+            search.screen(likely)
+            search.evaluate_some(search.highest())
+            if not whole:
+                return ProfileBounds(search.upper, search.lower)
+            if search.is_long():
+                self._finer[:] = [search.sampled(), *self._finer[: _REMEMBERED - 1]]
+                search.lower_ceilings([self._finer[0].ceilings(excess)])
+                search.evaluate_some(search.highest())
+        search.evaluate(search.left)
+        if 1 < len(self.pairs) <= _FEW_PAIRS:
+            reached = search.reached()
+            for one in self._known:
+                reached = reached.with_orders_of(one)
+            self._known[:] = [reached] if reached.few.size <= _MOST_ORDERS else []
+        return ProfileBounds(search.upper, search.lower)
 
-    def _raise(self, upper: FloatArray, lower: FloatArray, excess: FloatArray, chosen: BoolArray) -> None:
-        """Raise both bounds to those of the pairs that are chosen at an order."""
-        summed = chosen.copy()
-        for place in np.flatnonzero(chosen.any(axis=1)):
-            outcomes = self.listed(int(place))
-            if outcomes is not None:
-                summed[place], orders = False, np.flatnonzero(chosen[place])
-                found = outcomes.profile(excess[orders])
-                upper[orders] = np.maximum(upper[orders], found.upper)
-                lower[orders] = np.maximum(lower[orders], found.lower)
-        which, order = np.nonzero(summed)
-        found = self._fine(which, order, excess, lower)
-        np.maximum.at(upper, order, found.upper)
-        np.maximum.at(lower, order, found.lower)
+    def sketch(self, excess: FloatArray) -> ProfileBounds:
+        """Bounds on the profile of a pair that seems the largest at each order."""
+        if len(self.pairs) == 1:
+            return self.bounds(excess)
+        which, order = np.divmod(np.arange(len(self.pairs) * excess.size), excess.size)
+        bounds = ceilings(self.pairs, which, self.reports, excess[order]).reshape(-1, excess.size)
+        return self.roughly(self.smoothing, bounds.argmax(axis=0), excess)
 
-    def _sampled(self, excess: FloatArray) -> tuple[FloatArray, IndexArray]:
-        """Upper bounds on every pair's profile, shape (pairs, orders): rough ones at a few orders, and chords
-        between; and which pair seems the largest at each order."""
-        sample = self._sample(_COARSE, excess, np.arange(len(self.pairs)), _SAMPLES)
-        return sample.ceilings(excess), sample.likely(excess)
-
-    def _lower_ceilings(self, ceiling: FloatArray, excess: FloatArray, places: IndexArray) -> IndexArray:
-        """Lower some pairs' bounds, by less smoothing at more orders; return which seem the largest."""
-        sample = self._sample(_FINER, excess, places, _MORE_SAMPLES)
-        ceiling[sample.places] = np.minimum(ceiling[sample.places], sample.ceilings(excess))
-        return sample.likely(excess)
-
-    def _sample(self, smoothing: float, excess: FloatArray, places: IndexArray, most: int) -> _Sample:
-        """A sample for these orders, remembered: lattices are made finer, and ask again in the same range."""
+    def _sample(self, excess: FloatArray) -> _Sample:
+        """Rough bounds on all pairs' profiles at a few orders."""
         for one in self._samples:
-            if one.smoothing == smoothing and one.covers(excess, places, most):
+            if one.covers(excess):
                 return one
-        few = _spread(excess, most, _last_excess(self.pairs))
-        found = self._all_roughly(few) if smoothing == _COARSE else self._less_roughly(few, places)
+        few = _spread(excess, _SAMPLES, self.pairs.last_excess)
+        which, order = np.divmod(np.arange(len(self.pairs) * few.size), few.size)
+        ceiling = ceilings(self.pairs, which, self.reports, few[order]).reshape(-1, few.size)
+        reached = self.roughly(_COARSE, ceiling.argmax(axis=0), few).lower
+        found = self.sampled(_COARSE, few, ceiling, ceiling > reached)
         self._samples[:] = [found, *self._samples[: _REMEMBERED - 1]]
         return found
 
-    def _all_roughly(self, few: FloatArray) -> _Sample:
-        places = np.arange(len(self.pairs))
-        which, order = np.divmod(np.arange(places.size * few.size), few.size)
-        crude = chernoff_log_profiles(self.pairs, which, self.reports, few[order])
-        ceiling = np.exp(np.minimum(crude + _LOOSE, 0.0)).reshape(places.size, few.size)
-        which, order = np.nonzero(ceiling > self._rough(_COARSE, ceiling.argmax(axis=0), few).lower)
-        found = self._rough(_COARSE, which, few[order])
+    def sampled(self, smoothing: float, few: FloatArray, ceiling: FloatArray, wanted: BoolArray) -> _Sample:
+        """Bounds at a few orders, evaluated where they are wanted, and the given ones elsewhere."""
+        which, order = np.nonzero(wanted)
+        found = self.roughly(smoothing, which, few[order])
         ceiling[which, order] = np.minimum(ceiling[which, order], found.upper)
-        seen = np.full_like(ceiling, -1.0)
-        seen[which, order] = found.lower
-        return _Sample(_COARSE, few, places, ceiling, seen)
+        lower = np.full_like(ceiling, -1.0)
+        lower[which, order] = found.lower
+        return _Sample(few, ceiling, lower)
 
-    def _less_roughly(self, few: FloatArray, places: IndexArray) -> _Sample:
-        which, order = np.divmod(np.arange(places.size * few.size), few.size)
-        found = self._rough(_FINER, places[which], few[order])
-        shape = (places.size, few.size)
-        return _Sample(_FINER, few, places, found.upper.reshape(shape), found.lower.reshape(shape))
+    def roughly(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
+        """Bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
+        smoothing = max(smoothing, self.smoothing)
+        return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
 
-    def _fine(
+    def finely(
         self, which: IndexArray, order: IndexArray, excess: FloatArray, certain: FloatArray
     ) -> ProfileBounds:
         """Bounds of the pairs `which` at the orders `order`, with less smoothing where they come out wide and
@@ -175,7 +176,7 @@ class WorstPair:
         smoothing, at = self.smoothing, excess[order]
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
         # The divergences of order 1 of sums as if they were Gaussian.
-        usual = np.array([_gaussian_divergence(pair, self.reports) for pair in self.pairs])[which]
+        usual = np.maximum(np.sqrt(self.pairs.spread / (2 * math.pi * self.reports)), NEGLIGIBLE_DELTA)[which]
         wide = _wide(upper, lower, usual, self.smoothing)
         reached = certain.copy()
         for _ in range(_RETRIES):
@@ -192,9 +193,105 @@ class WorstPair:
             wide = wide[_wide(upper[wide], lower[wide], usual[wide], self.smoothing)]
         return ProfileBounds(upper, lower)
 
-    def _rough(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
-        smoothing = max(smoothing, self.smoothing)
-        return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
+
+class _Search:
+    """The orders of one question.
+
+    Attributes:
+        upper, lower: what was reached, shape (orders,).
+        left: which pairs are neither evaluated nor certainly at most `upper`, shape (pairs, orders).
+    """
+
+    def __init__(self, worst: WorstPair, excess: FloatArray) -> None:
+        self._worst = worst
+        self._excess = excess
+        self._ceiling = np.ones((len(worst.pairs), excess.size))
+        self.upper, self.lower = np.zeros_like(excess), np.zeros_like(excess)
+        self.left = np.ones(self._ceiling.shape, dtype=np.bool_)
+
+    def lower_ceilings(self, every: Iterable[FloatArray]) -> None:
+        """Take upper bounds on all pairs into account, each of shape (pairs, orders)."""
+        for one in every:
+            np.minimum(self._ceiling, one, out=self._ceiling)
+        self._settle()
+
+    def screen(self, likely: IndexArray) -> None:
+        """Lower the bounds of the pairs that are left, by the tilt that suits the likely largest at each
+        order."""
+        worst, excess = self._worst, self._excess
+        theta = saddles(worst.pairs, likely, worst.reports, excess)
+        which, order = np.nonzero(self.left & (theta > 0))
+        found = ceilings(worst.pairs, which, worst.reports, excess[order], theta[order])
+        self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found)
+        self._settle()
+
+    def highest(self) -> IndexArray:
+        """The pair that is left with the largest bound at each order."""
+        found: IndexArray = np.where(self.left, self._ceiling, -1.0).argmax(axis=0)
+        return found
+
+    def is_long(self) -> bool:
+        """Whether much is left that cannot be listed."""
+        most = max(_MUCH, self._excess.size)
+        return bool(self.left.sum() > most and self._unlisted().sum() > most)
+
+    def sampled(self) -> _Sample:
+        """Finer bounds at more orders, where they help with what is left."""
+        worst, excess = self._worst, self._excess
+        few = _spread(excess, _MORE_SAMPLES, worst.pairs.last_excess)
+        known = np.array([np.interp(few, excess, one) for one in self._ceiling])
+        which, order = np.nonzero(self._unlisted())
+        place = np.searchsorted(few, excess)[order]
+        wanted = np.zeros(known.shape, dtype=np.bool_)
+        wanted[which, place] = wanted[which, np.maximum(place - 1, 0)] = True
+        return worst.sampled(_FINER, few, known, wanted)
+
+    def reached(self) -> _Sample:
+        """All bounds on single pairs."""
+        return _Sample(self._excess, self._ceiling, np.full_like(self._ceiling, -1.0))
+
+    def evaluate_some(self, likely: IndexArray) -> None:
+        """Evaluate one pair at each order, where it is left."""
+        chosen = np.zeros_like(self.left)
+        chosen[likely, np.arange(likely.size)] = True
+        self.evaluate(chosen & self.left)
+
+    def evaluate(self, chosen: BoolArray) -> None:
+        """Raise both bounds to those of the pairs that are chosen at an order."""
+        worst, excess = self._worst, self._excess
+        summed = chosen.copy()
+        for place in np.flatnonzero(chosen.any(axis=1)):
+            outcomes = worst.listed(int(place))
+            if outcomes is not None:
+                summed[place], orders = False, np.flatnonzero(chosen[place])
+                found = outcomes.profile(excess[orders])
+                self._raise(orders, found)
+        which, order = np.nonzero(summed)
+        found = worst.finely(which, order, excess, self.lower)
+        self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found.upper)
+        self._raise(order, found)
+        self.left &= ~chosen
+        self._settle()
+
+    def _raise(self, order: IndexArray, found: ProfileBounds) -> None:
+        np.maximum.at(self.upper, order, found.upper)
+        np.maximum.at(self.lower, order, found.lower)
+
+    def _settle(self) -> None:
+        """Let pairs go that are hardly above the upper bound, if at all: it takes theirs."""
+        usual = self._worst.smoothing**2 * self.upper
+        enough = self.upper + _SHARE * np.minimum(self.upper - self.lower, usual) + NEGLIGIBLE_DELTA
+        settled = self.left & (self._ceiling <= enough)
+        self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
+        self.left &= ~settled
+
+    def _unlisted(self) -> BoolArray:
+        """What is left of pairs that cannot be listed."""
+        places = np.flatnonzero(self.left.any(axis=1))
+        listed = [place for place in places if self._worst.listed(int(place)) is not None]
+        found = self.left.copy()
+        found[listed] = False
+        return found
 
 
 def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:
@@ -214,18 +311,6 @@ def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:
     if few.size > 1:
         few[-1] *= 1 + 2.0**-40
     return few
-
-
-def _last_excess(pairs: Sequence[Decomposition]) -> float:
-    """Beyond which every profile is 0, but for a rounding; may be infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return max(float(np.nanmax(np.where(one.a > 0, one.difference / one.b, 0.0))) for one in pairs)
-
-
-def _gaussian_divergence(pair: Decomposition, reports: int) -> float:
-    hidden = pair.c > 0
-    spread = float((pair.difference[hidden] ** 2 / pair.c[hidden]).sum())
-    return max(math.sqrt(spread / (2 * math.pi * reports)), NEGLIGIBLE_DELTA)
 
 
 def _wide(upper: FloatArray, lower: FloatArray, usual: FloatArray, smoothing: float) -> IndexArray:

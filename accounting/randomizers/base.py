@@ -157,6 +157,10 @@ class DecomposedRandomizer(LocalRandomizer):
     def components(self) -> Components:
         """What this randomizer contributes as a part of a larger one."""
 
+    def terms(self, analysis: str) -> int:
+        """Components of all pairs of inputs in a bound: about what looking at an order costs."""
+        return sum(one.above.c.size for one in self.analysis(analysis).brackets)
+
     def profile(
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:

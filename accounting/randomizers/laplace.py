@@ -10,10 +10,13 @@ import numpy as np
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+from accounting.randomizers.two_inputs import grid
 
-# Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4.
+# Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4
+# about, and by less than 1e-3.
 _FEWEST_CELLS = 12
 _CELLS = 64
+_PARTS = 4096
 _WITNESS_CELLS = 64
 
 
@@ -23,7 +26,7 @@ class Laplace(DecomposedRandomizer):
 
     On [0, 1] the worst pair of inputs is unknown: account it as `generic(epsilon0=...)`.
 
-    Source: Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace noise on a grid".
+    Source: Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace noise".
     """
 
     kind = "laplace"
@@ -40,7 +43,11 @@ class Laplace(DecomposedRandomizer):
         above 1/2 mirror them. In each cell of t the mass goes to the two ends with the mean of `exp(t)` kept
         (above), or to that mean (below).
         """
-        t, width = _grid(self.epsilon0)
+        cells = _FEWEST_CELLS + math.ceil(self.epsilon0 - _CELLS * math.expm1(-self.epsilon0 / 2))
+        # Finest at the top, where single components weigh most.
+        density = np.exp(np.linspace(0.0, self.epsilon0 / 2, _PARTS))
+        t = grid(self.epsilon0, density, cells)[::-1]
+        width = -np.diff(t)
         inner = 0.5 * np.exp(-(self.epsilon0 + t[:-1]) / 2) * np.expm1(width / 2)
         outermost = 0.5 * math.exp(-self.epsilon0)
         ends = np.zeros_like(t)
@@ -62,15 +69,6 @@ class Laplace(DecomposedRandomizer):
         loss = self.epsilon0 * np.concatenate([[1.0], 1 - ends[1:] - ends[:-1], [-1.0]])
         b = np.concatenate([[0.5 * math.exp(-self.epsilon0)], inner, [0.5]])
         return (Decomposition(b * np.exp(loss), b, b, b * np.expm1(loss)),)
-
-
-def _grid(epsilon0: float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the cells of t, from epsilon0 down to 0, finest at the top, and the cells' widths."""
-    share = -math.expm1(-epsilon0 / 2)
-    cells = _FEWEST_CELLS + math.ceil(_CELLS * share)
-    fall = -2 * np.log1p(-share * np.arange(cells + 1) / cells)
-    fall[-1] = epsilon0
-    return epsilon0 - fall, np.diff(fall)
 
 
 def _mirrored(t: FloatArray, c: FloatArray) -> Decomposition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -14,11 +15,14 @@ from accounting import checks
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
+from accounting.mechanism_profile import BlanketProfile, MechanismProfile
 from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+from accounting.randomizers.two_inputs import bracketed
+from accounting.table_pairs import TablePairs
 
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
-_MAXIMUM_PAIRS = 1024
+_MAXIMUM_TERMS = 1 << 20
 _MAXIMUM_WITNESSES = 8
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
@@ -41,16 +45,14 @@ class Table(DecomposedRandomizer):
 
     rows: tuple[tuple[float, ...], ...]
     epsilon0: float = field(init=False, compare=False)
-    _components: Components = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", _checked(self.rows))
-        masses = self._masses()
-        object.__setattr__(self, "epsilon0", _largest_ratio(masses))
-        object.__setattr__(self, "_components", _components(masses))
-        pairs = len(self._components.unequal)
-        if pairs > _MAXIMUM_PAIRS:
-            raise InvalidParameter("rows", f"{pairs} pairs of inputs", f"at most {_MAXIMUM_PAIRS}")
+        object.__setattr__(self, "epsilon0", _largest_ratio(self._masses))
+        inputs, outputs = self._masses.shape
+        if (terms := inputs * (inputs - 1) * outputs) > _MAXIMUM_TERMS:
+            expected = f"at most {_MAXIMUM_TERMS} probabilities in all pairs of inputs together"
+            raise InvalidParameter("rows", f"{terms} in {inputs} rows of {outputs}", expected)
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
@@ -60,9 +62,34 @@ class Table(DecomposedRandomizer):
         """See `DecomposedRandomizer.components`."""
         return self._components
 
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        rows = _extreme(self._masses)
+        if participation < 1:
+            silence = np.full((len(rows), 1), 1 - participation)
+            rows = np.hstack([participation * rows, silence])
+        pairs = TablePairs(rows)
+        brackets = [bracketed(one) for one in pairs] if len(rows) == 2 else []
+        coarse = any(one.below is not one.above for one in brackets)
+        return BlanketProfile(
+            above=[one.above for one in brackets] if coarse else pairs,
+            below=[one.below for one in brackets] if coarse else None,
+            weight=1.0,
+            largest_loss=self.epsilon0,
+            room=ROOM,
+            smoothing=smoothing,
+            outcomes=outcomes,
+        )
+
+    def terms(self, analysis: str) -> int:
+        """See `DecomposedRandomizer.terms`."""
+        return len(self.rows) * (len(self.rows) - 1) * len(self.rows[0])
+
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`: of all triples of inputs those whose losses vary most."""
-        masses = self._masses()
+        masses = self._masses
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = {
                 (x0, x1, other): float(np.nansum((masses[x0] - masses[x1]) ** 2 / masses[other]))
@@ -72,6 +99,11 @@ class Table(DecomposedRandomizer):
         chosen = sorted(spread, key=lambda triple: -spread[triple])[:_MAXIMUM_WITNESSES]
         return tuple(Decomposition(*masses[list(triple)]) for triple in chosen)
 
+    @functools.cached_property
+    def _components(self) -> Components:
+        return _components(self._masses)
+
+    @functools.cached_property
     def _masses(self) -> FloatArray:
         """The probabilities, each row divided by its exact sum, shape (inputs, outputs)."""
         exact = [[Fraction(value) for value in row] for row in self.rows]
@@ -87,6 +119,14 @@ class Table(DecomposedRandomizer):
     def describe(self) -> str:
         """See `LocalRandomizer.describe`."""
         return f"table({[list(row) for row in self.rows]})"
+
+
+def _extreme(rows: FloatArray) -> FloatArray:
+    """Of a table of two outputs the rows that all others are mixtures of; all rows of others."""
+    rows = rows[:, rows.max(axis=0) > 0]
+    if rows.shape[1] != 2:
+        return rows
+    return rows[[rows[:, 0].argmax(), rows[:, 0].argmin()]]
 
 
 def _components(masses: FloatArray) -> Components:

@@ -1,0 +1,208 @@
+"""Blanket pairs side by side, and the laws of what one user gains: `G = (a_j - E b_j)/c_j` with probability
+c_j, else 0."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from accounting.contour import FloatArray, increasing_root
+from accounting.decomposition import Decomposition
+
+BoolArray = npt.NDArray[np.bool_]
+IndexArray = npt.NDArray[np.int64]
+
+# Numbers that are looked at together: orders times components.
+_BLOCK_ELEMENTS = 1 << 20
+
+
+class Masses(NamedTuple):
+    """Masses of pairs, one row for each; components without mass stand for nothing.
+
+    Attributes:
+        difference, b, c: `a - b`, b and c of components that other users hide, shape (pairs, components).
+        bare_difference, bare_b: the same of the others, shape (pairs, bare components).
+        leftover: what c leaves over, shape (pairs,).
+    """
+
+    difference: FloatArray
+    b: FloatArray
+    c: FloatArray
+    bare_difference: FloatArray
+    bare_b: FloatArray
+    leftover: FloatArray
+
+
+class Laws(NamedTuple):
+    """Laws of G on the components that other users hide, one for each order; arrays of shape (orders,
+    components) or (orders,). Components without mass stand for nothing.
+
+    Attributes:
+        difference: `a - b`.
+        taken: `b` times the excess.
+        c: masses.
+        gains: values of G, `(difference - taken) / c`.
+        leftover: mass at G = 0 besides.
+        imbalance: `sum of a - b`, known exactly.
+        dropped: mass of components left out: the law is then of total mass `1 - dropped`.
+    """
+
+    difference: FloatArray
+    taken: FloatArray
+    c: FloatArray
+    gains: FloatArray
+    leftover: FloatArray
+    imbalance: FloatArray
+    dropped: FloatArray
+
+    def at(self, orders: BoolArray | IndexArray) -> Laws:
+        """The laws at some of the orders."""
+        return Laws(*(column[orders] for column in self))
+
+    def without(self, left_out: BoolArray) -> Laws:
+        """The parts of the laws on the other components."""
+        lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
+        difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
+        return Laws(difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped)
+
+    @property
+    def drift(self) -> FloatArray:
+        """The mean of G."""
+        return np.asarray(self.imbalance - self.taken.sum(axis=1))
+
+    def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
+        exponents = theta[:, None] * self.gains
+        top = np.maximum(exponents.max(axis=1), 0.0)
+        exponents -= top[:, None]
+        masses, rest = self.c * np.exp(exponents, out=exponents), self.leftover * np.exp(-top)
+        return masses, rest, masses.sum(axis=1) + rest, top
+
+    def saddle(self, reports: int, *, closeness: float) -> FloatArray:
+        """A tilt within that factor of the saddle point `n K'(theta) = 2 / theta`, K the logarithm of the
+        moment generating function; laws must have positive gains. Any tilt is sound."""
+        n, gains = float(reports), self.gains
+
+        def slope(theta: FloatArray) -> FloatArray:
+            masses, _, total, _ = self.weighted(theta)
+            masses *= gains
+            result: FloatArray = n * masses.sum(axis=1) / total * theta - 2.0
+            return result
+
+        # Where the law is nearly Gaussian the root is that of a quadratic.
+        drift, square = self.drift, (self.c * gains * gains).sum(axis=1)
+        start = (np.sqrt(drift * drift + 8 * square / n) - drift) / (2 * square)
+        return increasing_root(slope, start, closeness=closeness)
+
+
+class Pairs(Sequence[Decomposition]):
+    """Blanket pairs, each in one direction; as a sequence, their decompositions."""
+
+    @abstractmethod
+    def masses(self, which: IndexArray) -> Masses:
+        """The masses of the pairs at these places."""
+
+    @property
+    @abstractmethod
+    def components(self) -> int:
+        """How many components each pair has in `masses`."""
+
+    @abstractmethod
+    def impossible(self) -> tuple[FloatArray, FloatArray]:
+        """Of every pair, the mass a of components without b, and the mass c of all others."""
+
+    @abstractmethod
+    def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
+        """The pair at a place."""
+
+    @functools.cached_property
+    def spread(self) -> FloatArray:
+        """About the variance of `(a - b)/c` of every pair, where other users hide it."""
+        found = np.zeros(len(self))
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            hidden = np.where(masses.c > 0, masses.c, 1.0)
+            found[rows] = (masses.difference**2 / hidden).sum(axis=1)
+        return found
+
+    @functools.cached_property
+    def last_excess(self) -> float:
+        """Beyond which every profile is 0, but for a rounding; may be infinite."""
+        last = 0.0
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            for difference, b in ((masses.difference, masses.b), (masses.bare_difference, masses.bare_b)):
+                gained = difference > 0
+                ratios = np.where(b > 0, difference / np.where(b > 0, b, 1.0), math.inf)
+                last = max(last, float(ratios.max(initial=0.0, where=gained)))
+        return last
+
+    def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, FloatArray]]:
+        """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of
+        rows i, and what the other components contribute: `sum of (a - (1 + excess) b)_+`."""
+        for rows in self._blocks(excess.size):
+            masses, r = self.masses(which[rows]), excess[rows, None]
+            taken = r * masses.b
+            gains = (masses.difference - taken) / np.where(masses.c > 0, masses.c, 1.0)
+            # Without unhidden components a and b both sum to 1, and their difference to exactly 0.
+            imbalance = -masses.bare_difference.sum(axis=1)
+            nothing = np.zeros(rows.size)
+            laws = Laws(masses.difference, taken, masses.c, gains, masses.leftover, imbalance, nothing)
+            bare = masses.bare_difference - r * masses.bare_b
+            yield rows, laws, np.maximum(bare, 0.0).sum(axis=1)
+
+    def _blocks(self, size: int) -> Iterator[IndexArray]:
+        height = max(1, _BLOCK_ELEMENTS // max(1, self.components))
+        for start in range(0, size, height):
+            yield np.arange(start, min(start + height, size))
+
+
+class ListedPairs(Pairs):
+    """Pairs that are given one by one."""
+
+    def __init__(self, pairs: Sequence[Decomposition]) -> None:
+        self._pairs = list(pairs)
+        hidden = [pair.c > 0 for pair in pairs]
+
+        def padded(name: str, *, bare: bool) -> FloatArray:
+            kept = [~one if bare else one for one in hidden]
+            columns = [getattr(pair, name)[one] for pair, one in zip(pairs, kept, strict=True)]
+            result = np.zeros((len(columns), max(one.size for one in columns)))
+            for row, one in zip(result, columns, strict=True):
+                row[: one.size] = one
+            return result
+
+        self._masses = Masses(
+            difference=padded("difference", bare=False),
+            b=padded("b", bare=False),
+            c=padded("c", bare=False),
+            bare_difference=padded("difference", bare=True),
+            bare_b=padded("b", bare=True),
+            leftover=np.array([pair.leftover for pair in pairs]),
+        )
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
+        return self._pairs[place]
+
+    def masses(self, which: IndexArray) -> Masses:
+        """See `Pairs.masses`."""
+        return Masses(*(column[which] for column in self._masses))
+
+    @property
+    def components(self) -> int:
+        """See `Pairs.components`."""
+        return int(self._masses.c.shape[1])
+
+    def impossible(self) -> tuple[FloatArray, FloatArray]:
+        """See `Pairs.impossible`."""
+        without = np.array([float(one.a[one.b == 0].sum()) for one in self._pairs])
+        return without, np.array([float(one.c[one.b > 0].sum()) for one in self._pairs])

@@ -1,0 +1,152 @@
+"""Upper bounds on many pairs' divergences that cost a few moments each: what rules most pairs out.
+
+The kink's transform is integrated over the modulus of the characteristic function, which is bounded by the
+variance and the fourth moment: within a few percent where the sum is nearly Gaussian. `docs/theory.md`,
+"Tables", has the proof.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import erfcx
+
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.gain_laws import IndexArray, Laws, Pairs
+
+# Shares of the fourth moment's part in the bound of the modulus, and smoothings, that are tried.
+_SHARES = (0.02, 0.1, 0.4)
+_SMOOTHINGS = (0.0, 2.0, 4.0)
+_NEAR_SADDLE = 1.05
+# In the logarithm: room for the moments' round-off, and the least variance, in units of the largest gain's
+# square, that has so many digits.
+_ROOM = 1e-3
+_DIGITS = 1e-18
+_TINY = 1e-300
+# Tilts that all pairs share are chosen so often, when the largest of all is asked for.
+_ROUNDS = 2
+
+
+def ceilings(
+    pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray, theta: FloatArray | None = None
+) -> FloatArray:
+    """Upper bounds on the divergences of the pairs `which[i]` at the orders `1 + excess[i]`, for every i.
+
+    Args:
+        pairs: the pairs.
+        which: their places, shape (rows,).
+        reports: number of honest reports.
+        excess: orders minus one, shape (rows,).
+        theta: positive tilts, shape (rows,), near the saddle points for tight bounds; by default about there.
+
+    Guarantee: round-off included, for every tilt.
+    """
+    logarithms = log_ceilings(pairs, which, reports, excess, theta)
+    return np.asarray(np.exp(np.minimum(logarithms, 0.0)) + _TINY)
+
+
+def log_ceilings(
+    pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray, theta: FloatArray | None = None
+) -> FloatArray:
+    """The logarithms of `ceilings`; -inf where a divergence is 0."""
+    found = np.full_like(excess, -np.inf)
+    for rows, laws, bare in pairs.laws(which, excess):
+        # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
+        rounding = 16 * UNIT_ROUND_OFF * (1 + excess[rows])
+        alive = laws.gains.max(axis=1, initial=0.0) > 0
+        lone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1) + bare + rounding
+        above = alive | (bare > 0)
+        found[rows[above]] = np.log(lone[above])
+        if np.any(alive):
+            hidden = laws.at(alive)
+            tilt = hidden.saddle(reports, closeness=_NEAR_SADDLE) if theta is None else theta[rows][alive]
+            summed, alone = _log_ceiling(hidden, reports, tilt), bare[alive]
+            shown = np.where(alone > 0, np.log(np.maximum(alone + rounding[alive], _TINY)), -np.inf)
+            found[rows[alive]] = np.minimum(found[rows[alive]], np.logaddexp(summed, shown))
+    return found
+
+
+def largest_log_ceilings(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
+    """Logarithms of upper bounds on all pairs' divergences at the orders `1 + excess`, shape (orders,).
+
+    Pairs share the tilts that suit the pair whose losses vary most and, then, the pairs that seemed largest.
+    """
+    every, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    largest = np.full(excess.size, int(pairs.spread.argmax()))
+    best = np.full((len(pairs), excess.size), np.inf)
+    for _ in range(_ROUNDS):
+        theta = saddles(pairs, largest, reports, excess)
+        found = log_ceilings(pairs, every, reports, excess[order], theta[order])
+        best = np.minimum(best, found.reshape(best.shape))
+        largest = best.argmax(axis=0)
+    return np.asarray(best.max(axis=0))
+
+
+def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:
+    """Tilts for `ceilings`, of the pairs `which[i]` at the orders `1 + excess[i]`, 0 where nothing is
+    gained."""
+    theta = np.zeros_like(excess)
+    for rows, laws, _ in pairs.laws(which, excess):
+        alive = laws.gains.max(axis=1, initial=0.0) > 0
+        if np.any(alive):
+            theta[rows[alive]] = laws.at(alive).saddle(reports, closeness=_NEAR_SADDLE)
+    return theta
+
+
+class _Moments(NamedTuple):
+    """Of laws of G under a tilt: the logarithm of the moment generating function and a bound on its
+    round-off, the variance, the fourth central moment, and the largest distance of two gains."""
+
+    log_mass: FloatArray
+    log_mass_error: FloatArray
+    variance: FloatArray
+    fourth: FloatArray
+    reach: FloatArray
+    exact: FloatArray  # whether the variance has digits
+
+
+def _moments(laws: Laws, theta: FloatArray) -> _Moments:
+    weights, rest, total, top = laws.weighted(theta)
+    weights /= total[:, None]
+    rest = rest / total
+    mean = (weights * laws.gains).sum(axis=1)
+    square = (laws.gains - mean[:, None]) ** 2
+    part = weights * square
+    variance = part.sum(axis=1) + rest * mean**2
+    fourth = (part * square).sum(axis=1) + rest * mean**4
+    highest, lowest = np.maximum(laws.gains.max(axis=1), 0.0), np.minimum(laws.gains.min(axis=1), 0.0)
+    # What the rounding of G, relative to its terms, moves the logarithm by.
+    terms = (weights * (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).sum(axis=1)
+    error = UNIT_ROUND_OFF * (laws.c.shape[1] + 16 + 8 * theta * terms + 8 * top)
+    exact = variance > _DIGITS * np.maximum(highest, -lowest) ** 2
+    return _Moments(np.log(total) + top, error, variance, fourth, highest - lowest, exact)
+
+
+def _log_ceiling(laws: Laws, reports: int, theta: FloatArray) -> FloatArray:
+    """Logarithm of the smaller of Chernoff's bound, `M^n / (theta e_N n)`, and the integral of the
+    modulus."""
+    n = float(reports)
+    usable = (theta > 0) & (theta < np.inf)
+    theta = np.where(usable, theta, 1.0)
+    moments = _moments(laws, theta)
+    variance = np.where(moments.exact, moments.variance, 1.0)
+    fourth = np.where(moments.exact, moments.fourth, 1.0)
+    log_factor = -np.log(theta) - 1.0
+    lobe = np.pi / moments.reach
+    for share in _SHARES:
+        # Up to `near` the modulus is at most exp(-n u^2 variance (1 - share) / 2).
+        near = np.sqrt(12 * share * variance / (fourth + 3 * variance**2))
+        end = np.maximum(lobe, near)
+        between = np.arctan(end / theta) - np.arctan(near / theta)
+        beyond = np.arctan(theta / end)
+        log_between = -2 * n * near**2 * variance / np.pi**2
+        for smoothing in _SMOOTHINGS:
+            tau = smoothing / end
+            middle = np.pi * erfcx(theta * np.sqrt((n * variance * (1 - share) + tau**2) / 2))
+            outer = 2 * between * np.exp(log_between - (near * tau) ** 2 / 2)
+            outer += 2 * beyond * np.exp(-(smoothing**2) / 2)
+            log_integral = np.log((middle + outer) / (2 * np.pi * theta)) + (theta * tau) ** 2 / 2
+            log_factor = np.where(moments.exact, np.minimum(log_factor, log_integral), log_factor)
+    logarithm = n * (moments.log_mass + moments.log_mass_error) - np.log(n) + log_factor + _ROOM
+    return np.where(usable, logarithm, 0.0)

@@ -1,0 +1,129 @@
+"""Cheap bounds on tables' pairs, and pairs on grids, against every outcome listed and against the pairs as
+they are."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from accounting import Accountant, ShuffledRound, Table
+from accounting.blanket_sum import blanket_profile
+from accounting.enumeration import enumerate_outcomes
+from accounting.gain_laws import ListedPairs
+from accounting.randomizers.two_inputs import bracketed
+from accounting.screening import ceilings, largest_log_ceilings, saddles
+from accounting.shuffling import RoundProfile
+from accounting.table_pairs import TablePairs
+
+
+def _rows(draw: np.random.Generator, shape: tuple[int, int], spread: float) -> np.ndarray:
+    rows = np.exp(draw.uniform(0.0, spread, shape))
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+
+def _table(rows: np.ndarray) -> Table:
+    return Table(rows=tuple(tuple(row) for row in rows.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_ceiling_is_below_a_profile(seed: int) -> None:
+    """At its own tilt, at another pair's, and at any; rows that miss outputs among them."""
+    draw = np.random.default_rng(seed)
+    rows = _rows(draw, (3, int(draw.integers(2, 5))), float(draw.choice([0.01, 0.5, 2.0, 8.0])))
+    if seed % 4 == 0:
+        rows[0, 0] = 0.0
+        rows[0] /= rows[0].sum()
+    reports = int(draw.choice([1, 2, 7, 40]))
+    pairs = TablePairs(rows)
+    excess = np.expm1(draw.uniform(0.0, float(np.log(rows.max() / rows[rows > 0].min())), 6))
+    excess.sort()
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    exact = np.array(
+        [enumerate_outcomes(one, reports, limit=10**6).profile(excess).lower for one in pairs]  # type: ignore[union-attr]
+    )
+    own = ceilings(pairs, which, reports, excess[order])
+    theirs = saddles(pairs, np.full(excess.size, len(pairs) - 1), reports, excess)[order]
+    shared = ceilings(pairs, which, reports, excess[order], theirs)
+    any_tilt = ceilings(pairs, which, reports, excess[order], np.exp(draw.uniform(-5, 5, which.size)))
+    for found in (own, shared, any_tilt):
+        assert np.all(found.reshape(exact.shape) >= exact * (1 - 1e-12))
+    assert np.all(np.exp(largest_log_ceilings(pairs, reports, excess)) >= exact.max(axis=0) * (1 - 1e-12))
+
+
+def test_ceilings_are_near_where_sums_are_nearly_gaussian() -> None:
+    pairs = TablePairs(_rows(np.random.default_rng(5), (2, 8), 1.0))
+    excess, which = np.expm1(np.linspace(0.0, 0.02, 5)), np.zeros(5, dtype=np.int64)
+    exact = blanket_profile(pairs[0], 10**5, excess, smoothing=0.003)
+    assert np.all(ceilings(pairs, which, 10**5, excess) <= 1.1 * exact.upper)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_of_a_table_are_its_decompositions(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    rows = _rows(draw, (4, 5), 2.0)
+    rows[:2, 3] *= seed % 2
+    rows /= rows.sum(axis=1, keepdims=True)
+    pairs = TablePairs(rows)
+    listed = ListedPairs(list(pairs))
+    assert len(pairs) == 12
+    places = np.arange(12)
+    excess = np.full(12, 0.2)
+    for ours, theirs in zip(pairs.laws(places, excess), listed.laws(places, excess), strict=True):
+        np.testing.assert_allclose(np.sort(ours[1].gains), np.sort(theirs[1].gains), rtol=1e-12)
+        np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-12)
+    for own, their in zip(pairs.impossible(), listed.impossible(), strict=True):
+        np.testing.assert_allclose(own, their, rtol=1e-12)
+
+
+def test_pairs_that_exchange_outputs_count_once() -> None:
+    assert len(TablePairs(np.full((6, 6), 0.1) + 0.4 * np.eye(6))) == 1
+
+
+@pytest.mark.parametrize(("spread", "reports"), [(0.01, 1), (1.0, 1), (1.0, 50), (4.0, 10**4), (8.0, 10**6)])
+def test_grids_enclose_pairs_of_many_components(spread: float, reports: int) -> None:
+    pair = TablePairs(_rows(np.random.default_rng(reports), (2, 600), spread))[0]
+    bracket = bracketed(pair)
+    assert bracket.above.c.size < 0.6 * pair.c.size
+    excess = np.expm1(np.linspace(0.0, 0.9 if reports == 1 else min(3.0, 8 / np.sqrt(reports)), 6) * spread)
+    if reports == 1:
+        above, exact, below = (
+            np.maximum(one.difference - excess[:, None] * one.b, 0.0).sum(axis=1)
+            for one in (bracket.above, pair, bracket.below)
+        )
+        assert np.all(above >= exact * (1 - 1e-12))
+        assert np.all(below <= exact * (1 + 1e-12))
+        return
+    above, exact, below = (
+        blanket_profile(one, reports, excess, smoothing=0.005) for one in (bracket.above, pair, bracket.below)
+    )
+    assert np.all(above.upper >= exact.lower)
+    assert np.all(below.lower <= exact.upper)
+    assert above.upper[0] <= 1.002 * below.lower[0]
+
+
+def test_rows_between_two_others_change_nothing_where_outputs_are_two() -> None:
+    ends = [[0.2, 0.8], [0.6, 0.4]]
+    between = [*ends, [0.3, 0.7], [0.45, 0.55], [0.2, 0.8]]
+    excess = np.expm1(np.linspace(0.0, 0.6, 7))
+    few, many = (
+        RoundProfile(ShuffledRound(randomizer=_table(np.array(rows)), reports=30), smoothing=0.01)(excess)
+        for rows in (ends, between)
+    )
+    np.testing.assert_array_equal(few.upper, many.upper)
+    every = [enumerate_outcomes(one, 30, limit=10**6) for one in TablePairs(np.array(between))]
+    largest = np.max([one.profile(excess).lower for one in every if one is not None], axis=0)
+    assert np.all(many.upper >= largest)
+    assert np.all(many.upper <= largest * (1 + 1e-5) + 1e-15)
+
+
+@pytest.mark.parametrize("reports", [10**3, 10**9, 10**12])
+def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> None:
+    rows = 1 + 1e-7 * np.random.default_rng(3).uniform(size=(3, 4))
+    table = _table(rows / rows.sum(axis=1, keepdims=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = Accountant().certify({ShuffledRound(randomizer=table, reports=reports): 1}, delta=1e-12)
+    assert answer.precise
+    assert answer.epsilon_upper <= table.epsilon0
