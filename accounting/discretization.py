@@ -28,7 +28,8 @@ _DIGITS = 1e11 * UNIT_ROUND_OFF
 _REFINEMENTS = 4
 _MOST_POINTS = 6000
 _HELPED = 0.8
-# What a finer lattice may leave of the pairs' distance, where the profile's own bounds are most of it.
+# What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
+_MOSTLY = 0.7
 _LEFT = 0.8
 
 
@@ -93,7 +94,10 @@ def _refined(
     known = lattice
     for _ in range(_REFINEMENTS):
         added = between(lattice.positions, found, precision)
-        if found.apart <= precision or found.apart - found.blurred <= _LEFT * precision or not added.size:
+        rest = found.apart - found.blurred
+        if found.blurred > _MOSTLY * precision and rest <= _LEFT * precision:
+            break
+        if found.apart <= precision or not added.size:
             break
         if lattice.positions.size + added.size > _MOST_POINTS:
             break
