@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -76,30 +77,31 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
 
 def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:
     attained = shuffled.randomizer.attained(sampled=shuffled.sampled_from is not None)
-    if attained is not None:
-        return AttainedProfile(dataclasses.replace(shuffled, randomizer=attained))
+    if attained:
+        return AttainedProfile([dataclasses.replace(shuffled, randomizer=one) for one in attained])
     witnesses = shuffled.randomizer.witnesses()
     return WitnessProfile(shuffled, witnesses) if witnesses else None
 
 
 class AttainedProfile:
-    """Lower bounds on the divergence of a round whose bounds are attained.
+    """Lower bounds on the divergence of a round whose bounds are attained, each by its own datasets.
 
     Attributes:
         largest_loss: privacy loss beyond which nothing is told.
     """
 
-    def __init__(self, shuffled: ShuffledRound) -> None:
-        self._profile = RoundProfile(shuffled, smoothing=_SMOOTHING)
-        self.largest_loss = self._profile.largest_loss
+    def __init__(self, rounds: Sequence[ShuffledRound]) -> None:
+        self._profiles = [RoundProfile(one, smoothing=_SMOOTHING) for one in rounds]
+        self.largest_loss = max(one.largest_loss for one in self._profiles)
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which little is told, whatever delta."""
-        return min(self._profile.end, _LARGEST_RESOLVED_LOSS)
+        return min(max(one.end for one in self._profiles), _LARGEST_RESOLVED_LOSS)
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        return self._profile(excess).lower
+        found: FloatArray = np.max([one(excess).lower for one in self._profiles], axis=0)
+        return found
 
 
 class WitnessProfile:

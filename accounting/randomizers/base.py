@@ -115,10 +115,10 @@ class LocalRandomizer(ABC):
         neighbouring datasets that tell much; none when no attack is known (see `witnesses.py`)."""
         return ()
 
-    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
-        """A randomizer whose lower bounds are divergences that neighbouring datasets of this one attain; None
-        where nothing but witnesses is known."""
-        return None
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """Randomizers whose lower bounds are divergences that neighbouring datasets of this one attain, each
+        for other datasets; none where nothing but witnesses is known."""
+        return ()
 
     def slack(self, honest: float, delta0: float) -> float:
         """Total variation distance of a round of `honest` reports to one that the profile bounds."""

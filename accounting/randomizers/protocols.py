@@ -59,10 +59,10 @@ class _NoiseProtocol(LocalRandomizer):
             lambda honest: self.pairs(honest, outcomes, up=False),
         )
 
-    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
         """See `LocalRandomizer.attained`: the pairs are the protocol's own, and all others may hold the
         second value, so that a sample without the differing user looks like one with it."""
-        return self
+        return (self,)
 
     @abstractmethod
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
@@ -99,6 +99,28 @@ class BinomialSum(_NoiseProtocol):
         trials = honest * self.bits
         return [shifted_binomial(trials, self.p, up=True), shifted_binomial(trials, self.p, up=False)]
 
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: whichever value the others hold, they hold it however many of them
+        are in the sample."""
+        directions = (_OneMore, _OneLess) if sampled else (BinomialSum,)
+        return tuple(one(p=self.p, bits=self.bits) for one in directions)
+
+
+class _OneMore(BinomialSum):
+    """What a sample shows when everybody else holds 0."""
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        return super().pairs(honest, outcomes, up=up)[:1]
+
+
+class _OneLess(BinomialSum):
+    """What a sample shows when everybody else holds 1."""
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        return super().pairs(honest, outcomes, up=up)[1:]
+
 
 @dataclass(frozen=True, kw_only=True)
 class BinomialHistogram(BinomialSum):
@@ -118,6 +140,10 @@ class BinomialHistogram(BinomialSum):
         losses = losses_for(outcomes)
         ways = super().pairs(honest, outcomes, up=up)
         return [multiplied(*(coarsened(one, losses, up=up) for one in ways))]
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: the pair is its own mirror image."""
+        return (self,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +241,9 @@ class DistinctElements(_NoiseProtocol):
         local = math.log1p(-self.p) - math.log(self.p)
         object.__setattr__(self, "epsilon0", local * (1 + 8 * UNIT_ROUND_OFF))
 
-    def attained(self, *, sampled: bool) -> LocalRandomizer | None:
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
         """See `LocalRandomizer.attained`."""
-        return _OneLabel(p=self.p, security=self.security) if sampled else self
+        return (_OneLabel(p=self.p, security=self.security) if sampled else self,)
 
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`: two labels."""

@@ -249,6 +249,26 @@ def test_protocols_are_attacked_by_datasets_that_attain_the_bound(kind: str, pop
             assert bound >= exact * (1 - mp.mpf(1e-7))
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.2])
+def test_one_dataset_is_attacked_however_many_of_its_users_are_sampled(epsilon: float) -> None:
+    """Three honest users of four, three of whom are sampled: what tells most of two honest reports is not
+    what tells most of three, but everybody's value is the same in both cases."""
+    mp.mp.dps = 40
+    p, order, exact = 0.7, mp.exp(mp.mpf(epsilon)), mp.mpf(0)
+    shuffled = _round(f"binomial_sum(p={p})", 3, sampled_from=4, honest_fraction=0.75)
+    for others in itertools.combinations_with_replacement((0, 1), 2):
+        for values in ((0, *others), (1, *others)), ((1, *others), (0, *others)):
+            told = mp.mpf(0)
+            for honest, weight in (2, mp.mpf(3) / 4), (3, mp.mpf(1) / 4):
+                first, second = (_noisy_sums(one, honest, p) for one in values)
+                told += weight * mp.fsum(max(first[y] - order * second[y], mp.mpf(0)) for y in first)
+            exact = max(exact, told)
+    bound = attack_delta(shuffled, epsilon=epsilon)
+    assert bound is not None
+    assert exact * (1 - mp.mpf(1e-7)) <= bound <= exact
+    assert exact < Accountant().certify_delta({shuffled: 1}, epsilon=epsilon).delta_lower
+
+
 @pytest.mark.parametrize(
     "written",
     ["binomial_histogram(p=0.5)", "uniformity_tester(noise=1)", "binomial_sum(p=0.9)", "laplace(epsilon0=1)"],
