@@ -26,6 +26,8 @@ _SUM_TOLERANCE = 1e-12
 _MAXIMUM_COMPONENTS = 4096
 _MAXIMUM_PRODUCTS = 1 << 20
 _DIGITS = 2.0**46
+# What the rounding of two terms may leave of them where they cancel.
+_ALIKE = 2.0**-48
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +104,7 @@ class Decomposition:
         merged = self.merged()
         bare = [np.where(merged.c > 0, 0.0, masses) for masses in (merged.a, merged.b)]
         columns = np.column_stack([*_ratios(merged), *(rounded(one) for one in (merged.c, *bare))])
+        columns += 0.0  # -0 is 0
         return tuple(sorted(tuple(row) for row in columns.tolist()))
 
     def merged(self) -> Decomposition:
@@ -109,7 +112,8 @@ class Decomposition:
         dropped.
 
         Guarantee: `G` depends on a component through its ratios only, so joining equal ratios changes no
-            divergence. Ratios that differ by less than one in 2^46 count as equal: rounding.
+            divergence. Ratios, and differences of ratios, that differ by less than one in 2^46 count as
+            equal: rounding.
         """
         return self._joined
 
@@ -121,7 +125,8 @@ class Decomposition:
 def product(first: Decomposition, second: Decomposition) -> Decomposition:
     """Decomposition of a pair of reports, one of each randomizer, shuffled as one: the components multiply.
 
-    `difference` is `(a - b)` of the product without the cancellation of two large terms.
+    `difference` is `(a - b)` of the product without the cancellation of two large terms; where its two halves
+    are alike but for rounding, it is 0.
     Source: Su, Cheng, Wang, Theorem 9.
 
     Raises:
@@ -130,7 +135,9 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
     if first.a.size * second.a.size > _MAXIMUM_PRODUCTS:
         raise _too_many(first.a.size * second.a.size)
     sums = np.multiply.outer(first.a + first.b, second.difference)
-    difference = (np.multiply.outer(first.difference, second.a + second.b) + sums) / 2
+    others = np.multiply.outer(first.difference, second.a + second.b)
+    difference = (sums + others) / 2
+    difference[np.abs(difference) <= _ALIKE * np.abs(sums)] = 0.0
     a, b, c = (np.multiply.outer(getattr(first, x), getattr(second, x)).ravel() for x in "abc")
     return _merged(a, b, c, difference.ravel())
 
@@ -170,10 +177,11 @@ def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray)
     a, b, c, difference = (column[~empty] for column in (a, b, c, difference))
     bare = c == 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        keys = np.column_stack([rounded(a / c), rounded(b / c)])
-    keys[bare] = np.where(np.column_stack([a, b])[bare] > 0, np.inf, 0.0)
+        keys = np.column_stack([rounded(a / c), rounded(b / c), rounded(difference / c)])
+    shown = np.column_stack([a, b, np.zeros_like(a)])
+    keys[bare] = np.where(shown[bare] > 0, np.inf, 0.0)
     apart = bare & (a > 0) & (b > 0)
-    keys[apart] = np.column_stack([-a, b])[apart]  # unhidden under both inputs: never joined
+    keys[apart] = (shown * [-1.0, 1.0, 1.0])[apart]  # unhidden under both inputs: never joined
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[group.ravel()]  # groups in the order of their first component
     if first.size > _MAXIMUM_COMPONENTS:
@@ -182,11 +190,13 @@ def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray)
     return Decomposition(*(np.asarray(column, dtype=np.float64) for column in sums))
 
 
-def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray]:
-    """Rounded ratios `a / c` and `b / c`, infinite where nobody hides what is there."""
+def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Rounded ratios `a / c` and `b / c`, infinite where nobody hides what is there, and `(a - b) / c`, which
+    tells ratios apart that are nearly alike, 0 there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [np.where(x > 0, rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
-    return ratios[0], ratios[1]
+        gap = rounded(np.where(masses.c > 0, masses.difference / masses.c, 0.0))
+    return ratios[0], ratios[1], gap
 
 
 def rounded(values: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,8 @@ _MAXIMUM_WITNESSES = 8
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
+# Rows that differ by no more than this, relative to them, are told apart in more digits than one float has.
+_NEAR = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +51,8 @@ class Table(DecomposedRandomizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", _checked(self.rows))
-        object.__setattr__(self, "epsilon0", _largest_ratio(self._masses))
-        inputs, outputs = self._masses.shape
+        object.__setattr__(self, "epsilon0", _largest_ratio(self._masses.high))
+        inputs, outputs = self._masses.high.shape
         if (terms := inputs * (inputs - 1) * outputs) > _MAXIMUM_TERMS:
             expected = f"at most {_MAXIMUM_TERMS} probabilities in all pairs of inputs together"
             raise InvalidParameter("rows", f"{terms} in {inputs} rows of {outputs}", expected)
@@ -66,7 +69,11 @@ class Table(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        rows = _extreme(self._masses)
+        if self._masses.has_near_rows():
+            return super().profile(
+                analysis, participation=participation, smoothing=smoothing, outcomes=outcomes
+            )
+        rows = _extreme(self._masses.high)
         if participation < 1:
             silence = np.full((len(rows), 1), 1 - participation)
             rows = np.hstack([participation * rows, silence])
@@ -92,25 +99,29 @@ class Table(DecomposedRandomizer):
         masses = self._masses
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = {
-                (x0, x1, other): float(np.nansum((masses[x0] - masses[x1]) ** 2 / masses[other]))
-                for x0, x1 in itertools.combinations(range(len(masses)), 2)
-                for other in range(len(masses))
+                (x0, x1, other): float(np.nansum(masses.difference(x0, x1) ** 2 / masses.high[other]))
+                for x0, x1 in itertools.combinations(range(len(self.rows)), 2)
+                for other in range(len(self.rows))
             }
         chosen = sorted(spread, key=lambda triple: -spread[triple])[:_MAXIMUM_WITNESSES]
-        return tuple(Decomposition(*masses[list(triple)]) for triple in chosen)
+        return tuple(masses.decomposition(x0, x1, masses.high[other]) for x0, x1, other in chosen)
 
     @functools.cached_property
     def _components(self) -> Components:
         return _components(self._masses)
 
     @functools.cached_property
-    def _masses(self) -> FloatArray:
-        """The probabilities, each row divided by its exact sum, shape (inputs, outputs)."""
+    def _masses(self) -> _Masses:
+        """The probabilities, each row divided by its exact sum."""
         exact = [[Fraction(value) for value in row] for row in self.rows]
         totals = [sum(row) for row in exact]
-        return np.array(
-            [[float(value / total) for value in row] for row, total in zip(exact, totals, strict=True)]
-        )
+        shares = [[value / total for value in row] for row, total in zip(exact, totals, strict=True)]
+        high = [[float(value) for value in row] for row in shares]
+        low = [
+            [float(value - Fraction(near)) for value, near in zip(*both, strict=True)]
+            for both in zip(shares, high, strict=True)
+        ]
+        return _Masses(np.array(high), np.array(low))
 
     def to_mapping(self) -> dict[str, object]:
         """See `LocalRandomizer.to_mapping`."""
@@ -129,10 +140,35 @@ def _extreme(rows: FloatArray) -> FloatArray:
     return rows[[rows[:, 0].argmax(), rows[:, 0].argmin()]]
 
 
-def _components(masses: FloatArray) -> Components:
-    hidden = masses.min(axis=0)
-    unequal = _different(Decomposition(a, b, hidden) for a, b in itertools.permutations(masses, 2))
-    return Components(unequal, _different(Decomposition(row, row, hidden) for row in masses))
+class _Masses(NamedTuple):
+    """Probabilities in two pieces, for nearly equal rows differ in digits that one float has not; arrays of
+    shape (inputs, outputs)."""
+
+    high: FloatArray
+    low: FloatArray
+
+    def difference(self, x0: int, x1: int) -> FloatArray:
+        """The difference of two rows, to nearly all of its own digits."""
+        gap: FloatArray = (self.high[x0] - self.high[x1]) + (self.low[x0] - self.low[x1])
+        return gap
+
+    def has_near_rows(self) -> bool:
+        """Whether two rows differ by so little that this matters."""
+        for x0, x1 in itertools.combinations(range(len(self.high)), 2):
+            gap, larger = np.abs(self.difference(x0, x1)), np.maximum(self.high[x0], self.high[x1])
+            if 0 < float((gap / np.where(larger > 0, larger, 1.0)).max()) < _NEAR:
+                return True
+        return False
+
+    def decomposition(self, x0: int, x1: int, hidden: FloatArray) -> Decomposition:
+        """That of a user who holds x0 or x1, among users who hide so much."""
+        return Decomposition(self.high[x0], self.high[x1], hidden, self.difference(x0, x1))
+
+
+def _components(masses: _Masses) -> Components:
+    hidden, inputs = masses.high.min(axis=0), range(len(masses.high))
+    unequal = _different(masses.decomposition(*pair, hidden) for pair in itertools.permutations(inputs, 2))
+    return Components(unequal, _different(masses.decomposition(x, x, hidden) for x in inputs))
 
 
 def _different(pairs: Iterable[Decomposition]) -> tuple[Bracket, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import mpmath as mp
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
 from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition, mixture
 from accounting.errors import InvalidParameter
@@ -452,3 +453,21 @@ def test_laws_of_two_scales_are_bounded_closely() -> None:
     bounds = RoundProfile(shuffled, smoothing=0.014)(np.expm1([0.1, 0.5, 1.0, 3.0, 4.15, 5.0]))
     assert np.all(bounds.lower <= bounds.upper)
     assert np.all(bounds.upper - bounds.lower <= 5e-3 * bounds.upper)
+
+
+@pytest.mark.parametrize("apart", [1e-9, 3e-11, 2e-12, 1e-13, 7e-15])
+@pytest.mark.parametrize("beside", [None, "table([[0.5, 0.5], [0.5, 0.5]])"])
+def test_rows_that_are_nearly_equal_differ_in_their_own_digits(apart: float, beside: str | None) -> None:
+    """One report; probabilities differ in digits of which a float has few or none once a row is divided by
+    its sum."""
+    rows = [[0.1 + apart / 3, 0.3, 0.6 - apart / 3], [0.1, 0.3 - apart / 7, 0.6 + apart / 7]]
+    shares = [[Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows]
+    exact = sum(max(here - there, Fraction(0)) for here, there in zip(*shares, strict=True))
+    written = f"table({rows})" if beside is None else f"joint(table({rows}), {beside})"
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1)
+    certificate = Accountant().certify_delta({shuffled: 1}, epsilon=0)
+    assert certificate.delta_lower <= exact <= certificate.delta_upper
+    assert certificate.delta_upper <= exact * (1 + Fraction(1, 1000))
+    attacked = attack_delta(shuffled, epsilon=0)
+    assert attacked is not None
+    assert exact * (1 - Fraction(1, 1000)) <= attacked <= exact
