@@ -119,9 +119,9 @@ def _hidden_profile(laws: Laws, reports: int, smoothing: float) -> tuple[FloatAr
     if np.any(whole):
         upper[whole], lower[whole] = integrate(Tilt(*(column[whole] for column in tilt)), reports, smoothing)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
-    # Chernoff's bound; near order 1 the moment is above 1.
-    moment = np.exp(np.minimum(tilt.log_mass + tilt.log_mass_error, 700.0))
-    crude = np.minimum(moment / (tilt.theta * _E * reports), 1.0)
+    # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
+    exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)
+    crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 

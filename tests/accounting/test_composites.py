@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -471,3 +472,19 @@ def test_rows_that_are_nearly_equal_differ_in_their_own_digits(apart: float, bes
     attacked = attack_delta(shuffled, epsilon=0)
     assert attacked is not None
     assert exact * (1 - Fraction(1, 1000)) <= attacked <= exact
+
+
+def test_tiny_probabilities_overflow_nothing() -> None:
+    """An output that is frequent under one value, and made by nobody who holds another."""
+    rows = [
+        [0.540243111710173, 1.8851666791081063e-17, 0.45975688828982686],
+        [0.32698359499484936, 0.6730164050051506, 3.917367126241095e-20],
+        [0.4629732691717565, 1.6597003554639535e-28, 0.5370267308282435],
+        [0.3678089497350239, 4.0636225314482026e-05, 0.6321504140396615],
+    ]
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        certificate = Accountant().certify_delta({shuffled: 1}, epsilon=1)
+    assert certificate.delta_lower <= certificate.delta_upper <= 1
+    assert certificate.delta_upper >= rows[1][1] - math.e * rows[2][1]
