@@ -69,23 +69,16 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     c = decomposition.c[hidden]
     leftover = decomposition.leftover
     ranges = [_counts(reports, float(mass)) for mass in c]
-    counts, total = _combinations(ranges, reports, exact=leftover == 0)
-    log_mass, magnitude = _log_multinomial(counts, total, c, leftover, reports)
-    weights = np.exp(log_mass) / reports
-    p = weights * sum(
-        column * ratio for column, ratio in zip(counts, decomposition.a[hidden] / c, strict=True)
-    )
-    q = weights * sum(
-        column * ratio for column, ratio in zip(counts, decomposition.b[hidden] / c, strict=True)
-    )
-    difference = decomposition.difference[hidden] / c
-    gap = weights * sum(column * ratio for column, ratio in zip(counts, difference, strict=True))
+    masses = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
+    listed = _combinations(ranges, reports, c, masses, exact=leftover == 0)
+    log_mass, magnitude = _log_multinomial(listed, c, leftover, reports)
+    p, q, gap = np.exp(log_mass) / reports * listed.sums
     bare = ~hidden & (decomposition.a + decomposition.b > 0)
     p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
     gap = np.append(gap, decomposition.difference[bare])
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
-    listed = (p > 0) | (q > 0)
+    seen = (p > 0) | (q > 0)
     errors = np.append(UNIT_ROUND_OFF * (32 + 4 * magnitude), np.full(int(bare.sum()), 32 * UNIT_ROUND_OFF))
     # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative
     # error.
@@ -95,7 +88,7 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     if unsure > _UNSURE:
         return None
     missing = 4 * len(ranges) * math.exp(_LOG_CUT)
-    return Outcomes(ratio[listed], p[listed], q[listed], gap[listed], missing, unsure, relative_error)
+    return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error)
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
@@ -109,24 +102,36 @@ def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> b
     return math.prod(len(_counts(reports, float(mass))) for mass in c) <= limit
 
 
+class _Listed(NamedTuple):
+    """Combinations of counts, by what is added up over their components: shape (combinations,)."""
+
+    total: FloatArray  # the counts' sum
+    log_mass: FloatArray  # of the counts' powers over their factorials
+    magnitude: FloatArray
+    sums: FloatArray  # of counts times each of the ratios, shape (ratios, combinations)
+
+
 def _combinations(
-    ranges: list[FloatArray], reports: int, *, exact: bool
-) -> tuple[list[FloatArray], FloatArray]:
+    ranges: list[FloatArray], reports: int, c: FloatArray, ratios: list[FloatArray], *, exact: bool
+) -> _Listed:
     """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports, or
-    exactly to them; and their sums."""
-    total = np.zeros(1)
-    columns: list[FloatArray] = []
-    for place, values in enumerate(ranges, start=1):
+    exactly to them. Only sums are kept: counts of many components would fill the memory."""
+    total, log_mass, magnitude = np.zeros(1), np.zeros(1), np.zeros(1)
+    sums = np.zeros((len(ratios), 1))
+    for place, values in enumerate(ranges):
         most, least = np.minimum(values[-1], reports - total), np.full_like(total, values[0])
-        if exact and place == len(ranges):
+        if exact and place == len(ranges) - 1:
             least = np.maximum(least, reports - total)
         number = np.maximum(most - least + 1, 0).astype(np.int64)
         start = np.cumsum(number) - number
         parent = np.repeat(np.arange(total.size), number)
         value = least[parent] + (np.arange(parent.size) - start[parent])
-        columns = [*(column[parent] for column in columns), value]
+        factorial, power = gammaln(value + 1), value * math.log(reports * float(c[place]))
+        log_mass = log_mass[parent] + power - factorial
+        magnitude = magnitude[parent] + np.abs(power) + factorial
+        sums = sums[:, parent] + np.multiply.outer([float(one[place]) for one in ratios], value)
         total = total[parent] + value
-    return columns, total
+    return _Listed(total, log_mass, magnitude, sums)
 
 
 def _fewest_counts(reports: int, c: FloatArray) -> float:
@@ -158,21 +163,18 @@ def _counts(reports: int, mass: float) -> FloatArray:
 
 
 def _log_multinomial(
-    counts: list[FloatArray], total: FloatArray, c: FloatArray, leftover: float, reports: int
+    listed: _Listed, c: FloatArray, leftover: float, reports: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Logarithm of the multinomial mass of every row of counts, and the magnitude its round-off is
+    """Logarithm of the multinomial mass of every combination of counts, and the magnitude its round-off is
     proportional to.
 
     `n! / (n - N)!` is built as `n^N prod(1 - i/n)`, and `n` enters only through `n c`: no huge logarithm is
     subtracted.
     """
+    total = listed.total
     falling = np.concatenate([[0.0], np.cumsum(np.log1p(-np.arange(int(total.max(initial=0))) / reports))])
-    log_mass = falling[total.astype(np.int64)]
-    magnitude = np.abs(log_mass)
-    for column, mass in zip(counts, c, strict=True):
-        factorial, power = gammaln(column + 1), column * math.log(reports * float(mass))
-        log_mass = log_mass + power - factorial
-        magnitude = magnitude + np.abs(power) + factorial
+    falling = falling[total.astype(np.int64)]
+    log_mass, magnitude = listed.log_mass + falling, listed.magnitude + np.abs(falling)
     if leftover > 0:
         rest = (reports - total) * math.log1p(-min(math.fsum(c), 1 - 1e-300)) if leftover < 1 else 0.0
         log_mass = log_mass + rest

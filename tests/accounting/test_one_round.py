@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,17 @@ def test_a_finer_lattice_does_not_end_before_a_rare_large_loss(
         finer = Accountant(precision=precision).certify({described: 1}, delta=delta)
         assert finer.epsilon_upper >= usual.epsilon_lower > 0.4
         assert finer.epsilon_lower <= usual.epsilon_upper
+
+
+def test_outcomes_of_many_components_fit_into_memory() -> None:
+    """Two hundred thousand outcomes over a hundred components: their counts would take 170 MiB."""
+    masses = parse_randomizer("laplace(epsilon0=2)").analysis("blanket").decomposition.merged()
+    tracemalloc.start()
+    outcomes = enumerate_outcomes(masses, 3, limit=1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outcomes is not None
+    assert outcomes.p.size > 200_000
+    assert peak < 80 << 20
+    assert math.isclose(math.fsum(outcomes.p), 1.0, rel_tol=1e-12)
+    assert math.isclose(math.fsum(outcomes.q), 1.0, rel_tol=1e-12)
