@@ -39,7 +39,8 @@ class Decomposition:
     most 1; the rest is a leftover component on which the differing user never falls). Arrays have shape
     (components,) and are read-only.
 
-    `difference` is `a - b`, given where it is known to more digits than the two tell.
+    `difference` is `a - b`, given where it is known to more digits than the two tell; likewise `rest`, the
+    mass of the leftover component, to relative round-off.
 
     Guarantee: the round of n users is dominated by the pair whose hockey-stick divergence is
     `E[(G_1 + ... + G_n)_+] / n` with i.i.d. `G = (a_j - e^eps b_j) / c_j` with probability `c_j`, else 0,
@@ -55,6 +56,7 @@ class Decomposition:
     b: FloatArray
     c: FloatArray
     difference: FloatArray = None  # type: ignore[assignment]  # a - b, always an array once constructed
+    rest: float | None = None
 
     def __post_init__(self) -> None:
         if self.difference is None:
@@ -80,7 +82,7 @@ class Decomposition:
     @property
     def leftover(self) -> float:
         """Mass of other users' reports that hide nothing, in [0, 1]."""
-        return max(0.0, 1.0 - math.fsum(self.c))
+        return max(0.0, 1.0 - math.fsum(self.c)) if self.rest is None else self.rest
 
     def swapped(self) -> Decomposition:
         """The decomposition of the pair in the other direction: `a` and `b` exchanged."""
@@ -88,7 +90,7 @@ class Decomposition:
 
     @functools.cached_property
     def _other_direction(self) -> Decomposition:
-        return Decomposition(self.b, self.a, self.c, -self.difference)
+        return Decomposition(self.b, self.a, self.c, -self.difference, self.rest)
 
     def is_symmetric(self) -> bool:
         """Whether exchanging `a` and `b` only renames components, so that both directions have the same
@@ -119,7 +121,7 @@ class Decomposition:
 
     @functools.cached_property
     def _joined(self) -> Decomposition:
-        return _merged(self.a, self.b, self.c, self.difference)
+        return _merged(self.a, self.b, self.c, self.difference, self.rest)
 
 
 def product(first: Decomposition, second: Decomposition) -> Decomposition:
@@ -151,11 +153,11 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
     Raises:
         InvalidParameter: more components than can be summed over.
     """
-    columns = (
+    a, b, c, difference = (
         np.concatenate([weight * getattr(part, name) for weight, part in zip(weights, parts, strict=True)])
         for name in ("a", "b", "c", "difference")
     )
-    return _merged(*columns)
+    return _merged(a, b, c, difference)
 
 
 def with_silence(part: Decomposition, participation: float) -> Decomposition:
@@ -169,11 +171,15 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
         np.append(participation * part.b, silence),
         np.append(participation * part.c, silence),
         np.append(participation * part.difference, 0.0),
+        None if part.rest is None else participation * part.rest,
     )
 
 
-def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray) -> Decomposition:
+def _merged(
+    a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray, rest: float | None = None
+) -> Decomposition:
     empty = (a == 0) & (b == 0)  # hides nothing and reveals nothing: part of the leftover
+    rest = None if rest is None else math.fsum([rest, *c[empty]])
     a, b, c, difference = (column[~empty] for column in (a, b, c, difference))
     bare = c == 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -187,7 +193,8 @@ def _merged(a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray)
     if first.size > _MAXIMUM_COMPONENTS:
         raise _too_many(first.size)
     sums = (np.bincount(place, weights=column) for column in (a, b, c, difference))
-    return Decomposition(*(np.asarray(column, dtype=np.float64) for column in sums))
+    a, b, c, difference = (np.asarray(column, dtype=np.float64) for column in sums)
+    return Decomposition(a, b, c, difference, rest)
 
 
 def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray, FloatArray]:

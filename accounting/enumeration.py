@@ -71,7 +71,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     ranges = [_counts(reports, float(mass)) for mass in c]
     masses = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
     listed = _combinations(ranges, reports, c, masses, exact=leftover == 0)
-    log_mass, magnitude = _log_multinomial(listed, c, leftover, reports)
+    known = decomposition.rest is not None
+    log_mass, magnitude = _log_multinomial(listed, c, leftover, reports, known=known)
     p, q, gap = np.exp(log_mass) / reports * listed.sums
     bare = ~hidden & (decomposition.a + decomposition.b > 0)
     p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
@@ -163,7 +164,7 @@ def _counts(reports: int, mass: float) -> FloatArray:
 
 
 def _log_multinomial(
-    listed: _Listed, c: FloatArray, leftover: float, reports: int
+    listed: _Listed, c: FloatArray, leftover: float, reports: int, *, known: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Logarithm of the multinomial mass of every combination of counts, and the magnitude its round-off is
     proportional to.
@@ -176,10 +177,12 @@ def _log_multinomial(
     falling = falling[total.astype(np.int64)]
     log_mass, magnitude = listed.log_mass + falling, listed.magnitude + np.abs(falling)
     if leftover > 0:
-        rest = (reports - total) * math.log1p(-min(math.fsum(c), 1 - 1e-300)) if leftover < 1 else 0.0
-        log_mass = log_mass + rest
+        others = reports - total
+        hidden = min(math.fsum(c), 1 - 1e-300)
+        rest = others * (math.log(leftover) if known else math.log1p(-hidden) if leftover < 1 else 0.0)
         # 1 - sum(c) is known to one unit in the last place of 1: what that does to its n-th power.
-        magnitude = magnitude + np.abs(rest) + (reports - total) / leftover * min(1.0, math.fsum(c)) * 4
+        doubt = others * (8.0 if known else 4 * min(1.0, math.fsum(c)) / leftover)
+        log_mass, magnitude = log_mass + rest, magnitude + np.abs(rest) + doubt
     return log_mass, magnitude
 
 

@@ -160,15 +160,21 @@ class _Masses(NamedTuple):
                 return True
         return False
 
-    def decomposition(self, x0: int, x1: int, hidden: FloatArray) -> Decomposition:
+    def decomposition(self, x0: int, x1: int, hidden: FloatArray, rest: float | None = None) -> Decomposition:
         """That of a user who holds x0 or x1, among users who hide so much."""
-        return Decomposition(self.high[x0], self.high[x1], hidden, self.difference(x0, x1))
+        return Decomposition(self.high[x0], self.high[x1], hidden, self.difference(x0, x1), rest)
+
+    def rest(self) -> float:
+        """What no output hides of one user's report: how far a row is above the least of each column."""
+        inputs = range(len(self.high))
+        return math.fsum(np.max([self.difference(0, x) for x in inputs], axis=0))
 
 
 def _components(masses: _Masses) -> Components:
-    hidden, inputs = masses.high.min(axis=0), range(len(masses.high))
-    unequal = _different(masses.decomposition(*pair, hidden) for pair in itertools.permutations(inputs, 2))
-    return Components(unequal, _different(masses.decomposition(x, x, hidden) for x in inputs))
+    hidden, rest, inputs = masses.high.min(axis=0), masses.rest(), range(len(masses.high))
+    pairs = itertools.permutations(inputs, 2)
+    unequal = _different(masses.decomposition(*pair, hidden, rest) for pair in pairs)
+    return Components(unequal, _different(masses.decomposition(x, x, hidden, rest) for x in inputs))
 
 
 def _different(pairs: Iterable[Decomposition]) -> tuple[Bracket, ...]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
 from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition, mixture
+from accounting.enumeration import enumerate_outcomes
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import BlanketProfile
 from accounting.randomizers import LocalRandomizer
@@ -488,3 +489,22 @@ def test_tiny_probabilities_overflow_nothing() -> None:
         certificate = Accountant().certify_delta({shuffled: 1}, epsilon=1)
     assert certificate.delta_lower <= certificate.delta_upper <= 1
     assert certificate.delta_upper >= rows[1][1] - math.e * rows[2][1]
+
+
+@pytest.mark.parametrize("apart", [1e-7, 1e-9, 1e-12, 1e-14])
+def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float) -> None:
+    """Three reports: others stand out from what all hide so rarely that 1 less the rest says little of it."""
+    rows = [[0.3 + apart, 0.7 - apart], [0.3, 0.7]]
+    first, second = ([Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows)
+    hidden = [min(both) for both in zip(first, second, strict=True)]
+    law = [*hidden, 1 - sum(hidden)]
+    gaps: Counter[tuple[int, ...]] = Counter()
+    for others in itertools.product(range(3), repeat=2):
+        for own, gap in enumerate(here - there for here, there in zip(first, second, strict=True)):
+            gaps[tuple(sorted((*others, own)))] += law[others[0]] * law[others[1]] * gap  # type: ignore[assignment]
+    exact = sum(max(Fraction(gap), Fraction(0)) for gap in gaps.values())
+    masses = parse_randomizer(f"table({rows})").analysis("blanket").decomposition.merged()
+    assert enumerate_outcomes(masses, 3, limit=1000) is not None
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=3)
+    certificate = Accountant().certify_delta({shuffled: 1}, epsilon=0)
+    assert certificate.delta_lower <= exact <= certificate.delta_upper <= exact * (1 + Fraction(1, 1000))
