@@ -196,7 +196,7 @@ class Accountant:
         have none: `upper` is then infinite, as it is from order 1 on where losses are.
 
         Raises:
-            InvalidParameter: the order is not above 0 and at most 1e9, or a count is not a whole number from
+            InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from
                 0.
         """
         counts = _checked(rounds)
@@ -341,6 +341,11 @@ class _Answers:
 
 def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
     """The rounds that there are any of, with checked counts."""
+    if not isinstance(rounds, Mapping):
+        raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
+    for one in rounds:
+        if not isinstance(one, ShuffledRound):
+            raise InvalidParameter("rounds", one, "rounds only")
     counts = {one: checks.whole("count", count, 0, _MAXIMUM_ROUNDS) for one, count in rounds.items()}
     if sum(counts.values()) > _MAXIMUM_ROUNDS:
         raise InvalidParameter("count", sum(counts.values()), f"at most {_MAXIMUM_ROUNDS} rounds altogether")

@@ -61,6 +61,8 @@ def calibrate(
     Raises:
         InvalidParameter: a value is out of range, no epsilon0 is left out, or none meets the target.
     """
+    if not isinstance(described, Mapping):
+        raise InvalidParameter("round", described, "a mapping with a round's fields")
     epsilon, delta = _target(epsilon), checks.probability("delta", delta)
     rounds = checks.whole("rounds", rounds, 1, _MAXIMUM_ROUNDS)
     fine = Accountant(precision=precision)

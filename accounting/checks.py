@@ -12,6 +12,8 @@ MAXIMUM_REPORTS = 10**12
 MINIMUM_EPSILON0 = 1e-9
 MAXIMUM_EPSILON0 = 30.0
 MAXIMUM_EPSILON = 1e9
+# Ratios of smaller probabilities overflow.
+MINIMUM_PROBABILITY = 1e-200
 
 
 def whole(field: str, value: object, low: int, high: int) -> int:

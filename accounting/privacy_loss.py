@@ -26,6 +26,7 @@ Side = Literal["upper", "lower"]
 NEGLIGIBLE_DELTA = 1e-46
 _ROOM = 64 * UNIT_ROUND_OFF
 _SUM_ROOM = 1e-11  # of sums of as many masses as a pair has
+_MINIMUM_ORDER = 1e-200  # below, products with losses vanish
 _MAXIMUM_ORDER = 1e9
 
 
@@ -132,7 +133,7 @@ class PrivacyLossDistribution:
         order 1.
 
         Args:
-            order: a number above 0, at most 1e9.
+            order: a number from 1e-200 to 1e9.
             finite: of P and Q conditioned on finite losses instead, which have probability `1 - infinity`
                 under each of them.
             tail: of an upper pair, what its mass at infinite loss stands for.
@@ -147,9 +148,9 @@ class PrivacyLossDistribution:
         Raises:
             InvalidParameter: the order is out of range.
         """
-        expected = f"a number above 0, at most {_MAXIMUM_ORDER:g}"
+        expected = f"a number from {_MINIMUM_ORDER:g} to {_MAXIMUM_ORDER:g}"
         order = checks.real("order", order, expected)
-        if not 0 < order <= _MAXIMUM_ORDER:
+        if not _MINIMUM_ORDER <= order <= _MAXIMUM_ORDER:
             raise InvalidParameter("order", order, expected)
         with np.errstate(divide="ignore"):
             losses, log_q = self.losses, np.log(self.q)

@@ -80,6 +80,9 @@ class ShuffledRound:
             put(self, "sampled_from", population)
         if self.participation is not None:
             put(self, "participation", checks.share("participation", self.participation))
+            if self.participation < checks.MINIMUM_PROBABILITY:
+                expected = f"a probability from {checks.MINIMUM_PROBABILITY:g} to 1"
+                raise InvalidParameter("participation", self.participation, expected)
             if self.sampled_from is not None:
                 raise InvalidParameter(
                     "participation", self.participation, "nothing when sampled_from is given"
@@ -158,6 +161,8 @@ class ShuffledRound:
             InvalidParameter: a field is unknown or missing, or a value is bad.
         """
         names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(mapping, Mapping):
+            raise InvalidParameter("round", mapping, f"a mapping with the fields {', '.join(names)}")
         for name in mapping:
             if name not in names:
                 raise InvalidParameter("round", name, f"only the fields {', '.join(names)}")

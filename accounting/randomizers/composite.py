@@ -154,7 +154,7 @@ class Parallel(_Composite):
 
     def __post_init__(self) -> None:
         parts = _checked("parts", self.parts)
-        if len(self.weights) != len(parts):
+        if not _are_as_many(self.weights, parts):
             raise InvalidParameter("weights", self.weights, f"{len(parts)} weights, one for each part")
         weights = tuple(checks.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
         if abs(math.fsum(weights) - 1) > _WEIGHT_TOLERANCE:
@@ -195,6 +195,10 @@ def _checked(field_name: str, parts: object) -> tuple[DecomposedRandomizer, ...]
         if not isinstance(part, DecomposedRandomizer):
             raise InvalidParameter(f"{field_name}[{place}]", getattr(part, "kind", part), expected)
     return tuple(parts)
+
+
+def _are_as_many(weights: object, parts: Sequence[object]) -> bool:
+    return isinstance(weights, list | tuple) and len(weights) == len(parts)
 
 
 def _knows_generic(randomizer: DecomposedRandomizer) -> bool:

@@ -92,6 +92,9 @@ class BinomialSum(_NoiseProtocol):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", checks.probability("p", self.p))
+        if self.p < checks.MINIMUM_PROBABILITY:
+            expected = f"a probability from {checks.MINIMUM_PROBABILITY:g} to below 1"
+            raise InvalidParameter("p", self.p, expected)
         object.__setattr__(self, "bits", checks.whole("bits", self.bits, 1, _MAXIMUM_BITS))
 
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:

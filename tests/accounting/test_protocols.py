@@ -400,6 +400,7 @@ def _round_of(written: str, **rest: Any) -> Callable[[], ShuffledRound]:
         (_round_of("declared(epsilon=1, relation='event')"), "relation"),
         (_round_of("binomial_sum(p=0)"), "p"),
         (_round_of("binomial_sum(p=1)"), "p"),
+        (_round_of("binomial_sum(p=1e-320)"), "p"),
         (_round_of("binomial_sum(p=0.5, bits=0)"), "bits"),
         (_round_of("binomial_sum(p=0.5, bits=2.5)"), "bits"),
         (_round_of("uniformity_tester(noise=0)"), "noise"),

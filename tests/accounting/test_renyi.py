@@ -102,7 +102,7 @@ def test_conditioned_on_finite_losses() -> None:
         )
 
 
-@pytest.mark.parametrize("order", [0, -1, math.nan, math.inf, 1e10, "2", None])
+@pytest.mark.parametrize("order", [0, -1, math.nan, math.inf, 1e10, "2", None, 5e-324])
 def test_bad_orders_are_refused(order: Any) -> None:
     with pytest.raises(InvalidParameter, match="order"):
         _pair([0.5], [0.1], 0.0).renyi_divergence(order)

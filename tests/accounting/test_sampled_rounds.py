@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from accounting import Accountant, Parallel, ShuffledRound, calibrate, parse_randomizer, slot_for
 from accounting.errors import InvalidParameter
 from accounting.shuffling import RoundProfile
 from tests.accounting import exact_sums
@@ -213,7 +213,7 @@ def test_a_smaller_sample_of_the_same_population_is_no_slot() -> None:
     [
         ("reports", (0, -1, 10**12 + 1, 1.0, float("nan"), float("inf"), "10", True, None)),
         ("sampled_from", (0, 9, -5, 10**12 + 1, 20.0)),
-        ("participation", (0, -0.1, 1.1, float("nan"), "x")),
+        ("participation", (0, -0.1, 1.1, float("nan"), "x", 1e-320)),
         ("honest_fraction", (0, -1, 1.01, 0.05, float("inf"))),
         ("delta0", (-1e-9, 1, float("nan"))),
         ("analysis", ("clone", "", 3)),
@@ -264,6 +264,21 @@ def test_bad_randomizers_are_refused(written: object) -> None:
 def test_bad_delta_is_refused(delta: Any) -> None:
     with pytest.raises(InvalidParameter, match="delta"):
         Accountant().certify({}, delta=delta)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, math.nan, "krr(k=3, epsilon0=1)", [1], b"1"])
+def test_what_is_no_round_is_refused(wrong: Any) -> None:
+    generic: Any = parse_randomizer("generic(epsilon0=1)")
+    wrong_key: Any = "krr"
+    for make in (
+        lambda: ShuffledRound.from_mapping(wrong),
+        lambda: Parallel(weights=wrong, parts=(generic, generic)),
+        lambda: Accountant().certify(wrong, delta=0.1),
+        lambda: Accountant().certify({wrong_key: 1}, delta=0.1),
+        lambda: calibrate(wrong, epsilon=1, delta=0.1),
+    ):
+        with pytest.raises(InvalidParameter):
+            make()
 
 
 def test_what_is_written_is_read_back() -> None:
