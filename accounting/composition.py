@@ -30,6 +30,8 @@ _CONTOUR_RATIO = 1.1
 _TILT_STEPS = 600
 # Exponent beyond which what smoothing multiplies a kernel by is no number.
 _MOST_GROWTH = 600.0
+# Of a mass that is computed from logarithms of masses.
+_FEW_ROUNDINGS = 8 * UNIT_ROUND_OFF
 # Saddle points of losses beyond this share of the largest one would tilt all mass into one atom.
 _NEAR_THE_END = 0.999
 _TINY = 1e-100
@@ -86,7 +88,8 @@ class Composition:
         infinities = [(one.pair.infinity, count) for one, count in self._parts]
         certain = any(mass >= 1 for mass, _ in infinities)
         log_finite = 0.0 if certain else math.fsum(count * math.log1p(-mass) for mass, count in infinities)
-        self.infinity = 1.0 if certain else -math.expm1(log_finite)
+        aside = _FEW_ROUNDINGS if side == "upper" else -_FEW_ROUNDINGS
+        self.infinity = 1.0 if certain else min(-math.expm1(log_finite) * (1 + aside), 1.0)
         largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
         self.variance = math.fsum(count * one.variance for one, count in self._parts)

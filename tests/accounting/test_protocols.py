@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import mpmath as mp
@@ -414,3 +415,13 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], ShuffledRound], field
         make()
     assert caught.value.field == field
     assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 7, 21, 60])
+def test_what_is_nearly_certain_is_not_called_certain(times: int) -> None:
+    """One user's bit tells, unless the noise hides it every time, which it hardly ever does."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer("binomial_sum(bits=1, p=0.9)"), reports=1)
+    exact = 1 - (1 - Fraction("0.9")) ** times
+    certificate = Accountant().certify_delta({shuffled: times}, epsilon=60)
+    assert Fraction(certificate.delta_lower) <= exact <= Fraction(certificate.delta_upper)
+    assert certificate.delta_lower > exact - Fraction(1, 10**6)
