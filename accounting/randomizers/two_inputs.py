@@ -14,7 +14,7 @@ from accounting.randomizers.base import Bracket
 # Numbers of cells that are tried, until the variance that they add is this share of all, and the share of the
 # components below which a grid is worthwhile.
 _CELLS = (32, 40, 48, 56, 64, 80, 96, 128, 192)
-_ADDED_VARIANCE = 2e-4
+_ADDED_VARIANCE = 5e-5
 _WORTHWHILE = 0.6
 _BINS = 256
 
