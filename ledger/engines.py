@@ -53,6 +53,7 @@ _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
+_POSTGRESQL_READ_ONLY = "25006"  # a standby, or stopped by whoever runs it
 _SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
 
 
@@ -254,8 +255,9 @@ def _begin_postgresql(connection: Connection) -> None:
     options = connection.get_execution_options()
     if options.get(_ALONE_OPTION):
         return
-    mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_READ_OPTION) else "READ WRITE"
-    connection.exec_driver_sql(f"BEGIN {mode}")
+    # Not READ WRITE otherwise: whoever stopped writing to the database by its default means us, too.
+    reads = options.get(_READ_OPTION)
+    connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reads else "BEGIN")
 
 
 @contextmanager
@@ -266,9 +268,15 @@ def translated_errors() -> Iterator[None]:
     except DBAPIError as error:
         if _is_contention(error):
             raise TryAgain("the database was busy for too long; nothing was changed, try again") from error
-        if isinstance(error, OperationalError):
+        if _is_out_of_use(error):
             raise Unavailable(f"the database cannot be used: {error.orig}") from error
         raise
+
+
+def _is_out_of_use(error: DBAPIError) -> bool:
+    # Not every connection that ends is an operational error: one that was idle in a transaction is not.
+    ended = error.connection_invalidated or isinstance(error, OperationalError)
+    return ended or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY
 
 
 def _is_contention(error: DBAPIError) -> bool:

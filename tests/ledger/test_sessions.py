@@ -1,0 +1,75 @@
+"""What a PostgreSQL database sets for its sessions, and what of that is ours to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from accounting import Accountant
+from ledger import engines
+from ledger.admission import admit_together, open_cohort, register, register_and_admit, void
+from ledger.budgets import RoundRequest
+from ledger.errors import Unavailable
+from ledger.store import Store
+from ledger.verification import verify
+
+MakeRequest = Callable[..., RoundRequest]
+
+pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+def sets(database_url: str, *settings: str) -> None:
+    """Let a database set something for all sessions that begin from now on."""
+    url = make_url(database_url).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
+        for setting in settings:
+            connection.execute(f"ALTER DATABASE {url.database} SET {setting}".encode())
+
+
+def filled(store: Store, accountant: Accountant, make_request: MakeRequest) -> None:
+    """Open a cohort whose next round is decided from memory."""
+    open_cohort(store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x")
+    register_and_admit(store, accountant, make_request("first"), actor="x")
+
+
+def test_who_stopped_writing_means_everybody(
+    database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Whichever way it is written, the answer is that it cannot be now, and nothing is there."""
+    with Store.connect(database_url) as store:
+        filled(store, accountant, make_request)
+    sets(database_url, "default_transaction_read_only = on")
+    new = [make_request(f"new-{number}") for number in range(3)]
+    with Store.connect(database_url) as store:
+        for writes in (
+            lambda: admit_together(store, accountant, new, actor="x"),
+            lambda: register_and_admit(store, accountant, new[0], actor="x"),
+            lambda: register(store, new[0], actor="x"),
+            lambda: void(store, accountant, "first", reason="a test", actor="x"),
+            lambda: open_cohort(
+                store, name="watches", population=9, epsilon=1.0, delta=1e-9, policy="fixed", actor="x"
+            ),
+        ):
+            with pytest.raises(Unavailable, match="read-only"):
+                writes()
+        assert store.count_entries("phones") == {"opened": 1, "admitted": 1}
+        assert [cohort.name for cohort in store.cohorts()] == ["phones"]
+        assert store.pending(limit=1) == []
+        assert verify(store, accountant, numbers="all").ok
+
+
+def test_a_session_that_the_server_ended_is_told(database_url: str) -> None:
+    sets(database_url, "idle_in_transaction_session_timeout = '20ms'")
+    with Store.connect(database_url) as store:
+
+        def dawdle() -> None:
+            with engines.writing(store.engine) as connection:
+                time.sleep(0.2)  # as a process does that is stopped for a while
+                engines.database_time(connection)
+
+        with pytest.raises(Unavailable):
+            dawdle()
