@@ -48,6 +48,9 @@ _LAST_USE = "shuffle_ledger_last_use"
 # all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
 # compiling, whatever it seems to cost then.
 _BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+# Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
+# raise an error; and what was answered survives a crash.
+_AS_PROMISED = r" -c default_transaction_isolation=read\ committed -c synchronous_commit=on"
 _WRITE_OPTION = "shuffle_ledger_write"
 _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
@@ -88,7 +91,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
         statement_timeout = MIGRATION_TIMEOUT_SECONDS if migrating else STATEMENT_TIMEOUT_SECONDS
         options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={statement_timeout}s"
-        options += "" if migrating else _BY_KEY
+        options += _AS_PROMISED if migrating else _AS_PROMISED + _BY_KEY
         # The driver begins nothing by itself: to switch that for one statement takes longer than to say it.
         engine = create_engine(
             url.set(drivername="postgresql+psycopg"),

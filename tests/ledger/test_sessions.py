@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from accounting import Accountant
@@ -34,6 +35,19 @@ def filled(store: Store, accountant: Accountant, make_request: MakeRequest) -> N
     """Open a cohort whose next round is decided from memory."""
     open_cohort(store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x")
     register_and_admit(store, accountant, make_request("first"), actor="x")
+
+
+def test_isolation_and_durability_are_ours(database_url: str) -> None:
+    """A stricter isolation makes errors of lost races; a commit that does not wait is lost by a crash."""
+    sets(database_url, "default_transaction_isolation = 'serializable'", "synchronous_commit = off")
+    with Store.connect(database_url) as store:
+        for used in (engines.writing, engines.writing_once, engines.deciding):
+            with used(store.engine) as connection:
+                said = [
+                    connection.execute(text(f"SHOW {name}")).scalar_one()
+                    for name in ("transaction_isolation", "synchronous_commit")
+                ]
+            assert said == ["read committed", "on"]
 
 
 def test_who_stopped_writing_means_everybody(
