@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from ledger import direct, engines, rows, views
 from ledger.appends import Step, append_in_steps, lost_if_taken, parameters_of
@@ -89,14 +89,19 @@ def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict
     # All lock in the same order. What is read before a lock is granted may be older than it.
     head = select(heads.c.cohort).where(heads.c.cohort.in_(names)).order_by(heads.c.cohort)
     connection.execute(head.with_for_update()).all()
-    waiting = and_(rounds.c.cohort == cohorts.c.name, rounds.c.outcome_sequence.is_(None))
+    # Not EXISTS: by old statistics the planner would read once, and whole, what waits in all cohorts.
+    waiting = select(rounds.c.registration).where(
+        rounds.c.cohort == cohorts.c.name,
+        rounds.c.outcome_sequence.is_(None),
+        rounds.c.attempts < rows.ATTEMPTS_MAX,
+    )
     query = select(
         cohorts,
         heads.c.sequence,
         heads.c.digest,
         heads.c.status,
         engines.clock(connection.dialect.name).label("at"),
-        exists().where(waiting, rounds.c.attempts < rows.ATTEMPTS_MAX).label("others_wait"),
+        waiting.limit(1).scalar_subquery().is_not(None).label("others_wait"),
     ).select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
     listed = {row.name: row for row in connection.execute(query.where(cohorts.c.name.in_(names))).all()}
     for name in names:

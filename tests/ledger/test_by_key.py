@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from accounting import Accountant
-from ledger.admission import admit, open_cohort, register, register_and_admit
+from ledger.admission import admit, admit_together, open_cohort, register, register_and_admit
 from ledger.budgets import Admitted, RoundRequest
 from ledger.listing import refusals_after
 from ledger.store import Store
@@ -18,11 +18,19 @@ from ledger.store import Store
 MakeRequest = Callable[..., RoundRequest]
 
 ROUNDS = 12
+COHORTS = 8
+WAITING = 40
 WAIT_SECONDS_MAX = 10.0
 
 
 def read_whole(database_url: str) -> dict[str, int]:
-    """Return how often each table was read whole so far, as far as sessions that ended know."""
+    """Return how often each table was read whole so far."""
+    scans = counted(database_url, "SELECT relname, seq_scan FROM pg_stat_user_tables")
+    return {name: count for name, count in scans.items() if name != "alembic_version"}
+
+
+def counted(database_url: str, query: str) -> dict[str, int]:
+    """Return what PostgreSQL has counted so far, as far as sessions that ended know."""
     address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(address, autocommit=True) as connection:
         ends = time.monotonic() + WAIT_SECONDS_MAX
@@ -32,8 +40,7 @@ def read_whole(database_url: str) -> dict[str, int]:
         )
         while connection.execute(others).fetchone() != (0,) and time.monotonic() < ends:
             time.sleep(0.01)  # until PostgreSQL has ended the sessions, which is when they tell
-        scans = connection.execute("SELECT relname, seq_scan FROM pg_stat_user_tables").fetchall()
-    return {name: count for name, count in scans if name != "alembic_version"}
+        return dict(connection.execute(query.encode()).fetchall())
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -57,3 +64,29 @@ def test_no_table_is_read_whole_for_a_decision(
             assert isinstance(admit(store, accountant, f"twice-{number}"), Admitted)
             assert refusals_after(store, "phones", after=0) == []
     assert read_whole(database_url) == before
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_what_waits_in_other_cohorts_is_not_read(
+    database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Heads are locked while it is found out whether anything waits."""
+    names = [f"cohort-{number}" for number in range(COHORTS)]
+    with Store.connect(database_url) as store:
+        for name in ["phones", *names]:
+            open_cohort(
+                store, name=name, population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
+            )
+        for name in names:
+            register_and_admit(store, accountant, make_request(f"first of {name}", cohort=name), actor="x")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("ANALYZE")
+        for number in range(WAITING):
+            register(store, make_request(f"waits-{number}"), actor="x")
+    query = "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE relname = 'rounds'"
+    before = counted(database_url, query)
+    with Store.connect(database_url) as store:
+        new = [make_request(f"new of {name}", cohort=name) for name in names]
+        assert len(admit_together(store, accountant, new, actor="x")) == COHORTS
+    read = counted(database_url, query)["ix_rounds_pending"] - before["ix_rounds_pending"]
+    assert read < WAITING
