@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from accounting import Accountant, ShuffledRound
 from ledger.budgets import Outcome, RoundRequest
-from ledger.errors import Damaged, InvalidValue, LostRace, NotFound
+from ledger.errors import Damaged, InvalidValue, LostRace, NotFound, TryAgain
 from ledger.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
 from ledger.outcomes import outcome_in
 from ledger.rows import EntryDraft, NewRound
@@ -19,13 +19,13 @@ def admit_together(
     """Register and decide rounds in their order and in one commit: as many of the first ones as can be.
 
     It ends before a round that `admit_at_once` leaves alone or refuses to look at; where somebody else was
-    faster, with none.
+    faster, or in the way for too long, with none.
 
     **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
 
     Raises:
-        TryAgain: nothing was decided and nothing was left behind.
-        Unavailable: the same, or the connection was lost while the outcomes were committed: ask again.
+        Unavailable: nothing was decided and nothing was left behind, or the connection was lost while the
+            outcomes were committed: ask again.
     """
     asked = {}
     for request in requests:
@@ -45,6 +45,6 @@ def admit_together(
     wanted = {round_id: one.request.cohort for round_id, one in asked.items()}
     try:
         bodies = store.append_with_rounds(wanted, drafted)
-    except (Damaged, LostRace, NotFound):
+    except (Damaged, LostRace, NotFound, TryAgain):
         return []
     return [outcome_in(body, accounted) for body, accounted in zip(bodies, charged, strict=False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -174,4 +174,34 @@ def test_many_at_once_admit_exactly_what_fits(
         counts = three.count_entries(name)
         assert counts["admitted"] == 2 + fits
         assert counts["refused"] == 2 * THREADS * EACH - fits
+    assert verify(three, accountant, numbers="all").ok
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_waits_in_a_circle_binds_each_identifier_once(
+    three: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two files name the same rounds, for other cohorts and in the opposite order."""
+    one_by_one, met = bulk._waves, threading.Barrier(2)
+
+    def slowly(steps: Sequence[Any]) -> Iterator[list[int]]:
+        for number, wave in enumerate(one_by_one(steps)):
+            if number == 1:
+                met.wait(WAIT_SECONDS_MAX)  # both have written their first round, and want the other's
+            yield wave
+
+    monkeypatch.setattr(bulk, "_waves", slowly)
+
+    def decide(cohort: str) -> int:
+        requests = [make_request(name, cohort=cohort) for name in ("one", "two")]
+        with Store.connect(database_url) as own:
+            return len(together(own, accountant, requests if cohort == "phones" else requests[::-1]))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(decide, ("phones", "tablets"))) == [0, 2]
+    assert len({three.round(name).cohort for name in ("one", "two")}) == 1
     assert verify(three, accountant, numbers="all").ok
