@@ -245,6 +245,7 @@ class Store(RoundStore):
         after: dict[str, CohortView] = {}
         with engines.writing(self._engine) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
+            self.turns.take_together(connection, wanted.values())
             for round_id, found in zip(wanted, bulk.read(connection, self._memory, wanted), strict=True):
                 if found is None:
                     break

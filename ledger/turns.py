@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection, Engine, func, select
@@ -25,6 +25,10 @@ LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all ot
 _LINE_UP = """
 SELECT CASE WHEN pg_try_advisory_lock(%(space)s, %(line)s) THEN false
   ELSE pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL END AS waited
+"""
+# In one order, for many want several.
+_LINE_UP_TOGETHER = """
+SELECT count(pg_advisory_xact_lock(%(space)s, line)) AS turns FROM unnest(%(lines)s::integer[]) AS given(line)
 """
 _LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
 
@@ -135,6 +139,15 @@ class Turns:
             yield turn
         finally:
             turn.leave()
+
+    def take_together(self, connection: Connection, cohorts: Iterable[str]) -> None:
+        """Wait for the turns of some cohorts, and keep them until the transaction ends.
+
+        Who decides many rounds at a time would else be faster, again and again, than who computes.
+        """
+        if engines.is_postgresql(self._main):
+            lines = sorted({_line(cohort) for cohort in cohorts})
+            direct.run(connection, _LINE_UP_TOGETHER, {"space": LOCK_SPACE, "lines": lines})
 
     def _wait(self, connection: Connection, cohort: str) -> None:
         # The lock ends with its transaction: with this turn, or with this process.

@@ -13,7 +13,7 @@ import pytest
 
 from accounting import Accountant
 from ledger import bulk
-from ledger.admission import admit_together, open_cohort, register, register_and_admit
+from ledger.admission import admit_together, change_budget, open_cohort, register, register_and_admit
 from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
 from ledger.entries import LedgerEntry
 from ledger.errors import LostRace
@@ -24,6 +24,7 @@ COHORTS = ("phones", "tablets", "watches")
 THREADS = 3
 EACH = 12
 WAIT_SECONDS_MAX = 60
+OVERTAKING_SECONDS = 0.3  # many times what a batch takes
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -205,3 +206,21 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
         assert sorted(pool.map(decide, ("phones", "tablets"))) == [0, 2]
     assert len({three.round(name).cohort for name in ("one", "two")}) == 1
     assert verify(three, accountant, numbers="all").ok
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_it_waits_for_who_has_the_turn(
+    three: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Whoever computes for a cohort, and takes turns, is not overtaken by one file's rounds after another."""
+    requests = [make_request(f"round-{number}", cohort=COHORTS[number % 2]) for number in range(4)]
+    with Store.connect(database_url) as own, ThreadPoolExecutor(1) as pool:
+        with three.turns.take("phones"):
+            waiting = pool.submit(together, own, accountant, requests)
+            with pytest.raises(TimeoutError):
+                waiting.result(OVERTAKING_SECONDS)
+            change_budget(three, accountant, "phones", epsilon=1.25, reason="a test", actor="tester")
+            assert len(together(three, accountant, [make_request("elsewhere", cohort="watches")])) == 1
+        assert len(waiting.result(WAIT_SECONDS_MAX)) == len(requests)
+    kinds = [entry.kind for entry in three.entries_of("phones")]
+    assert kinds[-3:] == ["budget_changed", "admitted", "admitted"]
