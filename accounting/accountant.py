@@ -21,6 +21,7 @@ from accounting.inversion import (
     delta_interval,
     epsilon_interval,
     epsilon_interval_with_slack,
+    pair_epsilon,
     sharpened_delta,
     sharpened_epsilon,
 )
@@ -227,6 +228,8 @@ class Accountant:
         elif slack == 0:
             interval = epsilon_interval(above, below, delta, self.precision)
             if count == 1:
+                known = pair_epsilon(self.privacy_loss(_only(rounds)), delta)
+                interval = interval.intersection(known)
                 interval = sharpened_epsilon(_only(rounds), interval, delta, self.precision)
             interval = self._narrowed(interval, rounds, delta)
         else:

@@ -10,6 +10,7 @@ from scipy import optimize
 
 from accounting.certificate import Interval
 from accounting.composition import Composition
+from accounting.round_loss import RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound
 from accounting.spectrum import Contour
 
@@ -23,9 +24,12 @@ _NOTHING = 1e-320
 _SLACK_STEPS = 80
 # A single round's answer is narrowed by its own profile, at this many points, this often at least.
 _SHARP = 0.1
+_SHARP_MIXED = 0.3  # where chance decides how many are honest
 _SHARP_POINTS = 17
+_FEW_POINTS = 9
 _SHARPENINGS = 2
 _MOST_SHARPENINGS = 5  # while the answer is wider than asked
+_HALVINGS = 60
 
 
 def epsilon_interval(above: Composition, below: Composition, delta: float, precision: float) -> Interval:
@@ -98,6 +102,16 @@ def delta_interval(
     return interval, wanted
 
 
+def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
+    """Bounds on the epsilon of a single round at delta by its two pairs as they stand, which no kernel
+    smooths."""
+    upper = _first(lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss)[1]
+    lower = _first(lambda epsilon: loss.lower.divergence_bound(epsilon) < delta, loss.lower.largest_loss)[0]
+    if loss.upper.infinity >= delta:
+        return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+    return Interval(upper=upper, lower=min(lower, upper))
+
+
 def sharpened_delta(
     shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
 ) -> Interval:
@@ -113,14 +127,19 @@ def sharpened_epsilon(
     shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
 ) -> Interval:
     """The interval narrowed by the round's own profile at points inside it."""
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
     upper, lower = interval.upper, interval.lower
-    if not profile.is_simple or not lower < upper < math.inf:
+    if not lower < upper < math.inf:
         return interval
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    simple = profile.is_simple
+    if not simple:  # orders of a mixture cost much
+        if upper - lower <= precision * upper:
+            return interval
+        profile = RoundProfile(shuffled, smoothing=_SHARP_MIXED * math.sqrt(precision))
     for number in range(_MOST_SHARPENINGS):
-        if number >= _SHARPENINGS and upper - lower <= precision * upper:
+        if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
             break
-        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS)
+        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS if simple else _FEW_POINTS)
         bounds = profile(np.expm1(points))
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)
@@ -131,6 +150,18 @@ def sharpened_epsilon(
         cause: min(getattr(interval, cause), (upper - lower) / 2) for cause in ("truncation", "round_off")
     }
     return Interval(upper=upper, lower=lower, **causes)
+
+
+def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
+    """Two neighbouring numbers from 0 to `high`, of which the second one holds, as the last one is taken to,
+    and the first does not but if it is 0."""
+    low = 0.0
+    if holds(low):
+        return 0.0, 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high
 
 
 def _epsilon_once(

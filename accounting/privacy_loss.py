@@ -128,6 +128,15 @@ class PrivacyLossDistribution:
         gains = self.p[beyond] * -np.expm1(epsilon - self.losses[beyond])
         return float(gains.sum()) + self.infinity
 
+    def divergence_bound(self, epsilon: float) -> float:
+        """`H_{e^epsilon}(P || Q)` for `epsilon >= 0`, rounded up for an upper pair and down for a lower
+        one."""
+        value = self.hockey_stick_divergence(epsilon)
+        # Losses and their differences from epsilon are off by a few units of the losses.
+        beyond = float(self.p[self.losses > epsilon].sum())
+        doubt = UNIT_ROUND_OFF * (64 * value + 8 * (epsilon + self.largest_loss) * beyond)
+        return value + doubt if self.side == "upper" else max(value - doubt, 0.0)
+
     def renyi_divergence(self, order: float, *, finite: bool = False, tail: Tail | None = None) -> float:
         """Renyi divergence of this order, `D_order(P || Q)`, the same in both directions; Kullback-Leibler at
         order 1.

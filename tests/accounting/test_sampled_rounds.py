@@ -149,6 +149,21 @@ def test_a_mixture_is_as_narrow_as_was_asked() -> None:
         assert accountant.certify({shuffled: rounds}, delta=delta).precise
 
 
+@pytest.mark.parametrize(("written", "reports"), [("generic(epsilon0=1)", 300), ("rappor(epsilon0=2)", 20)])
+def test_a_single_partly_honest_sample_is_as_narrow_as_asked(written: str, reports: int) -> None:
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(written),
+        reports=reports,
+        sampled_from=10 * reports,
+        honest_fraction=0.8,
+    )
+    accountant = Accountant()
+    for delta in (1e-6, 1e-30):
+        certificate = accountant.certify({shuffled: 1}, delta=delta)
+        assert certificate.precise
+        assert certificate.epsilon_lower > 0
+
+
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 10**12), st.integers(1, 10**12), st.floats(1e-6, 1.0))
 def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second: int, rate: float) -> None:
