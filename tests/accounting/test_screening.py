@@ -83,7 +83,7 @@ def test_pairs_that_exchange_outputs_count_once() -> None:
 
 @pytest.mark.parametrize(("spread", "reports"), [(0.01, 1), (1.0, 1), (1.0, 50), (4.0, 10**4), (8.0, 10**6)])
 def test_grids_enclose_pairs_of_many_components(spread: float, reports: int) -> None:
-    pair = TablePairs(_rows(np.random.default_rng(reports), (2, 600), spread))[0]
+    pair = TablePairs(_rows(np.random.default_rng(reports), (2, 1000), spread))[0]
     bracket = bracketed(pair)
     assert bracket.above.c.size < 0.6 * pair.c.size
     excess = np.expm1(np.linspace(0.0, 0.9 if reports == 1 else min(3.0, 8 / np.sqrt(reports)), 6) * spread)
