@@ -28,8 +28,8 @@ _MAXIMUM_WITNESSES = 8
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
-# Rows that differ by no more than this, relative to them, are told apart in more digits than one float has.
-_NEAR = 1e-6
+# Rows whose losses vary by no more than this are told apart in more digits than one float has.
+_NEAR = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +153,13 @@ class _Masses(NamedTuple):
         return gap
 
     def has_near_rows(self) -> bool:
-        """Whether two rows differ by so little that this matters."""
+        """Whether two rows differ by so little that this matters: by the deviation of what a report gains, in
+        which outputs that hardly ever happen do not count."""
+        least = self.high.min(axis=0)
         for x0, x1 in itertools.combinations(range(len(self.high)), 2):
-            gap, larger = np.abs(self.difference(x0, x1)), np.maximum(self.high[x0], self.high[x1])
-            if 0 < float((gap / np.where(larger > 0, larger, 1.0)).max()) < _NEAR:
+            larger = np.maximum(self.high[x0], self.high[x1])
+            hides = np.where(least > 0, least, np.where(larger > 0, larger, 1.0))
+            if 0 < float((self.difference(x0, x1) ** 2 / hides).sum()) < _NEAR**2:
                 return True
         return False
 

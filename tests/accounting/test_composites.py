@@ -492,14 +492,18 @@ def test_tiny_probabilities_overflow_nothing() -> None:
 
 
 @pytest.mark.parametrize("apart", [1e-7, 1e-9, 1e-12, 1e-14])
-def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float) -> None:
-    """Three reports: others stand out from what all hide so rarely that 1 less the rest says little of it."""
+@pytest.mark.parametrize("rare", [None, 1e-40])
+def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float, rare: float | None) -> None:
+    """Three reports: others stand out from what all hide so rarely that 1 less the rest says little of it.
+    An output that hardly ever happens may be twice as likely under one value: it tells as little."""
     rows = [[0.3 + apart, 0.7 - apart], [0.3, 0.7]]
+    if rare is not None:
+        rows = [[*rows[0], rare], [*rows[1], 2 * rare]]
     first, second = ([Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows)
     hidden = [min(both) for both in zip(first, second, strict=True)]
     law = [*hidden, 1 - sum(hidden)]
     gaps: Counter[tuple[int, ...]] = Counter()
-    for others in itertools.product(range(3), repeat=2):
+    for others in itertools.product(range(len(law)), repeat=2):
         for own, gap in enumerate(here - there for here, there in zip(first, second, strict=True)):
             gaps[tuple(sorted((*others, own)))] += law[others[0]] * law[others[1]] * gap  # type: ignore[assignment]
     exact = sum(max(Fraction(gap), Fraction(0)) for gap in gaps.values())
