@@ -55,9 +55,16 @@ def blanket_profile(
 
 
 def blanket_profiles(
-    pairs: Sequence[Decomposition], which: IndexArray, reports: int, excess: FloatArray, *, smoothing: float
+    pairs: Sequence[Decomposition],
+    which: IndexArray,
+    reports: int,
+    excess: FloatArray,
+    *,
+    smoothing: float | FloatArray,
 ) -> ProfileBounds:
-    """As `blanket_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
+    """As `blanket_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i; the
+    smoothing may differ, too."""
+    smoothing = np.broadcast_to(smoothing, excess.shape)
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
     for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
         # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
@@ -65,7 +72,7 @@ def blanket_profiles(
         upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            above, below = _hidden_profile(laws.at(alive), reports, smoothing)
+            above, below = _hidden_profile(laws.at(alive), reports, smoothing[rows[alive]])
             upper[rows[alive]] += above
             lower[rows[alive]] += below
     return ProfileBounds(upper, lower)
@@ -97,7 +104,7 @@ def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
     return pairs if isinstance(pairs, Pairs) else ListedPairs(pairs)
 
 
-def _hidden_profile(laws: Laws, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
+def _hidden_profile(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
@@ -112,12 +119,13 @@ def _hidden_profile(laws: Laws, reports: int, smoothing: float) -> tuple[FloatAr
     if short.size:
         left_out = overwhelming[short]
         part = _tilt(laws.at(short).without(left_out), reports)
-        above, below = integrate(part, reports, smoothing)
+        above, below = integrate(part, reports, smoothing[short])
         rest = _left_out(laws.at(short), left_out, reports, part.theta)
         upper[short], lower[short] = above + rest, below
         whole[short] = rest > 1e-6 * above
     if np.any(whole):
-        upper[whole], lower[whole] = integrate(Tilt(*(column[whole] for column in tilt)), reports, smoothing)
+        part = Tilt(*(column[whole] for column in tilt))
+        upper[whole], lower[whole] = integrate(part, reports, smoothing[whole])
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
     exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)

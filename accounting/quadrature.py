@@ -26,6 +26,8 @@ _BLOCK_ELEMENTS = 1 << 17
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
+# Of points at which the modulus is looked at first, in nodes; and as many of them.
+_SHORTEST_STRIDE = 4
 _LARGEST = 700.0
 # Of the smoothing, in units of 1/theta.
 _WIDEST = 30.0
@@ -45,12 +47,12 @@ class Tilt(NamedTuple):
     reach: FloatArray  # largest distance of two atoms
 
 
-def integrate(tilt: Tilt, reports: int, smoothing: float) -> tuple[FloatArray, FloatArray]:
+def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
     theta, deviation = tilt.theta, tilt.deviation
     # Where the lobe is short anyway, less smoothing costs nothing: take the least that still cuts before pi /
     # reach.
     scale = np.maximum(deviation, 0.5 / theta)
-    tau = scale * np.clip(1.7 * tilt.reach / scale, min(0.001, smoothing), smoothing)
+    tau = scale * np.clip(1.7 * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
     # Any smoothing is sound; a wider one would overflow, at orders where nothing is left.
     tau = np.minimum(tau, _WIDEST / theta)
     period, alias = _period(tilt, reports)
@@ -62,7 +64,10 @@ def integrate(tilt: Tilt, reports: int, smoothing: float) -> tuple[FloatArray, F
     short = np.pi / tilt.reach >= np.maximum(cut, lobe)
     last = np.ceil(np.where(short, np.minimum(lobe, cut), cut) / step).astype(np.int64)
     last = np.maximum(last, 1)
-    upper_sum, lower_sum, round_off, left_out = _node_sums(tilt, reports, tau, step, last)
+    kept = _last_of_note(tilt, reports, tau, step, np.where(short, 0, last))
+    kept = np.where(short, last, kept)
+    upper_sum, lower_sum, round_off, left_out = _node_sums(tilt, reports, tau, step, kept)
+    left_out += (last - kept) * _least_term(tilt.theta, tau) * step / np.pi
     end = last * step
     gain = np.exp(theta**2 * tau**2 / 2)
     beyond = np.where(short, np.maximum(end, np.pi / tilt.reach), end)
@@ -89,6 +94,62 @@ def integrate(tilt: Tilt, reports: int, smoothing: float) -> tuple[FloatArray, F
         * (1 - 8 * UNIT_ROUND_OFF)
     )
     return upper, np.clip(lower, 0.0, upper)
+
+
+def _least_term(theta: FloatArray, tau: FloatArray) -> FloatArray:
+    """Bound on what a node adds that is left out."""
+    bound: FloatArray = math.exp(-_NEGLIGIBLE) * (1 / theta**2 + tau**2)
+    return bound
+
+
+def _least_square(tilt: Tilt, reports: int, tau: FloatArray) -> FloatArray:
+    """The squared modulus, less 1, below which a power of it has fallen so far that nodes are left out."""
+    least: FloatArray = np.expm1(-(2 * _NEGLIGIBLE + (tau * tilt.theta) ** 2) / reports)
+    return least
+
+
+def _last_of_note(tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray) -> IndexArray:
+    """The last nodes, up to the given ones, that need evaluating: all beyond may be left out.
+
+    The squared modulus is known at a few points, and its second derivative is at most twice the variance.
+    """
+    least, (variance, _) = _least_square(tilt, reports, tau), _scales(tilt, reports)
+    with np.errstate(divide="ignore"):
+        stride = np.sqrt(np.minimum(-least, 1 + least) / variance) / step
+    stride = np.maximum(np.minimum(stride, last).astype(np.int64), 1)
+    rows = np.flatnonzero((stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
+    points, apart = -(-last[rows] // stride[rows]), step[rows] * stride[rows]
+    highest = np.full(rows.size, -1)
+    for some, first, count in _blocks(points, tilt.weights.shape[1]):
+        part = Tilt(*(column[rows[some]] for column in tilt))
+        less_one = characteristic_less_one(part.weights, part.centred, apart[some], first, count)
+        place = np.arange(first, first + count)
+        room = variance[rows[some]] * apart[some] ** 2 / 4 * (1 + 1e-9)
+        room += _modulus_room(part, reports, apart[some] * (first + count))
+        noted = _square_less_one(less_one) >= (least[rows[some]] - room)[:, None]
+        noted &= place <= points[some, None]
+        highest[some] = np.maximum(highest[some], np.where(noted, place, -1).max(axis=1))
+    found = last.copy()
+    # Beyond a point of note, nodes up to the next one are of note.
+    found[rows] = np.minimum(last[rows], (highest + 1) * stride[rows])
+    return found
+
+
+def _scales(tilt: Tilt, reports: int) -> tuple[FloatArray, FloatArray]:
+    """Variance and mean absolute deviation of one report's gain."""
+    return tilt.deviation**2 / reports, (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
+
+
+def _square_less_one(less_one: ComplexArray) -> FloatArray:
+    """The squared modulus of `1 + less_one`, less 1."""
+    real, imaginary = less_one.real, less_one.imag
+    square: FloatArray = real * (real + 2) + imaginary * imaginary
+    return square
+
+
+def _modulus_room(tilt: Tilt, reports: int, farthest: FloatArray) -> FloatArray:
+    """Room for the round-off of the squared modulus up to so far."""
+    return 3 * noise(tilt.weights.shape[1], farthest, *_scales(tilt, reports))
 
 
 def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
@@ -193,18 +254,14 @@ class _Line(NamedTuple):
         """
         tilt, step = self.tilt, self.step
         less_one = characteristic_less_one(tilt.weights, tilt.centred, step, first, count)
-        real, imaginary = less_one.real, less_one.imag
-        variance = tilt.deviation**2 / self.reports
-        absolute = (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
-        room = 3 * noise(tilt.weights.shape[1], step * (first + count), variance, absolute)
-        # The modulus squared, less 1, below which a power of it has fallen far enough.
-        least = np.expm1(-(2 * _NEGLIGIBLE + (self.tau * tilt.theta) ** 2) / self.reports) - room
+        least = _least_square(tilt, self.reports, self.tau)
+        least -= _modulus_room(tilt, self.reports, step * (first + count))
         inside = np.arange(first, first + count) <= last[:, None]
-        kept = inside & (real * (real + 2) + imaginary * imaginary >= least[:, None])
-        left_out = (inside & ~kept).sum(axis=1) * math.exp(-_NEGLIGIBLE) * (1 / tilt.theta**2 + self.tau**2)
+        kept = inside & (_square_less_one(less_one) >= least[:, None])
+        left_out = (inside & ~kept).sum(axis=1) * _least_term(tilt.theta, self.tau)
         row, place = np.nonzero(kept)
         u = step[row] * (first + place)
-        doubt = noise(tilt.weights.shape[1], u, variance[row], absolute[row])
+        doubt = noise(tilt.weights.shape[1], u, *(scale[row] for scale in _scales(tilt, self.reports)))
         terms = self._terms(row, u, less_one[kept], doubt)
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)

@@ -37,9 +37,11 @@ _MOST_ORDERS = 1 << 13
 # What a pair may add to the upper bound without being evaluated, as a share of the bounds' distance, or of
 # what is usual.
 _SHARE = 0.5
-# Bounds that are wider than so many times what is usual are computed again with so much less smoothing.
+# Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
+# are as the square of: with a little to spare, and no less at once than by this factor.
 _UNUSUAL = 1.5
-_LESS = 5.0
+_SURER = 1.2
+_LEAST = 5.0
 _RETRIES = 2
 
 
@@ -117,10 +119,10 @@ class WorstPair:
             search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._finer, *self._known))
             # The pairs that seem largest come first: what they reach rules others out.
             search.evaluate_some(likely)
-            search.screen(likely)
-            search.evaluate_some(search.highest())
             if not whole:
                 return ProfileBounds(search.upper, search.lower)
+            search.screen(likely)
+            search.evaluate_some(search.highest())
             if search.is_long():
                 self._finer[:] = [search.sampled(), *self._finer[: _REMEMBERED - 1]]
                 search.lower_ceilings([self._finer[0].ceilings(excess)])
@@ -173,24 +175,24 @@ class WorstPair:
     ) -> ProfileBounds:
         """Bounds of the pairs `which` at the orders `order`, with less smoothing where they come out wide and
         may be above what some pair certainly reaches."""
-        smoothing, at = self.smoothing, excess[order]
+        at, smoothing = excess[order], np.full(order.size, self.smoothing)
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
         # The divergences of order 1 of sums as if they were Gaussian.
         usual = np.maximum(np.sqrt(self.pairs.spread / (2 * math.pi * self.reports)), NEGLIGIBLE_DELTA)[which]
-        wide = _wide(upper, lower, usual, self.smoothing)
-        reached = certain.copy()
+        reached, wide = certain.copy(), np.arange(order.size)
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
-            wide = wide[upper[wide] > reached[order[wide]]]
+            width = _width(upper[wide], lower[wide], usual[wide]) / self.smoothing**2
+            open_ = (width > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA))
+            wide, width = wide[open_], width[open_]
             if not wide.size:
                 break
-            smoothing /= _LESS
-            found = blanket_profiles(self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing)
+            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width), _LEAST)
+            found = blanket_profiles(self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide])
             before = upper[wide] - lower[wide]
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
             wide = wide[upper[wide] - lower[wide] < before / 2]
-            wide = wide[_wide(upper[wide], lower[wide], usual[wide], self.smoothing)]
         return ProfileBounds(upper, lower)
 
 
@@ -313,13 +315,13 @@ def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:
     return few
 
 
-def _wide(upper: FloatArray, lower: FloatArray, usual: FloatArray, smoothing: float) -> IndexArray:
-    """Orders at which bounds are further apart than this smoothing makes them where one scale rules the law.
+def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArray:
+    """How far apart bounds are, in units of what a smoothing of 1 makes them where one scale rules the law.
 
     The kernels then differ by `(theta tau)^2` of the value, `theta` times the deviation being about the root
     of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
     many small ones, have a deviation that is that of neither.
     """
     depth = -2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
-    apart = upper - lower > _UNUSUAL * smoothing**2 * (1 + depth) * upper
-    return np.flatnonzero(apart & (upper > NEGLIGIBLE_DELTA))
+    width: FloatArray = (upper - lower) / np.maximum(upper * (1 + depth), NEGLIGIBLE_DELTA)
+    return width
