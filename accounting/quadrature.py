@@ -16,6 +16,7 @@ import numpy.typing as npt
 from accounting.characteristic import ComplexArray, characteristic_less_one, log_modulus, noise
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 
+BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.int64]
 
 # Where the smoothing kernel is cut, in units of 1/tau; what is cut is part of the bounds.
@@ -64,10 +65,10 @@ def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArr
     short = np.pi / tilt.reach >= np.maximum(cut, lobe)
     last = np.ceil(np.where(short, np.minimum(lobe, cut), cut) / step).astype(np.int64)
     last = np.maximum(last, 1)
-    kept = _last_of_note(tilt, reports, tau, step, np.where(short, 0, last))
-    kept = np.where(short, last, kept)
-    upper_sum, lower_sum, round_off, left_out = _node_sums(tilt, reports, tau, step, kept)
-    left_out += (last - kept) * _least_term(tilt.theta, tau) * step / np.pi
+    line = _Line(tilt, reports, tau, step)
+    kept = line.last_of_note(last, ~short)
+    upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
+    left_out += (last - kept) * line.least_term * step / np.pi
     end = last * step
     gain = np.exp(theta**2 * tau**2 / 2)
     beyond = np.where(short, np.maximum(end, np.pi / tilt.reach), end)
@@ -94,62 +95,6 @@ def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArr
         * (1 - 8 * UNIT_ROUND_OFF)
     )
     return upper, np.clip(lower, 0.0, upper)
-
-
-def _least_term(theta: FloatArray, tau: FloatArray) -> FloatArray:
-    """Bound on what a node adds that is left out."""
-    bound: FloatArray = math.exp(-_NEGLIGIBLE) * (1 / theta**2 + tau**2)
-    return bound
-
-
-def _least_square(tilt: Tilt, reports: int, tau: FloatArray) -> FloatArray:
-    """The squared modulus, less 1, below which a power of it has fallen so far that nodes are left out."""
-    least: FloatArray = np.expm1(-(2 * _NEGLIGIBLE + (tau * tilt.theta) ** 2) / reports)
-    return least
-
-
-def _last_of_note(tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray) -> IndexArray:
-    """The last nodes, up to the given ones, that need evaluating: all beyond may be left out.
-
-    The squared modulus is known at a few points, and its second derivative is at most twice the variance.
-    """
-    least, (variance, _) = _least_square(tilt, reports, tau), _scales(tilt, reports)
-    with np.errstate(divide="ignore"):
-        stride = np.sqrt(np.minimum(-least, 1 + least) / variance) / step
-    stride = np.maximum(np.minimum(stride, last).astype(np.int64), 1)
-    rows = np.flatnonzero((stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
-    points, apart = -(-last[rows] // stride[rows]), step[rows] * stride[rows]
-    highest = np.full(rows.size, -1)
-    for some, first, count in _blocks(points, tilt.weights.shape[1]):
-        part = Tilt(*(column[rows[some]] for column in tilt))
-        less_one = characteristic_less_one(part.weights, part.centred, apart[some], first, count)
-        place = np.arange(first, first + count)
-        room = variance[rows[some]] * apart[some] ** 2 / 4 * (1 + 1e-9)
-        room += _modulus_room(part, reports, apart[some] * (first + count))
-        noted = _square_less_one(less_one) >= (least[rows[some]] - room)[:, None]
-        noted &= place <= points[some, None]
-        highest[some] = np.maximum(highest[some], np.where(noted, place, -1).max(axis=1))
-    found = last.copy()
-    # Beyond a point of note, nodes up to the next one are of note.
-    found[rows] = np.minimum(last[rows], (highest + 1) * stride[rows])
-    return found
-
-
-def _scales(tilt: Tilt, reports: int) -> tuple[FloatArray, FloatArray]:
-    """Variance and mean absolute deviation of one report's gain."""
-    return tilt.deviation**2 / reports, (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
-
-
-def _square_less_one(less_one: ComplexArray) -> FloatArray:
-    """The squared modulus of `1 + less_one`, less 1."""
-    real, imaginary = less_one.real, less_one.imag
-    square: FloatArray = real * (real + 2) + imaginary * imaginary
-    return square
-
-
-def _modulus_room(tilt: Tilt, reports: int, farthest: FloatArray) -> FloatArray:
-    """Room for the round-off of the squared modulus up to so far."""
-    return 3 * noise(tilt.weights.shape[1], farthest, *_scales(tilt, reports))
 
 
 def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
@@ -213,13 +158,12 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     return unbounded
 
 
-def _node_sums(tilt: Tilt, reports: int, tau: FloatArray, step: FloatArray, last: IndexArray) -> FloatArray:
+def _node_sums(line: _Line, last: IndexArray) -> FloatArray:
     """Trapezoid sums for both kernels, a bound on their round-off, and one on the nodes that were left out,
     shape (4, orders)."""
-    sums = np.zeros((4, step.size))
-    for rows, first, count in _blocks(last, tilt.weights.shape[1]):
-        part = _Line(Tilt(*(column[rows] for column in tilt)), reports, tau[rows], step[rows])
-        sums[:, rows] += part.sums(last[rows], first, count)
+    sums = np.zeros((4, last.size))
+    for rows, first, count in _blocks(last, line.tilt.weights.shape[1]):
+        sums[:, rows] += line.at(rows).sums(last[rows], first, count)
     return sums
 
 
@@ -247,21 +191,77 @@ class _Line(NamedTuple):
     tau: FloatArray
     step: FloatArray
 
+    def at(self, rows: IndexArray) -> _Line:
+        """Some of the lines."""
+        tilt = Tilt(*(column[rows] for column in self.tilt))
+        return _Line(tilt, self.reports, self.tau[rows], self.step[rows])
+
+    def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
+        """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
+        left out.
+
+        The squared modulus is known at a few points, and its second derivative is at most twice the variance.
+        """
+        least, (variance, _) = self.least_square, self.scales
+        # What the squared modulus may rise by between two points is a quarter of what it has to fall by, or
+        # of what it is then.
+        stride = np.sqrt(np.minimum(-least, 1 + least) / np.maximum(variance, 1e-300)) / self.step
+        stride = np.maximum(np.minimum(stride, last).astype(np.int64), 1)
+        rows = np.flatnonzero(asked & (stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
+        points, apart = np.ceil(last[rows] / stride[rows]).astype(np.int64), self.step[rows] * stride[rows]
+        highest = np.full(rows.size, -1)
+        for some, first, count in _blocks(points, self.tilt.weights.shape[1]):
+            part = self.at(rows[some])._replace(step=apart[some])
+            rise = part.scales[0] * part.step**2 / 4 * (1 + 1e-9)
+            _, noted = part.nodes(first, count, rise)
+            place = np.arange(first, first + count)
+            noted &= place <= points[some, None]
+            highest[some] = np.maximum(highest[some], np.where(noted, place, -1).max(axis=1))
+        found = last.copy()
+        # From a point of note to the next one, all nodes may be.
+        found[rows] = np.minimum(last[rows], (highest + 1) * stride[rows])
+        return found
+
+    @property
+    def scales(self) -> tuple[FloatArray, FloatArray]:
+        """Variance and mean absolute deviation of one report's gain."""
+        tilt = self.tilt
+        return tilt.deviation**2 / self.reports, (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
+
+    @property
+    def least_square(self) -> FloatArray:
+        """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
+        power = -(2 * _NEGLIGIBLE + (self.tau * self.tilt.theta) ** 2)
+        return np.asarray(np.expm1(power / self.reports))
+
+    @property
+    def least_term(self) -> FloatArray:
+        """Bound on what a node adds that is left out, but for the step over pi."""
+        return np.asarray(math.exp(-_NEGLIGIBLE) * (1 / self.tilt.theta**2 + self.tau**2))
+
+    def nodes(self, first: int, count: int, rise: FloatArray) -> tuple[ComplexArray, BoolArray]:
+        """The characteristic function, less 1, at `count` nodes from the first one on, and where its squared
+        modulus is of note or may be, if it rises by so much."""
+        tilt = self.tilt
+        less_one = characteristic_less_one(tilt.weights, tilt.centred, self.step, first, count)
+        real, imaginary = less_one.real, less_one.imag
+        doubt = noise(tilt.weights.shape[1], self.step * (first + count), *self.scales)
+        least = self.least_square - 3 * doubt - rise
+        return less_one, real * (real + 2) + imaginary * imaginary >= least[:, None]
+
     def sums(self, last: IndexArray, first: int, count: int) -> FloatArray:
         """The sums of `_node_sums` over `count` nodes from the first one on, up to every order's last.
 
         Nodes are left out where the modulus tells that they add next to nothing.
         """
-        tilt, step = self.tilt, self.step
-        less_one = characteristic_less_one(tilt.weights, tilt.centred, step, first, count)
-        least = _least_square(tilt, self.reports, self.tau)
-        least -= _modulus_room(tilt, self.reports, step * (first + count))
+        step, scales = self.step, self.scales
+        less_one, noted = self.nodes(first, count, np.zeros_like(step))
         inside = np.arange(first, first + count) <= last[:, None]
-        kept = inside & (_square_less_one(less_one) >= least[:, None])
-        left_out = (inside & ~kept).sum(axis=1) * _least_term(tilt.theta, self.tau)
+        kept = inside & noted
+        left_out = (inside & ~kept).sum(axis=1) * self.least_term
         row, place = np.nonzero(kept)
         u = step[row] * (first + place)
-        doubt = noise(tilt.weights.shape[1], u, *(scale[row] for scale in _scales(tilt, self.reports)))
+        doubt = noise(self.tilt.weights.shape[1], u, *(scale[row] for scale in scales))
         terms = self._terms(row, u, less_one[kept], doubt)
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
@@ -273,17 +273,21 @@ class _Line(NamedTuple):
         from the characteristic function and its round-off."""
         tilt, reports = self.tilt, self.reports
         theta, smooth = tilt.theta[row], self.tau[row]
+        square, least = u * u, theta * theta
         modulus = log_modulus(less_one, doubt)
-        exponent = reports * modulus + smooth**2 * (theta**2 - u**2) / 2
-        turns = reports * np.arctan2(less_one.imag, 1 + less_one.real)
-        phase = turns + u * tilt.mean[row] + smooth**2 * theta * u
-        weight = np.where(u == 0, 0.5, 1.0) * np.exp(exponent)
-        cosine = np.cos(phase)
-        radius = theta**2 + u**2
-        rotated = ((theta**2 - u**2) * cosine + 2 * theta * u * np.sin(phase)) / radius**2
+        exponent = reports * modulus + smooth * smooth * (least - square) / 2
+        phase = np.arctan2(less_one.imag, 1 + less_one.real)
+        phase *= reports
+        phase += u * (tilt.mean[row] + smooth * smooth * theta)
+        weight = np.exp(exponent)
+        weight[u == 0] /= 2
+        cosine, radius = np.cos(phase), least + square
+        rotated = (least - square) * cosine
+        rotated += 2 * theta * u * np.sin(phase)
+        rotated /= radius * radius
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
         relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        round_off = weight * relative * (1 / radius + smooth**2)
-        return weight * rotated, weight * (rotated - smooth**2 * cosine), round_off
+        round_off = weight * relative * (1 / radius + smooth * smooth)
+        return weight * rotated, weight * (rotated - smooth * smooth * cosine), round_off

@@ -23,8 +23,9 @@ _NEAR_SADDLE = 1.05
 # square, that has so many digits.
 _ROOM = 1e-3
 _DIGITS = 1e-18
-_TINY = 1e-300
-# Tilts that all pairs share are chosen so often, when the largest of all is asked for.
+#: Below what matters of a divergence.
+TINY = 1e-300
+# Tilts that pairs share are chosen again so often.
 _ROUNDS = 2
 
 
@@ -43,7 +44,7 @@ def ceilings(
     Guarantee: round-off included, for every tilt.
     """
     logarithms = log_ceilings(pairs, which, reports, excess, theta)
-    return np.asarray(np.exp(np.minimum(logarithms, 0.0)) + _TINY)
+    return np.asarray(np.exp(np.minimum(logarithms, 0.0)) + TINY)
 
 
 def log_ceilings(
@@ -62,25 +63,30 @@ def log_ceilings(
             hidden = laws.at(alive)
             tilt = hidden.saddle(reports, closeness=_NEAR_SADDLE) if theta is None else theta[rows][alive]
             summed, alone = _log_ceiling(hidden, reports, tilt), bare[alive]
-            shown = np.where(alone > 0, np.log(np.maximum(alone + rounding[alive], _TINY)), -np.inf)
+            shown = np.where(alone > 0, np.log(np.maximum(alone + rounding[alive], TINY)), -np.inf)
             found[rows[alive]] = np.minimum(found[rows[alive]], np.logaddexp(summed, shown))
     return found
 
 
-def largest_log_ceilings(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
-    """Logarithms of upper bounds on all pairs' divergences at the orders `1 + excess`, shape (orders,).
+def all_log_ceilings(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
+    """Logarithms of upper bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs, orders),
+    closer where they are large.
 
-    Pairs share the tilts that suit the pair whose losses vary most and, then, the pairs that seemed largest.
+    Pairs share the tilts that suit the pair whose losses vary most; those above the pair that then seems the
+    largest, the tilts that suit that one.
     """
     every, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
-    largest = np.full(excess.size, int(pairs.spread.argmax()))
-    best = np.full((len(pairs), excess.size), np.inf)
+    theta = saddles(pairs, np.full(excess.size, int(pairs.spread.argmax())), reports, excess)
+    found = log_ceilings(pairs, every, reports, excess[order], theta[order]).reshape(-1, excess.size)
     for _ in range(_ROUNDS):
+        largest, place = found.argmax(axis=0), np.arange(excess.size)
         theta = saddles(pairs, largest, reports, excess)
-        found = log_ceilings(pairs, every, reports, excess[order], theta[order])
-        best = np.minimum(best, found.reshape(best.shape))
-        largest = best.argmax(axis=0)
-    return np.asarray(best.max(axis=0))
+        closer = np.minimum(found[largest, place], log_ceilings(pairs, largest, reports, excess, theta))
+        found[largest, place] = closer
+        which, order = np.nonzero(found > closer)
+        others = log_ceilings(pairs, which, reports, excess[order], theta[order])
+        found[which, order] = np.minimum(found[which, order], others)
+    return found
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:

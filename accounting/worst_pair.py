@@ -19,11 +19,11 @@ from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.screening import ceilings, saddles
+from accounting.screening import TINY, all_log_ceilings, ceilings, saddles
 
 # Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
 _SAMPLES = 49
-_COARSE = 0.2
+_COARSE = 0.1
 _MORE_SAMPLES = 129
 _FINER = 0.05
 _MUCH = 100
@@ -139,9 +139,8 @@ class WorstPair:
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
             return self.bounds(excess)
-        which, order = np.divmod(np.arange(len(self.pairs) * excess.size), excess.size)
-        bounds = ceilings(self.pairs, which, self.reports, excess[order]).reshape(-1, excess.size)
-        return self.roughly(self.smoothing, bounds.argmax(axis=0), excess)
+        largest = all_log_ceilings(self.pairs, self.reports, excess).argmax(axis=0)
+        return self.roughly(self.smoothing, largest, excess)
 
     def _sample(self, excess: FloatArray) -> _Sample:
         """Rough bounds on all pairs' profiles at a few orders."""
@@ -149,9 +148,12 @@ class WorstPair:
             if one.covers(excess):
                 return one
         few = _spread(excess, _SAMPLES, self.pairs.last_excess)
-        which, order = np.divmod(np.arange(len(self.pairs) * few.size), few.size)
-        ceiling = ceilings(self.pairs, which, self.reports, few[order]).reshape(-1, few.size)
-        reached = self.roughly(_COARSE, ceiling.argmax(axis=0), few).lower
+        ceiling = np.exp(np.minimum(all_log_ceilings(self.pairs, self.reports, few), 0.0)) + TINY
+        likely = ceiling.argmax(axis=0)
+        reached = np.maximum(self.roughly(self.smoothing, likely, few).lower, NEGLIGIBLE_DELTA)
+        which, order = np.nonzero(ceiling > reached)
+        own = ceilings(self.pairs, which, self.reports, few[order])
+        ceiling[which, order] = np.minimum(ceiling[which, order], own)
         found = self.sampled(_COARSE, few, ceiling, ceiling > reached)
         self._samples[:] = [found, *self._samples[: _REMEMBERED - 1]]
         return found
@@ -183,13 +185,15 @@ class WorstPair:
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
             width = _width(upper[wide], lower[wide], usual[wide]) / self.smoothing**2
-            open_ = (width > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA))
-            wide, width = wide[open_], width[open_]
-            if not wide.size:
+            open_ = upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA)
+            again = (width > _UNUSUAL) & open_
+            if not np.any(again):
                 break
-            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width), _LEAST)
-            found = blanket_profiles(self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide])
-            before = upper[wide] - lower[wide]
+            wide, before = wide[again], (upper - lower)[wide[again]]
+            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width[again]), _LEAST)
+            found = blanket_profiles(
+                self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide]
+            )
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
             wide = wide[upper[wide] - lower[wide] < before / 2]

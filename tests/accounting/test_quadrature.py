@@ -37,6 +37,35 @@ def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, n
         assert np.all(bounds.upper - bounds.lower <= 5e-2 * exact)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of laws on few and on many atoms, and of laws on a lattice, whose modulus returns to 1."""
+    draw = np.random.default_rng(seed)
+    reports, atoms = int(draw.choice([60, 300, 5000])), int(draw.choice([2, 3, 40]))
+    a, b = draw.dirichlet(np.ones(atoms), size=2)
+    pair = Decomposition(a, b, np.full(atoms, 0.9 / atoms))
+    if seed % 3 == 0:
+        atoms, pair = 2, Decomposition(np.array([0.7, 0.3]), np.array([0.3, 0.7]), np.array([0.3, 0.3]))
+    excess = np.expm1(draw.uniform(0.0, 0.3, 9))
+    seen = []
+    search = quadrature._Line.last_of_note
+
+    def watched(line: quadrature._Line, last: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        kept, tilt = search(line, last, asked), line.tilt
+        for row, (end, whole) in enumerate(zip(kept, last, strict=True)):
+            nodes = np.arange(end + 1, whole + 1)
+            turns = np.exp(1j * np.multiply.outer(nodes * line.step[row], tilt.centred[row]))
+            power = reports * np.log(np.abs(turns @ tilt.weights[row]) + 1e-300)
+            assert np.all(power <= -46 - (line.tau[row] * tilt.theta[row]) ** 2 / 2 + 1e-6)
+            seen.append(end < whole)
+        return kept
+
+    monkeypatch.setattr(quadrature._Line, "last_of_note", watched)
+    blanket_profile(pair, reports, excess, smoothing=0.003)
+    assert seen
+    assert any(seen) or atoms < 40
+
+
 @pytest.mark.parametrize("overwhelming", [0.5, 2.0])
 def test_outcomes_that_hold_too_much_are_not_left_out(
     monkeypatch: pytest.MonkeyPatch, overwhelming: float
