@@ -25,6 +25,10 @@ from accounting.quadrature import Tilt, integrate
 
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
+# Probability that another report hides one's own, below which that is not looked into.
+_HARDLY = 1e-6
+# What is left out is little: a share of the bounds' distance, and of the value at most and at least.
+_SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 _NEAR_SADDLE = 1.02
 _E = float(np.e)
 
@@ -72,7 +76,7 @@ def blanket_profiles(
         upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            above, below = _hidden_profile(laws.at(alive), reports, smoothing[rows[alive]])
+            above, below = _bounds(laws.at(alive), reports, smoothing[rows[alive]])
             upper[rows[alive]] += above
             lower[rows[alive]] += below
     return ProfileBounds(upper, lower)
@@ -104,15 +108,34 @@ def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
     return pairs if isinstance(pairs, Pairs) else ListedPairs(pairs)
 
 
-def _hidden_profile(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components.
+def _bounds(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components: those of a report that nobody hides, which are near
+    where hardly anybody does, and those of the sum."""
+    # Where the excess outweighs the difference twice, nothing is gained for certain.
+    near = (laws.difference > 0) & (laws.taken < 2 * laws.difference)
+    rounding = 64 * UNIT_ROUND_OFF * np.where(near, laws.difference, 0.0).sum(axis=1)
+    alone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
+    with np.errstate(divide="ignore"):
+        unhidden = np.log(np.maximum(laws.leftover - laws.c.shape[1] * UNIT_ROUND_OFF, 0.0))
+    share = np.exp((reports - 1) * unhidden * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
+    upper, lower = alone + rounding, np.maximum(alone - rounding, 0.0) * share
+    crowded = np.flatnonzero(share < 1 - _HARDLY)
+    if crowded.size:
+        above, below = _summed(laws.at(crowded), reports, smoothing[crowded])
+        upper[crowded] = np.minimum(upper[crowded], above)
+        lower[crowded] = np.maximum(lower[crowded], below)
+    return upper, np.minimum(lower, upper)
+
+
+def _summed(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components, by the contour.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
     report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
-    with the bound of `_left_out`.
+    with the bound of `_left_out`. Where that is much, the law is summed whole besides.
     """
     tilt = _tilt(laws, reports)
-    upper, lower = np.zeros_like(tilt.theta), np.zeros_like(tilt.theta)
+    upper, lower = np.full_like(tilt.theta, np.inf), np.zeros_like(tilt.theta)
     whole = np.ones(upper.size, dtype=np.bool_)
     overwhelming = tilt.theta[:, None] * laws.gains < -_OVERWHELMING
     short = np.flatnonzero(overwhelming.any(axis=1))
@@ -122,10 +145,12 @@ def _hidden_profile(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[Fl
         above, below = integrate(part, reports, smoothing[short])
         rest = _left_out(laws.at(short), left_out, reports, part.theta)
         upper[short], lower[short] = above + rest, below
-        whole[short] = rest > 1e-6 * above
+        little = np.minimum(_SHARE * (above - below), _MOST * above)
+        whole[short] = rest > np.maximum(_LEAST * above, little)
     if np.any(whole):
         part = Tilt(*(column[whole] for column in tilt))
-        upper[whole], lower[whole] = integrate(part, reports, smoothing[whole])
+        above, below = integrate(part, reports, smoothing[whole])
+        upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
     exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)

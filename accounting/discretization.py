@@ -28,6 +28,8 @@ _DIGITS = 1e11 * UNIT_ROUND_OFF
 _REFINEMENTS = 4
 _MOST_POINTS = 6000
 _HELPED = 0.8
+# Points between the ends of a chord that supports the profile's lower bound, fewer than.
+_FARTHEST = 64
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
@@ -204,17 +206,18 @@ def _supporting_values(excess: FloatArray, upper: FloatArray, lower: FloatArray)
     """Values at the lattice orders of a piecewise linear function that lies below every convex function
     between the bounds.
 
-    On each cell the two neighbouring chords, extended, lie below the profile; a line below both is found by
+    On each cell chords from its ends to points further out, extended, lie below the profile, at its other
+    end, too, if nothing better is known there; a line below the steepest of them on either side is found by
     lowering the cell's own chord, and each corner takes the lower of the two lines that meet there.
     """
     step = np.diff(excess)
-    drop = (lower[1:] - upper[:-1]) / step  # at most the slope of the profile's chord
-    rise = (upper[1:] - lower[:-1]) / step  # at least the slope of the profile's chord
+    left, right = _supporting_slopes(excess, upper, lower)
+    lower = lower.copy()
+    lower[1:] = np.maximum(lower[1:], lower[:-1] + left * step)
+    lower[:-1] = np.maximum(lower[:-1], lower[1:] - right * step)
+    lower = np.minimum(lower, upper)
+    left, right = _supporting_slopes(excess, upper, lower)
     chord = np.diff(lower) / step
-    # Cell i: left line from its left end with slope drop[i-1], right line from its right end with slope
-    # rise[i+1].
-    left = np.concatenate([[-np.inf], drop[:-1]])
-    right = np.concatenate([rise[1:], [0.0]])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         # The lines meet at distance t from the left end, where both lie (chord - left) t below the chord.
         gap_left, gap_right = np.maximum(chord - left, 0.0), np.maximum(right - chord, 0.0)
@@ -228,6 +231,25 @@ def _supporting_values(excess: FloatArray, upper: FloatArray, lower: FloatArray)
     ends = np.append(np.flatnonzero(values < 0), len(values) - 1)
     values[max(int(ends[0]) - 1, 0) :] = 0.0
     return np.minimum.accumulate(values)
+
+
+def _supporting_slopes(
+    excess: FloatArray, upper: FloatArray, lower: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Slopes, for every cell, of lines from its left and from its right end that lie below the profile in it.
+
+    Far chords suffer less from how far apart the bounds are, near ones from the curvature.
+    """
+    cells = excess.size - 1
+    left, right = np.full(cells, -np.inf), np.append(np.full(cells - 1, np.inf), 0.0)
+    apart = 1
+    while apart < min(cells, _FARTHEST):
+        width = excess[apart:] - excess[:-apart]
+        at_most, at_least = (lower[apart:] - upper[:-apart]) / width, (upper[apart:] - lower[:-apart]) / width
+        left[apart:] = np.maximum(left[apart:], at_most[:-1])
+        right[:-apart] = np.minimum(right[:-apart], at_least[1:])
+        apart *= 2
+    return left, right
 
 
 def _lower_hull(x: FloatArray, y: FloatArray) -> IndexArray:

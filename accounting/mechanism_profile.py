@@ -109,9 +109,14 @@ class BlanketProfile(MechanismProfile):
         inside = excess < math.expm1(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            upper[inside], lower[inside] = self._search(self._above, honest).bounds(excess[inside])
+            found, best = self._search(self._above, honest).largest(excess[inside])
+            upper[inside], lower[inside] = found
             if self._below is not self._above:
-                lower[inside] = self._search(self._below, honest).lower(excess[inside])
+                below = self._search(self._below, honest)
+                alike = len(self._below) == len(self._above)
+                lower[inside] = (
+                    below.reached(best, excess[inside]) if alike else below.largest(excess[inside])[0].lower
+                )
         scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
         return ProfileBounds(upper * scale_upper, lower * scale_lower)
 

@@ -100,18 +100,12 @@ class WorstPair:
     _finer: list[_Sample] = field(default_factory=list, init=False, compare=False)
     _known: list[_Sample] = field(default_factory=list, init=False, compare=False)
 
-    def bounds(self, excess: FloatArray) -> ProfileBounds:
-        """Bounds at the orders `1 + excess`, ascending, shape (orders,).
+    def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
+        """Bounds at the orders `1 + excess`, ascending, shape (orders,), and at each a pair that reaches the
+        lower one.
 
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
-        return self._found(excess, whole=True)
-
-    def lower(self, excess: FloatArray) -> FloatArray:
-        """Bounds as `bounds(excess).lower`, from the pairs that seem the largest alone."""
-        return self._found(excess, whole=False).lower
-
-    def _found(self, excess: FloatArray, *, whole: bool) -> ProfileBounds:
         search = _Search(self, excess)
         if len(self.pairs) > 1:
             sample = self._sample(excess)
@@ -119,8 +113,6 @@ class WorstPair:
             search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._finer, *self._known))
             # The pairs that seem largest come first: what they reach rules others out.
             search.evaluate_some(likely)
-            if not whole:
-                return ProfileBounds(search.upper, search.lower)
             search.screen(likely)
             search.evaluate_some(search.highest())
             if search.is_long():
@@ -133,12 +125,18 @@ class WorstPair:
             for one in self._known:
                 reached = reached.with_orders_of(one)
             self._known[:] = [reached] if reached.few.size <= _MOST_ORDERS else []
-        return ProfileBounds(search.upper, search.lower)
+        return ProfileBounds(search.upper, search.lower), search.best
+
+    def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
+        """Lower bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
+        search = _Search(self, excess)
+        search.evaluate_some(which)
+        return search.lower
 
     def sketch(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
-            return self.bounds(excess)
+            return self.largest(excess)[0]
         largest = all_log_ceilings(self.pairs, self.reports, excess).argmax(axis=0)
         return self.roughly(self.smoothing, largest, excess)
 
@@ -149,8 +147,8 @@ class WorstPair:
                 return one
         few = _spread(excess, _SAMPLES, self.pairs.last_excess)
         ceiling = np.exp(np.minimum(all_log_ceilings(self.pairs, self.reports, few), 0.0)) + TINY
-        likely = ceiling.argmax(axis=0)
-        reached = np.maximum(self.roughly(self.smoothing, likely, few).lower, NEGLIGIBLE_DELTA)
+        reached = self.roughly(self.smoothing, ceiling.argmax(axis=0), few).lower
+        reached = np.maximum(reached, NEGLIGIBLE_DELTA)
         which, order = np.nonzero(ceiling > reached)
         own = ceilings(self.pairs, which, self.reports, few[order])
         ceiling[which, order] = np.minimum(ceiling[which, order], own)
@@ -189,14 +187,13 @@ class WorstPair:
             again = (width > _UNUSUAL) & open_
             if not np.any(again):
                 break
-            wide, before = wide[again], (upper - lower)[wide[again]]
+            wide = wide[again]
             smoothing[wide] /= np.minimum(_SURER * np.sqrt(width[again]), _LEAST)
             found = blanket_profiles(
                 self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide]
             )
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
-            wide = wide[upper[wide] - lower[wide] < before / 2]
         return ProfileBounds(upper, lower)
 
 
@@ -205,6 +202,7 @@ class _Search:
 
     Attributes:
         upper, lower: what was reached, shape (orders,).
+        best: a pair that reaches `lower`, shape (orders,).
         left: which pairs are neither evaluated nor certainly at most `upper`, shape (pairs, orders).
     """
 
@@ -213,6 +211,7 @@ class _Search:
         self._excess = excess
         self._ceiling = np.ones((len(worst.pairs), excess.size))
         self.upper, self.lower = np.zeros_like(excess), np.zeros_like(excess)
+        self.best = np.zeros(excess.size, dtype=np.int64)
         self.left = np.ones(self._ceiling.shape, dtype=np.bool_)
 
     def lower_ceilings(self, every: Iterable[FloatArray]) -> None:
@@ -271,17 +270,20 @@ class _Search:
             if outcomes is not None:
                 summed[place], orders = False, np.flatnonzero(chosen[place])
                 found = outcomes.profile(excess[orders])
-                self._raise(orders, found)
+                self._raise(np.full(orders.size, place), orders, found)
         which, order = np.nonzero(summed)
         found = worst.finely(which, order, excess, self.lower)
         self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found.upper)
-        self._raise(order, found)
+        self._raise(which, order, found)
         self.left &= ~chosen
         self._settle()
 
-    def _raise(self, order: IndexArray, found: ProfileBounds) -> None:
+    def _raise(self, which: IndexArray, order: IndexArray, found: ProfileBounds) -> None:
         np.maximum.at(self.upper, order, found.upper)
-        np.maximum.at(self.lower, order, found.lower)
+        # Of several at one order, the last one that is assigned stays.
+        rising = np.argsort(found.lower, kind="stable")
+        rising = rising[found.lower[rising] > self.lower[order[rising]]]
+        self.lower[order[rising]], self.best[order[rising]] = found.lower[rising], which[rising]
 
     def _settle(self) -> None:
         """Let pairs go that are hardly above the upper bound, if at all: it takes theirs."""

@@ -92,3 +92,35 @@ def test_nothing_turns_at_the_smallest_epsilon0(epsilon0: float, reports: int) -
     assert bounds.lower[0] <= exact * (1 + 1e-5)
     assert exact * (1 - 1e-5) <= bounds.upper[0]
     assert bounds.upper[0] - bounds.lower[0] <= 1e-2 * exact
+
+
+@pytest.mark.parametrize("hidden", [1e-12, 3e-8, 1e-4, 0.02])
+@pytest.mark.parametrize("reports", [1, 4, 9])
+def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> None:
+    """Gains of up to `1 / hidden` beside others that hardly ever report anything."""
+    draw = np.random.default_rng(reports)
+    a, b, c = draw.dirichlet(np.ones(4), size=3)
+    masses = Decomposition(a, b, hidden * c)
+    excess = np.expm1(np.linspace(0.0, 1.1 * float(np.log((a / b).max())), 40))
+    outcomes = enumerate_outcomes(masses, reports, limit=10**6)
+    assert outcomes is not None
+    exact, bounds = outcomes.profile(excess), blanket_profile(masses, reports, excess, smoothing=0.01)
+    assert np.all(bounds.lower <= exact.upper)
+    assert np.all(exact.lower <= bounds.upper)
+    assert np.all(bounds.upper - bounds.lower <= max(reports * hidden, 1e-9) * exact.upper + 1e-15)
+
+
+@pytest.mark.parametrize("lost", [1e-30, 1e-3])
+def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
+    """Single reports that outweigh everything: the sum without them stays a lower bound where they are too
+    many for the upper one to pass over."""
+    monkeypatch.setattr(blanket_sum, "_LEAST", lost)
+    monkeypatch.setattr(blanket_sum, "_MOST", lost)
+    masses = Decomposition(np.array([0.4, 0.6, 0.0]), np.array([0.1, 0.2, 0.7]), np.array([0.05, 0.1, 1e-7]))
+    excess = np.expm1(np.linspace(0.0, 1.3, 30))
+    outcomes = enumerate_outcomes(masses, 30, limit=10**6)
+    assert outcomes is not None
+    exact, bounds = outcomes.profile(excess), blanket_profile(masses, 30, excess, smoothing=0.002)
+    assert np.all(bounds.lower <= exact.upper)
+    assert np.all(exact.lower <= bounds.upper)
+    assert np.all(bounds.upper - bounds.lower <= 1e-2 * exact.upper)

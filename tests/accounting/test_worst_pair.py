@@ -46,7 +46,7 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
     worst = WorstPair(
         pairs=ListedPairs(pairs), reports=reports, smoothing=_SMOOTHING, listed=lambda place: listed[place]
     )
-    found = worst.bounds(excess)
+    found, best = worst.largest(excess)
     every = [
         blanket_profile(one, reports, excess, smoothing=_SMOOTHING)
         if outcomes is None
@@ -61,6 +61,9 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
     assert np.all(found.lower <= upper * (1 + 1e-9))
     assert np.all(found.upper <= upper * (1 + 1e-9) + added)
     assert np.all(found.upper - found.lower <= width + upper * 1e-9 + added)
+    named = np.choose(best, [one.upper for one in every]) if len(every) <= 32 else upper
+    assert np.all(found.lower <= named * (1 + 1e-9))
+    assert np.all(worst.reached(best, excess) >= found.lower * (1 - 1e-9))
 
 
 def test_pairs_are_summed_alike_alone_and_together() -> None:
