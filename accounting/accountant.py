@@ -28,7 +28,7 @@ from accounting.inversion import (
 from accounting.privacy_loss import Side
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.round_loss import SIDES, RoundLoss
-from accounting.shuffling import RoundProfile, ShuffledRound
+from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
 from accounting.spectrum import LossSpectrum, SpectrumMemory
 
 DEFAULT_PRECISION = 1e-3
@@ -126,11 +126,14 @@ class Accountant:
         """The privacy loss of one round.
 
         Guarantee: its pairs enclose the round's privacy profile at every order.
+
+        Raises:
+            InvalidParameter: no round is given.
         """
         return self._remembered(shuffled).loss
 
     def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
-        if shuffled not in self._losses:
+        if certain_round(shuffled) not in self._losses:
             self.adopt(shuffled, _privacy_loss(shuffled, self.precision))
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
@@ -351,8 +354,7 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
     if not isinstance(rounds, Mapping):
         raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
     for one in rounds:
-        if not isinstance(one, ShuffledRound):
-            raise InvalidParameter("rounds", one, "rounds only")
+        certain_round(one)
     counts = {one: checks.whole("count", count, 0, _MAXIMUM_ROUNDS) for one, count in rounds.items()}
     if sum(counts.values()) > _MAXIMUM_ROUNDS:
         raise InvalidParameter("count", sum(counts.values()), f"at most {_MAXIMUM_ROUNDS} rounds altogether")

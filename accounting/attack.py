@@ -18,7 +18,7 @@ from accounting.blanket_sum import blanket_profile, chernoff_log_profile
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
-from accounting.shuffling import RoundProfile, ShuffledRound, sampling_terms
+from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import closed, thinned
 
 _OUTCOMES = 300_000
@@ -41,7 +41,7 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
     Source: Su, Cheng, Wang, Theorem 14; docs/theory.md.
 
     Raises:
-        InvalidParameter: epsilon is negative or not finite.
+        InvalidParameter: epsilon is negative or not finite, or no round is given.
     """
     epsilon = checks.answered_epsilon(epsilon)
     profile = _profile(shuffled)
@@ -58,7 +58,7 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
     Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as for `attack_delta`.
 
     Raises:
-        InvalidParameter: delta is not in (0, 1).
+        InvalidParameter: delta is not in (0, 1), or no round is given.
     """
     delta = checks.probability("delta", delta)
     profile = _profile(shuffled)
@@ -76,6 +76,7 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
 
 
 def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:
+    shuffled = certain_round(shuffled)
     attained = shuffled.randomizer.attained(sampled=shuffled.sampled_from is not None)
     if attained:
         return AttainedProfile([dataclasses.replace(shuffled, randomizer=one) for one in attained])

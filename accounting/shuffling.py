@@ -172,6 +172,17 @@ class ShuffledRound:
         return cls(**mapping)  # type: ignore[arg-type]  # the constructor checks every value
 
 
+def certain_round(value: object) -> ShuffledRound:
+    """The value, if it is a round.
+
+    Raises:
+        InvalidParameter: it is something else.
+    """
+    if not isinstance(value, ShuffledRound):
+        raise InvalidParameter("round", value, "a ShuffledRound")
+    return value
+
+
 def honest_share(fraction: float, count: int) -> int:
     """`floor(fraction * count)` without the rounding of the product: `fraction` as written in decimal."""
     return math.floor(Fraction(repr(fraction)) * count)

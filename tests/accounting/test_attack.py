@@ -323,3 +323,16 @@ def test_pairwise_independent_hashes_are_not_attacked_with_a_third_value() -> No
 def test_bad_epsilon_is_refused(epsilon: Any) -> None:
     with pytest.raises(InvalidParameter, match="epsilon"):
         attack_delta(_round("krr(k=3, epsilon0=1)", 10), epsilon=epsilon)
+
+
+@pytest.mark.parametrize("other", [None, "krr(k=2, epsilon0=1)", 3, ()])
+def test_what_is_no_round_is_refused(other: Any) -> None:
+    asked = (
+        lambda: attack_delta(other, epsilon=1),
+        lambda: attack_epsilon(other, delta=0.1),
+        lambda: Accountant().privacy_loss(other),
+        lambda: Accountant().certify({other: 1}, delta=0.1),
+    )
+    for one in asked:
+        with pytest.raises(InvalidParameter, match="ShuffledRound"):
+            one()
