@@ -76,9 +76,10 @@ def blanket_profiles(
         upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            above, below = _bounds(laws.at(alive), reports, smoothing[rows[alive]])
-            upper[rows[alive]] += above
-            lower[rows[alive]] += below
+            some = rows[alive]
+            above, below = _bounds(laws.at(alive), reports, excess[some], smoothing[some])
+            upper[some] += above
+            lower[some] += below
     return ProfileBounds(upper, lower)
 
 
@@ -108,12 +109,16 @@ def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
     return pairs if isinstance(pairs, Pairs) else ListedPairs(pairs)
 
 
-def _bounds(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _bounds(
+    laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components: those of a report that nobody hides, which are near
     where hardly anybody does, and those of the sum."""
-    # Where the excess outweighs the difference twice, nothing is gained for certain.
+    # Where the excess outweighs the difference twice, nothing is gained for certain. Differences may be known
+    # no better than what they are differences of.
     near = (laws.difference > 0) & (laws.taken < 2 * laws.difference)
-    rounding = 64 * UNIT_ROUND_OFF * np.where(near, laws.difference, 0.0).sum(axis=1)
+    b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
+    rounding = 8 * UNIT_ROUND_OFF * np.where(near, laws.difference + laws.taken + b, 0.0).sum(axis=1)
     alone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
     with np.errstate(divide="ignore"):
         unhidden = np.log(np.maximum(laws.leftover - laws.c.shape[1] * UNIT_ROUND_OFF, 0.0))
@@ -146,7 +151,7 @@ def _summed(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray
         rest = _left_out(laws.at(short), left_out, reports, part.theta)
         upper[short], lower[short] = above + rest, below
         little = np.minimum(_SHARE * (above - below), _MOST * above)
-        whole[short] = rest > np.maximum(_LEAST * above, little)
+        whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
     if np.any(whole):
         part = Tilt(*(column[whole] for column in tilt))
         above, below = integrate(part, reports, smoothing[whole])

@@ -183,8 +183,7 @@ class WorstPair:
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
             width = _width(upper[wide], lower[wide], usual[wide]) / self.smoothing**2
-            open_ = upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA)
-            again = (width > _UNUSUAL) & open_
+            again = (width > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA))
             if not np.any(again):
                 break
             wide = wide[again]
