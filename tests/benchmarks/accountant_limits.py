@@ -47,6 +47,9 @@ def tables() -> dict[str, str]:
         "random table, 10 x 10": _written(draw.gamma(1.0, size=(10, 10))),
         "rows nearly equal, 10 x 10": _written(1 + 0.05 * draw.uniform(size=(10, 10))),
         "random table, 2 x 1000": _written(draw.uniform(0.2, 1.0, size=(2, 1000))),
+        "random table, 20 x 20": _written(draw.gamma(1.0, size=(20, 20))),
+        "random table, 50 x 10": _written(draw.gamma(1.0, size=(50, 10))),
+        "random table, 30 x 30": _written(draw.gamma(1.0, size=(30, 30))),
     }
 
 
@@ -94,7 +97,7 @@ def cases() -> Iterator[Case]:
             prepare = partial(privacy_loss, written, reports)
             yield Case(name=f"loss, {written}, n = {reports:g}", prepare=prepare, computes=True)
     for described, written in tables().items():
-        for reports in (10, 10**3, 10**6, 10**9):
+        for reports in (10, 100, 10**3, 10**6, 10**9):
             prepare = partial(privacy_loss, written, reports)
             yield Case(name=f"loss, {described}, n = {reports:g}", prepare=prepare, computes=True)
     for written, sample, population in _SAMPLED:
