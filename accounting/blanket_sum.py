@@ -120,8 +120,7 @@ def _bounds(
     b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
     rounding = 8 * UNIT_ROUND_OFF * np.where(near, laws.difference + laws.taken + b, 0.0).sum(axis=1)
     alone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-    with np.errstate(divide="ignore"):
-        unhidden = np.log(np.maximum(laws.leftover - laws.c.shape[1] * UNIT_ROUND_OFF, 0.0))
+    unhidden = np.log(np.maximum(laws.leftover - laws.c.shape[1] * UNIT_ROUND_OFF, 1e-300))
     share = np.exp((reports - 1) * unhidden * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
     upper, lower = alone + rounding, np.maximum(alone - rounding, 0.0) * share
     crowded = np.flatnonzero(share < 1 - _HARDLY)

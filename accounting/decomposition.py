@@ -141,7 +141,9 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
     difference = (sums + others) / 2
     difference[np.abs(difference) <= _ALIKE * np.abs(sums)] = 0.0
     a, b, c = (np.multiply.outer(getattr(first, x), getattr(second, x)).ravel() for x in "abc")
-    return _merged(a, b, c, difference.ravel())
+    known = first.rest is not None and second.rest is not None
+    rest = first.leftover + second.leftover * (1 - first.leftover) if known else None
+    return _merged(a, b, c, difference.ravel(), rest)
 
 
 def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decomposition:
@@ -157,7 +159,9 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
         np.concatenate([weight * getattr(part, name) for weight, part in zip(weights, parts, strict=True)])
         for name in ("a", "b", "c", "difference")
     )
-    return _merged(a, b, c, difference)
+    known = all(part.rest is not None for part in parts)
+    rest = math.fsum(weight * part.leftover for weight, part in zip(weights, parts, strict=True))
+    return _merged(a, b, c, difference, rest if known else None)
 
 
 def with_silence(part: Decomposition, participation: float) -> Decomposition:

@@ -23,6 +23,7 @@ _LOG_CUT = -110.0
 _FEW = 1000
 _VAGUE = 1e-6
 _UNSURE = 1e-20
+_BLUR = 32 * UNIT_ROUND_OFF
 
 
 class Outcomes(NamedTuple):
@@ -35,10 +36,13 @@ class Outcomes(NamedTuple):
     missing: float  # bound on the mass, under either law, of outcomes that are not listed
     unsure: float  # bound on the error of masses that are known to few digits
     relative_error: float  # bound on the relative round-off of every mass
+    blur: float = 0.0  # bound on what rounding did to `P - Q`, in units of `P + Q`
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
-        cell = np.searchsorted(excess, self.ratio_excess, side="left") - 1
+        # What may be above an order counts, though it seems to be next to it.
+        highest = self.ratio_excess + self.blur * (2 + self.ratio_excess)
+        cell = np.searchsorted(excess, highest, side="left") - 1
         inside = cell >= 0
         cells, q = cell[inside], self.q[inside]
         size = len(excess)
@@ -53,13 +57,18 @@ class Outcomes(NamedTuple):
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
         rounding = 16 * UNIT_ROUND_OFF * (_suffix(doubt_cell) + value) + self.relative_error * value
+        if self.blur > 0:
+            both = np.bincount(cells, weights=self.p[inside] + q, minlength=size)
+            rounding += self.blur * _suffix(both)
         lower = np.maximum(value - rounding - self.unsure, 0.0)
         return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
 
 
-def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int) -> Outcomes | None:
+def enumerate_outcomes(
+    decomposition: Decomposition, reports: int, *, limit: int, rounded: bool = False
+) -> Outcomes | None:
     """Every outcome of the blanket pair of `reports` users, or None when more than `limit` would have to be
-    listed.
+    listed; `rounded` where the differences of masses are those of rounded ones.
 
     Source: Su, Cheng, Wang, Theorem 4, before the expectation is taken.
     """
@@ -68,7 +77,7 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     hidden = decomposition.c > 0
     c = decomposition.c[hidden]
     leftover = decomposition.leftover
-    ranges = [_counts(reports, float(mass)) for mass in c]
+    ranges = _ranges(decomposition, reports)
     masses = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
     listed = _combinations(ranges, reports, c, masses, exact=leftover == 0)
     known = decomposition.rest is not None
@@ -89,7 +98,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     if unsure > _UNSURE:
         return None
     missing = 4 * len(ranges) * math.exp(_LOG_CUT)
-    return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error)
+    blur = _BLUR if rounded else 0.0
+    return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error, blur)
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
@@ -100,7 +110,7 @@ def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> b
         return True
     if _fewest_counts(reports, c) > limit:
         return False
-    return math.prod(len(_counts(reports, float(mass))) for mass in c) <= limit
+    return math.prod(len(counts) for counts in _ranges(decomposition, reports)) <= limit
 
 
 class _Listed(NamedTuple):
@@ -143,9 +153,20 @@ def _fewest_counts(reports: int, c: FloatArray) -> float:
     return math.exp(min(float(np.log(np.maximum(counts, 2.0)).sum()), 700.0))
 
 
-def _counts(reports: int, mass: float) -> FloatArray:
+def _ranges(decomposition: Decomposition, reports: int) -> list[FloatArray]:
+    """The `_counts` of every component that others hide."""
+    c = decomposition.c[decomposition.c > 0]
+    leftover = decomposition.leftover
+    if decomposition.rest is None:
+        leftover += (c.size + 4) * UNIT_ROUND_OFF  # 1 - sum(c) is known no better
+    others = [math.fsum([leftover, *c[:place], *c[place + 1 :]]) for place in range(c.size)]
+    return [_counts(reports, float(mass), rest) for mass, rest in zip(c, others, strict=True)]
+
+
+def _counts(reports: int, mass: float, rest: float) -> FloatArray:
     """Counts of a component outside which `Bin(n, mass)` lies with probability at most `2 exp(_LOG_CUT)`; one
-    more on top, for the differing user's own report."""
+    more on top, for the differing user's own report. What is left of 1 is given, too: it may have digits that
+    the mass has not."""
     mean = reports * mass
     # Bernstein's window: generous, then tightened by Chernoff's exponent.
     half = math.sqrt(2 * mean * -_LOG_CUT) - _LOG_CUT
@@ -155,10 +176,8 @@ def _counts(reports: int, mass: float) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = -reports * (
             np.where(share > 0, share * np.log(share / mass), 0.0)
-            + np.where(share < 1, (1 - share) * (np.log1p(-share) - np.log1p(-mass)), 0.0)
+            + np.where(share < 1, (1 - share) * (np.log1p(-share) - np.log(rest)), 0.0)
         )
-    if mass >= 1:
-        exponent = np.where(grid == reports, 0.0, -np.inf)
     kept = grid[(exponent > _LOG_CUT) | (np.abs(grid - mean) <= 1)]
     return np.append(kept, kept[-1] + 1)
 

@@ -80,6 +80,7 @@ class BlanketProfile(MechanismProfile):
         room: relative room that bounds make for the rounding of the masses.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
+        rounded: whether differences of masses are those of rounded ones.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class BlanketProfile(MechanismProfile):
         room: float,
         smoothing: float,
         outcomes: int,
+        rounded: bool = False,
     ) -> None:
         self.largest_loss = largest_loss
+        self._rounded = rounded
         self._weight = weight
         self._room = room
         self._smoothing = smoothing
@@ -169,7 +172,7 @@ class BlanketProfile(MechanismProfile):
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
         key = (id(pairs), place, honest)
         if key not in self._outcomes:
-            found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
+            found = enumerate_outcomes(pairs[place], honest, limit=self._limit, rounded=self._rounded)
             self._remembered += 0 if found is None else found.p.size
             while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
                 _, oldest = self._outcomes.popitem(last=False)

@@ -15,18 +15,20 @@ class TablePairs(Pairs):
 
     Args:
         rows: probabilities of every output under every input, shape (inputs, outputs).
+        rest: what no output hides, to its own digits; 1 less the rest by default.
 
     Guarantee: what others certainly hide is the least probability of an output, the largest decomposition
     there is.
     Source: Su, Cheng, Wang, Theorem 6.
     """
 
-    def __init__(self, rows: FloatArray) -> None:
+    def __init__(self, rows: FloatArray, rest: float | None = None) -> None:
         rows = _joined(rows[:, rows.max(axis=0) > 0])
         hidden = rows.min(axis=0) > 0
         self._rows, self._bare = rows[:, hidden], rows[:, ~hidden]
         self._c = self._rows.min(axis=0)
         self._first, self._second = _different(self._rows, self._c, self._bare)
+        self._rest = rest
         self._made: dict[int, Decomposition] = {}
 
     def __len__(self) -> int:
@@ -38,7 +40,7 @@ class TablePairs(Pairs):
                 raise IndexError(place)
             a, b = (np.concatenate([self._rows[one[place]], self._bare[one[place]]]) for one in self._ends)
             c = np.concatenate([self._c, np.zeros(self._bare.shape[1])])
-            self._made[place] = Decomposition(a, b, c).merged()
+            self._made[place] = Decomposition(a, b, c, rest=self._rest).merged()
         return self._made[place]
 
     @property
@@ -50,13 +52,14 @@ class TablePairs(Pairs):
         """See `Pairs.masses`."""
         first, second = (one[which] for one in self._ends)
         b, bare_b = self._rows[second], self._bare[second]
+        rest = max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
         return Masses(
             difference=self._rows[first] - b,
             b=b,
             c=np.broadcast_to(self._c, b.shape),
             bare_difference=self._bare[first] - bare_b,
             bare_b=bare_b,
-            leftover=np.full(which.size, max(0.0, 1.0 - float(self._c.sum()))),
+            leftover=np.full(which.size, rest),
         )
 
     def impossible(self) -> tuple[FloatArray, FloatArray]:

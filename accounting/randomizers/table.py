@@ -77,7 +77,7 @@ class Table(DecomposedRandomizer):
         if participation < 1:
             silence = np.full((len(rows), 1), 1 - participation)
             rows = np.hstack([participation * rows, silence])
-        pairs = TablePairs(rows)
+        pairs = TablePairs(rows, participation * self._masses.rest())
         brackets = [bracketed(one) for one in pairs] if len(rows) == 2 else []
         coarse = any(one.below is not one.above for one in brackets)
         return BlanketProfile(
@@ -88,6 +88,7 @@ class Table(DecomposedRandomizer):
             room=ROOM,
             smoothing=smoothing,
             outcomes=outcomes,
+            rounded=True,
         )
 
     def terms(self, analysis: str) -> int:

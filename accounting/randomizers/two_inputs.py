@@ -47,7 +47,11 @@ def bracketed(pair: Decomposition) -> Bracket:
     if sum(one.shape[1] for one in above) > _WORTHWHILE * gains.size:
         return Bracket.exact(pair)
     bare = np.array([column[~hidden] for column in (pair.a, pair.b, pair.c, pair.difference)])
-    return Bracket(*(Decomposition(*np.hstack([*side, bare])).merged() for side in (above, below)))
+    made = []
+    for side in (above, below):
+        a, b, c, difference = np.hstack([*side, bare])
+        made.append(Decomposition(a, b, c, difference, pair.rest).merged())
+    return Bracket(*made)
 
 
 def _ends(gains: FloatArray, c: FloatArray) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any
 
@@ -512,3 +512,72 @@ def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float, rare: floa
     shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=3)
     certificate = Accountant().certify_delta({shuffled: 1}, epsilon=0)
     assert certificate.delta_lower <= exact <= certificate.delta_upper <= exact * (1 + Fraction(1, 1000))
+
+
+def _of_two_reports(rows: list[list[float]], order: Fraction) -> Fraction:
+    """The largest divergence of two users' reports, exactly, over all pairs of values."""
+    shares = [[Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows]
+    hidden = [min(column) for column in zip(*shares, strict=True)]
+    law, largest = [*hidden, 1 - sum(hidden)], Fraction(0)
+    for first, second in itertools.permutations(shares, 2):
+        outcomes: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+        for other, own in itertools.product(range(len(law)), range(len(hidden))):
+            gained = law[other] * (first[own] - order * second[own])
+            outcomes[tuple(sorted((other, own)))] += gained
+        largest = max(largest, sum((max(one, Fraction(0)) for one in outcomes.values()), Fraction(0)))
+    return largest
+
+
+@pytest.mark.parametrize(
+    ("rows", "delta"),
+    [
+        ([[2e-18, 1.0], [2e-19, 1.0]], 1e-36),
+        ([[5e-17, 1.0], [5e-18, 1.0]], 1e-33),
+        ([[2.4e-18, 1.0], [1.8e-19, 1.0], [1.763e-18, 1.0]], 1e-36),
+    ],
+)
+def test_what_an_output_hides_almost_always_is_not_hidden_always(
+    rows: list[list[float]], delta: float
+) -> None:
+    """Another report stands out so rarely that the hidden mass is 1, to all digits of a float."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=2)
+    certificate = Accountant().certify({shuffled: 1}, delta=delta)
+    order = Fraction(math.exp(certificate.epsilon_upper)) * (1 + Fraction(1, 10**13))
+    assert _of_two_reports(rows, order) <= Fraction(delta)
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_next_to_a_ratio_differences_are_known_no_better_than_their_terms(reports: int) -> None:
+    """Orders next to the largest ratio of probabilities, and to others."""
+    rows = [
+        [0.09290124772759163, 0.24504447743283214, 0.6620542748395762],
+        [0.09312668359334515, 0.24525588150413274, 0.6616174349025222],
+    ]
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=reports)
+    accountant = Accountant()
+    ratios = [abs(math.log(one / other)) for one, other in zip(*rows, strict=True)]
+    for ratio, apart in itertools.product(ratios, (1e-7, 1e-10, 1e-13, 1e-15, 0.0)):
+        epsilon = ratio * (1 - apart)
+        certificate = accountant.certify_delta({shuffled: 1}, epsilon=epsilon)
+        # The exponential of this float, to more digits than the differences need.
+        with mp.workdps(60):
+            order = Fraction(int(mp.floor(mp.exp(epsilon) * mp.mpf(10) ** 50)), 10**50)
+        exact = _of_two_reports(rows, order) if reports == 2 else _of_one_report(rows, order)
+        assert certificate.delta_lower <= exact * (1 + Fraction(1, 10**30))
+        assert exact <= certificate.delta_upper
+
+
+def _of_one_report(rows: list[list[float]], order: Fraction) -> Fraction:
+    shares = [[Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows]
+    return max(
+        sum((max(here - order * there, Fraction(0)) for here, there in zip(*pair, strict=True)), Fraction(0))
+        for pair in itertools.permutations(shares, 2)
+    )
+
+
+def test_one_report_of_rows_that_are_alike_warns_of_nothing() -> None:
+    rows = [[0.3, 0.3, 0.4], [0.3 + 1e-16, 0.3 - 1e-16, 0.4], [0.3, 0.3 + 2e-16, 0.4 - 2e-16]]
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Accountant().certify({shuffled: 1}, delta=1e-3).epsilon_upper == 0.0

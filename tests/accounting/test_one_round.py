@@ -55,7 +55,7 @@ def test_both_ways_of_summing_enclose_brute_force(
 def test_no_round_counts_as_long_that_is_short(reports: int, logarithms: list[float]) -> None:
     """What rules a list of outcomes out in advance never says more outcomes than there would be."""
     c = 10.0 ** np.array(logarithms)
-    listed = math.prod(len(_counts(reports, float(mass))) for mass in c)
+    listed = math.prod(len(_counts(reports, float(mass), 1 - float(mass))) for mass in c)
     assert _fewest_counts(reports, c) <= listed * (1 + 1e-12)
 
 
