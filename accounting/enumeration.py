@@ -40,9 +40,10 @@ class Outcomes(NamedTuple):
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
-        # What may be above an order counts, though it seems to be next to it.
-        highest = self.ratio_excess + self.blur * (2 + self.ratio_excess)
-        cell = np.searchsorted(excess, highest, side="left") - 1
+        ratios = self.ratio_excess
+        if self.blur > 0:  # what may be above an order counts, though it seems to be next to it
+            ratios = ratios + self.blur * (2 + ratios)
+        cell = np.searchsorted(excess, ratios, side="left") - 1
         inside = cell >= 0
         cells, q = cell[inside], self.q[inside]
         size = len(excess)
