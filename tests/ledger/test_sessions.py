@@ -82,7 +82,7 @@ def test_a_session_that_the_server_ended_is_told(database_url: str) -> None:
 
         def dawdle() -> None:
             with engines.writing(store.engine) as connection:
-                time.sleep(0.2)  # as a process does that is stopped for a while
+                time.sleep(0.2)  # idle for longer than the server lets it, like a process that is stopped
                 engines.database_time(connection)
 
         with pytest.raises(Unavailable):
