@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus
+from accounting.deciding import decide
 from accounting.decomposition import Decomposition
 from accounting.gain_laws import BoolArray, IndexArray, Laws, ListedPairs, Pairs
 from accounting.quadrature import Tilt, integrate
@@ -30,6 +31,8 @@ _HARDLY = 1e-6
 # What is left out is little: a share of the bounds' distance, and of the value at most and at least.
 _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 _NEAR_SADDLE = 1.02
+# Of a sum that is small beside what is known.
+_MOST_SMOOTHING = 0.2
 _E = float(np.e)
 
 
@@ -99,9 +102,10 @@ def chernoff_log_profiles(
             result[rows] = np.log(bare)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            tilt = _tilt(laws.at(alive), reports)
-            hidden = tilt.log_mass - np.log(tilt.theta * _E * reports)
-            result[rows[alive]] = np.logaddexp(result[rows[alive]], hidden)
+            hidden = laws.at(alive)
+            tilt = _tilt(hidden, reports, hidden.saddle(reports, closeness=_NEAR_SADDLE))
+            exponent = tilt.log_mass - np.log(tilt.theta * _E * reports)
+            result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
 
 
@@ -125,40 +129,67 @@ def _bounds(
     upper, lower = alone + rounding, np.maximum(alone - rounding, 0.0) * share
     crowded = np.flatnonzero(share < 1 - _HARDLY)
     if crowded.size:
-        above, below = _summed(laws.at(crowded), reports, smoothing[crowded])
+        above, below = _summed(laws.at(crowded), reports, excess[crowded], smoothing[crowded])
         upper[crowded] = np.minimum(upper[crowded], above)
         lower[crowded] = np.maximum(lower[crowded], below)
     return upper, np.minimum(lower, upper)
 
 
-def _summed(laws: Laws, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components, by the contour.
+def _summed(
+    laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components: what deciding reports add is known, the rest is
+    summed."""
+    theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
+    decided = decide(laws, reports, excess, theta, smoothing**2)
+    upper, lower = decided.upper, decided.lower
+    some = decided.components.any(axis=1)
+    rest = laws.without(decided.components) if np.any(some) else laws
+    gained = rest.gains.max(axis=1) > 0
+    left = np.flatnonzero(np.logical_or(gained, ~some))
+    if left.size:
+        some, rest, theta = some[left], rest.at(left), theta[left]
+        theta[some] = rest.at(some).saddle(reports, closeness=_NEAR_SADDLE)
+        above, below = _rest(rest, reports, theta, smoothing[left], lower[left])
+        upper[left] += above
+        lower[left] += below
+    return upper, lower
+
+
+def _rest(
+    laws: Laws, reports: int, theta: FloatArray, smoothing: FloatArray, known: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components, by the contour, with as much smoothing as makes them
+    close beside what is known.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
     report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
     with the bound of `_left_out`. Where that is much, the law is summed whole besides.
     """
-    tilt = _tilt(laws, reports)
-    upper, lower = np.full_like(tilt.theta, np.inf), np.zeros_like(tilt.theta)
+    tilt = _tilt(laws, reports, theta)
+    # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
+    exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)
+    crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
+    wider = np.sqrt(1 + known / np.maximum(crude, 1e-300))
+    smoothing = np.maximum(np.minimum(smoothing * wider, _MOST_SMOOTHING), smoothing)
+    upper, lower = np.full_like(theta, np.inf), np.zeros_like(theta)
     whole = np.ones(upper.size, dtype=np.bool_)
-    overwhelming = tilt.theta[:, None] * laws.gains < -_OVERWHELMING
+    overwhelming = theta[:, None] * laws.gains < -_OVERWHELMING
     short = np.flatnonzero(overwhelming.any(axis=1))
     if short.size:
         left_out = overwhelming[short]
-        part = _tilt(laws.at(short).without(left_out), reports)
-        above, below = integrate(part, reports, smoothing[short])
-        rest = _left_out(laws.at(short), left_out, reports, part.theta)
+        part = laws.at(short).without(left_out)
+        shorter = _tilt(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
+        above, below = integrate(shorter, reports, smoothing[short])
+        rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
         little = np.minimum(_SHARE * (above - below), _MOST * above)
         whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
     if np.any(whole):
-        part = Tilt(*(column[whole] for column in tilt))
-        above, below = integrate(part, reports, smoothing[whole])
+        all_of_it = Tilt(*(column[whole] for column in tilt))
+        above, below = integrate(all_of_it, reports, smoothing[whole])
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
-    # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
-    exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)
-    crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
 
 
@@ -178,10 +209,9 @@ def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) 
     return result
 
 
-def _tilt(laws: Laws, reports: int) -> Tilt:
-    """Tilt every order's law of G to about its saddle point `n K'(theta) = 2 / theta`."""
+def _tilt(laws: Laws, reports: int, theta: FloatArray) -> Tilt:
+    """Tilt every order's law of G."""
     n, gains = float(reports), laws.gains
-    theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
     masses, rest, total, _ = laws.weighted(theta)
     weights = np.column_stack([masses, rest]) / total[:, None]
     values = np.column_stack([gains, np.zeros(len(theta))])

@@ -33,6 +33,7 @@ _FARTHEST = 64
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
+_BESIDE = 0.5
 
 
 def from_profile(
@@ -97,7 +98,7 @@ def _refined(
     for _ in range(_REFINEMENTS):
         added = between(lattice.positions, found, precision)
         rest = found.apart - found.blurred
-        if found.blurred > _MOSTLY * precision and rest <= _LEFT * precision:
+        if found.blurred > _MOSTLY * precision and rest <= max(_LEFT * precision, _BESIDE * found.blurred):
             break
         if found.apart <= precision or not added.size:
             break

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.contour import FloatArray, increasing_root
+from accounting.contour import UNIT_ROUND_OFF, FloatArray, increasing_root
 from accounting.decomposition import Decomposition
 
 BoolArray = npt.NDArray[np.bool_]
@@ -132,16 +132,39 @@ class Pairs(Sequence[Decomposition]):
         return found
 
     @functools.cached_property
-    def last_excess(self) -> float:
-        """Beyond which every profile is 0, but for a rounding; may be infinite."""
-        last = 0.0
+    def last_excess(self) -> FloatArray:
+        """Beyond which each profile is 0, but for a rounding; may be infinite."""
+        found = np.zeros(len(self))
         for rows in self._blocks(len(self)):
             masses = self.masses(rows)
             for difference, b in ((masses.difference, masses.b), (masses.bare_difference, masses.bare_b)):
-                gained = difference > 0
                 ratios = np.where(b > 0, difference / np.where(b > 0, b, 1.0), math.inf)
-                last = max(last, float(ratios.max(initial=0.0, where=gained)))
-        return last
+                last = ratios.max(axis=1, initial=0.0, where=difference > 0)
+                found[rows] = np.maximum(found[rows], last)
+        return found
+
+    def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
+        """Upper bounds on the logarithms of `E[exp(theta G)]` of all pairs at the orders `1 + excess`, each
+        with its own tilt, shape (pairs, orders); round-off included."""
+        which, order = np.divmod(np.arange(len(self) * excess.size), excess.size)
+        found = np.zeros(which.size)
+        for rows, laws, _ in self.laws(which, excess[order]):
+            tilt = theta[order[rows]]
+            _, _, total, top = laws.weighted(tilt)
+            terms = ((np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).max(axis=1)
+            error = UNIT_ROUND_OFF * (laws.c.shape[1] + 32 + 8 * tilt * terms + 8 * top)
+            found[rows] = np.log(total) + top + error
+        return found.reshape(-1, excess.size)
+
+    def unhidden(self, excess: FloatArray) -> FloatArray:
+        """What components that nobody else hides contribute, `sum of (a - (1 + excess) b)_+`, to all pairs'
+        divergences, shape (pairs, orders)."""
+        found = np.zeros((len(self), excess.size))
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            for difference, b in zip(masses.bare_difference.T, masses.bare_b.T, strict=True):
+                found[rows] += np.maximum(difference[:, None] - excess * b[:, None], 0.0)
+        return np.where(found > 0, found + 16 * UNIT_ROUND_OFF * (1 + excess), 0.0)
 
     def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, FloatArray]]:
         """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of

@@ -15,23 +15,37 @@ import numpy.typing as npt
 
 from accounting.characteristic import ComplexArray, characteristic_less_one, log_modulus, noise
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.ramp_kernels import RampKernels
 
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.int64]
 
-# Where the smoothing kernel is cut, in units of 1/tau; what is cut is part of the bounds.
-_CUT = 5.2
+# Spacing of the kernels, in units of a smoothing that would be as wide.
+_SPACING = math.sqrt(8.0)
+# Spacing whose band ends where the modulus is no longer bounded by the variance, in units of the reach.
+_NARROW = 2 * (1 + 1e-9)
 # Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
 _LOBE_CUT = 11.0
-_BLOCK_ELEMENTS = 1 << 17
+_BLOCK_ELEMENTS = 1 << 16
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
 # Of points at which the modulus is looked at first, in nodes; and as many of them.
 _SHORTEST_STRIDE = 4
 _LARGEST = 700.0
-# Of the smoothing, in units of 1/theta.
-_WIDEST = 30.0
+# The shortest period, in units of 1/theta and in deviations; how often it is made longer at most, and by how
+# much.
+_SHORTEST = 16.0
+_DEVIATIONS = 6.0
+_LENGTHENINGS = 12
+_LONGER = 1.3
+# What translates may add, in units of the smoothing's square, and between which shares of the sum.
+_ALIAS = 0.01
+_ALIASES = (1e-9, 1e-5)
+# How far below 0 a sum may be for which the ramp's translates are bounded one by one, in periods.
+_SHARES = (0.5, 0.3, 0.15)
+# Of the spacing, in units of 1/theta: half the shortest period.
+_WIDEST = _SHORTEST / 2
 _E = float(np.e)
 
 
@@ -49,41 +63,35 @@ class Tilt(NamedTuple):
 
 
 def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,); the kernels of that smoothing are as far
+    apart, as integrals, as its square in units of the deviation's."""
     theta, deviation = tilt.theta, tilt.deviation
-    # Where the lobe is short anyway, less smoothing costs nothing: take the least that still cuts before pi /
-    # reach.
-    scale = np.maximum(deviation, 0.5 / theta)
-    tau = scale * np.clip(1.7 * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
-    # Any smoothing is sound; a wider one would overflow, at orders where nothing is left.
-    tau = np.minimum(tau, _WIDEST / theta)
-    period, alias = _period(tilt, reports)
+    # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
+    # pi / reach.
+    scale = _SPACING * np.maximum(deviation, 0.5 / theta)
+    spacing = scale * np.clip(_NARROW * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
+    # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
+    kernels = RampKernels.of(theta, np.minimum(spacing, _WIDEST / theta))
+    period, alias = _period(tilt, reports, smoothing)
     step = 2 * np.pi / period
-    cut = _CUT / tau
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
     # evaluating.
     lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
-    short = np.pi / tilt.reach >= np.maximum(cut, lobe)
-    last = np.ceil(np.where(short, np.minimum(lobe, cut), cut) / step).astype(np.int64)
-    last = np.maximum(last, 1)
-    line = _Line(tilt, reports, tau, step)
+    short = np.pi / tilt.reach >= np.maximum(kernels.band, lobe)
+    last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
+    line = _Line(tilt, reports, kernels, step)
     kept = line.last_of_note(last, ~short)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
-    end = last * step
-    gain = np.exp(theta**2 * tau**2 / 2)
-    beyond = np.where(short, np.maximum(end, np.pi / tilt.reach), end)
-    # The first node beyond counts with its whole step.
-    tail = gain * np.exp(-(beyond**2) * tau**2 / 2) * (1 / beyond**2 + tau**2) / np.pi
-    tail *= 1 / (beyond * tau**2) + step
-    rate = 2 * deviation**2 / np.pi**2
-    skipped = gain * np.exp(-rate * end**2) * (1 / end**2 + tau**2) / (2 * rate * end) / np.pi
-    truncation = tail + np.where(short, skipped, 0.0) + left_out * (1 + 1e-9)
+    rate, end = 2 * deviation**2 / np.pi**2, last * step
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
+    truncation = np.where(short, skipped, 0.0) + left_out * (1 + 1e-9)
     log_scale = tilt.log_mass - np.log(reports)
     error = tilt.log_mass_error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
-    # When nobody reports a component, S = 0 exactly: there the smoothing added tau phi(0), which is known and
-    # taken back.
-    silent = np.exp(_log_all_leftover(tilt, reports)) * tau * (1 - 1e-9) / np.sqrt(2 * np.pi)
+    # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
+    silent = np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink
     upper = (
         np.where(log_scale_upper < _LARGEST, np.exp(np.minimum(log_scale_upper, _LARGEST)), np.inf)
         * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
@@ -106,19 +114,19 @@ def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
     return result
 
 
-def _period(tilt: Tilt, reports: int) -> tuple[FloatArray, FloatArray]:
+def _period(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
     """A period and a bound on what its translates add to the trapezoid sum (needed by the lower bound
     only)."""
     theta, deviation = tilt.theta, tilt.deviation
-    period = np.maximum(48.0 / theta, 13.0 * deviation + 2 * tilt.mean)
-    target = 1e-7 / (theta * np.maximum(1.0, theta * deviation))
+    period = np.maximum(_SHORTEST / theta, _DEVIATIONS * deviation)
+    target = np.clip(_ALIAS * smoothing**2, *_ALIASES) / (theta * np.maximum(1.0, theta * deviation))
     tails = _tails(tilt, reports)
     alias = _alias(theta, tails, period)
-    for _ in range(6):
+    for _ in range(_LENGTHENINGS):
         loose = alias > target
         if not np.any(loose):
             break
-        period = np.where(loose, period * 1.4, period)
+        period = np.where(loose, period * _LONGER, period)
         alias = _alias(theta, tails, period)
     return period, alias
 
@@ -136,16 +144,24 @@ def _tails(tilt: Tilt, reports: int) -> list[tuple[FloatArray, FloatArray, Float
 def _alias(
     theta: FloatArray, tails: list[tuple[FloatArray, FloatArray, FloatArray]], period: FloatArray
 ) -> FloatArray:
-    ratio = np.exp(-theta * period / 2)
-    near = period / 2 * ratio / (1 - ratio) ** 2
-    peak = 1 / (theta * _E)
-    far = np.full_like(theta, np.inf)
-    for rate, log_above, log_below in tails:
-        below, above = log_below - rate * period / 2, log_above - rate * period
-        fade = -np.expm1(-rate * period / 2)
-        far = np.minimum(far, peak * (np.exp(np.minimum(below, 0)) + np.exp(np.minimum(above, 0))) / fade)
-    bound: FloatArray = near + far
-    return bound
+    """Bound on what all translates of the ramp add.
+
+    Those of a sum that is not far below 0 are beyond the peak, where the ramp falls; of any other sum one is
+    at most the peak, and those beyond are as far out as periods.
+    """
+    ratio = np.exp(-theta * period)
+    most = 1 / (theta * _E) + period * ratio / (1 - ratio) ** 2
+    above, bound = np.ones_like(theta), np.full_like(theta, np.inf)
+    for rate, log_above, _ in tails:
+        above = np.minimum(above, np.exp(np.minimum(log_above - rate * period, 0)))
+    for share in _SHARES:
+        first = (1 - share) * period
+        near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
+        far = np.ones_like(theta)
+        for rate, _, log_below in tails:
+            far = np.minimum(far, np.exp(np.minimum(log_below - rate * share * period, 0)))
+        bound = np.minimum(bound, near + most * far)
+    return np.asarray((bound + most * above) * (1 + 1e-9))
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
@@ -188,13 +204,13 @@ class _Line(NamedTuple):
 
     tilt: Tilt
     reports: int
-    tau: FloatArray
+    kernels: RampKernels
     step: FloatArray
 
     def at(self, rows: IndexArray) -> _Line:
         """Some of the lines."""
         tilt = Tilt(*(column[rows] for column in self.tilt))
-        return _Line(tilt, self.reports, self.tau[rows], self.step[rows])
+        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows])
 
     def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
         """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
@@ -231,13 +247,12 @@ class _Line(NamedTuple):
     @property
     def least_square(self) -> FloatArray:
         """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
-        power = -(2 * _NEGLIGIBLE + (self.tau * self.tilt.theta) ** 2)
-        return np.asarray(np.expm1(power / self.reports))
+        return np.full(self.step.size, math.expm1(-2 * _NEGLIGIBLE / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
         """Bound on what a node adds that is left out, but for the step over pi."""
-        return np.asarray(math.exp(-_NEGLIGIBLE) * (1 / self.tilt.theta**2 + self.tau**2))
+        return np.asarray(math.exp(-_NEGLIGIBLE) * self.kernels.largest)
 
     def nodes(self, first: int, count: int, rise: FloatArray) -> tuple[ComplexArray, BoolArray]:
         """The characteristic function, less 1, at `count` nodes from the first one on, and where its squared
@@ -272,22 +287,17 @@ class _Line(NamedTuple):
         """Terms of the sums for both kernels, and bounds on their round-off, at nodes u of the orders `row`,
         from the characteristic function and its round-off."""
         tilt, reports = self.tilt, self.reports
-        theta, smooth = tilt.theta[row], self.tau[row]
-        square, least = u * u, theta * theta
         modulus = log_modulus(less_one, doubt)
-        exponent = reports * modulus + smooth * smooth * (least - square) / 2
+        exponent = reports * modulus
         phase = np.arctan2(less_one.imag, 1 + less_one.real)
         phase *= reports
-        phase += u * (tilt.mean[row] + smooth * smooth * theta)
+        phase += u * tilt.mean[row]
         weight = np.exp(exponent)
         weight[u == 0] /= 2
-        cosine, radius = np.cos(phase), least + square
-        rotated = (least - square) * cosine
-        rotated += 2 * theta * u * np.sin(phase)
-        rotated /= radius * radius
+        turned = self.kernels.turned(row, u, phase)
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
         relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        round_off = weight * relative * (1 / radius + smooth * smooth)
-        return weight * rotated, weight * (rotated - smooth * smooth * cosine), round_off
+        round_off = relative * turned.modulus + turned.round_off
+        return weight * turned.upper, weight * turned.lower, weight * round_off

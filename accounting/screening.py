@@ -25,8 +25,8 @@ _ROOM = 1e-3
 _DIGITS = 1e-18
 #: Below what matters of a divergence.
 TINY = 1e-300
-# Tilts that pairs share are chosen again so often.
-_ROUNDS = 2
+# Tilts that pairs share, in units of the one that suits the pair whose losses vary most.
+_MULTIPLES = 2.0 ** np.arange(-1.0, 5.1, 1.0)
 
 
 def ceilings(
@@ -68,25 +68,39 @@ def log_ceilings(
     return found
 
 
-def all_log_ceilings(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
-    """Logarithms of upper bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs, orders),
-    closer where they are large.
+class Ceilings(NamedTuple):
+    """Of all pairs and orders, shape (pairs, orders): logarithms of upper bounds on divergences, and the
+    tilts that suit them best, 0 where nothing is gained."""
 
-    Pairs share the tilts that suit the pair whose losses vary most; those above the pair that then seems the
-    largest, the tilts that suit that one.
-    """
-    every, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
-    theta = saddles(pairs, np.full(excess.size, int(pairs.spread.argmax())), reports, excess)
-    found = log_ceilings(pairs, every, reports, excess[order], theta[order]).reshape(-1, excess.size)
-    for _ in range(_ROUNDS):
-        largest, place = found.argmax(axis=0), np.arange(excess.size)
-        theta = saddles(pairs, largest, reports, excess)
-        closer = np.minimum(found[largest, place], log_ceilings(pairs, largest, reports, excess, theta))
-        found[largest, place] = closer
-        which, order = np.nonzero(found > closer)
-        others = log_ceilings(pairs, which, reports, excess[order], theta[order])
-        found[which, order] = np.minimum(found[which, order], others)
-    return found
+    logarithm: FloatArray
+    theta: FloatArray
+
+
+def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> Ceilings:
+    """Chernoff's bounds `M^n / (theta e_N n)` on all pairs' divergences at the orders `1 + excess`, each the
+    least of those at a few tilts that pairs share: next to nothing for a pair, and no closer than some
+    factor."""
+    about = np.zeros_like(excess)
+    for pair in (pairs.spread.argmax(), pairs.last_excess.argmax()):
+        own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
+        about = np.where(about > 0, about, own)
+    n, usable = float(reports), (about > 0) & (about < np.inf)
+    theta = np.where(usable, about, 1.0) * _MULTIPLES[:, None]
+    bounds = np.array([n * pairs.log_moments(one, excess) - np.log(one * n) - 1 for one in theta])
+    best = np.where(np.isfinite(bounds), bounds, np.inf).argmin(axis=0)
+    # In the logarithm of the tilt a bound is about a parabola near its least.
+    middle = np.clip(best, 1, len(theta) - 2)
+    low, at, high = (np.take_along_axis(bounds, middle[None] + step, axis=0)[0] for step in (-1, 0, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        step = np.clip(np.nan_to_num((low - high) / (2 * (low - 2 * at + high))), -1, 1)
+    ratio = _MULTIPLES[1] / _MULTIPLES[0]
+    tilt = np.take_along_axis(theta[:, None, :], middle[None], axis=0)[0] * ratio**step
+    least = np.take_along_axis(bounds, best[None], axis=0)[0]
+    with np.errstate(divide="ignore"):
+        found = np.logaddexp(np.minimum(least + _ROOM, 0.0), np.log(pairs.unhidden(excess)))
+    found = np.where(usable, found, np.inf)
+    found[excess > pairs.last_excess[:, None] * (1 + 4 * UNIT_ROUND_OFF)] = -np.inf
+    return Ceilings(found, np.where(usable, tilt, 0.0))
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:

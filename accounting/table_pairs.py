@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from accounting.contour import FloatArray
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition, rounded
 from accounting.gain_laws import IndexArray, Masses, Pairs
+
+# Exponents up to which a moment is no overflow; what underflows beside them is less than this.
+_LARGEST = 600.0
+_UNDERFLOW = 1e-40
 
 
 class TablePairs(Pairs):
@@ -61,6 +65,22 @@ class TablePairs(Pairs):
             bare_b=bare_b,
             leftover=np.full(which.size, rest),
         )
+
+    def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
+        """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
+        pairs are one product of matrices."""
+        ratios, hidden = self._rows / self._c, float(self._c.sum())
+        rest = max(0.0, 1.0 - hidden) if self._rest is None else self._rest
+        found = np.full((len(self), excess.size), np.inf)
+        for place, (tilt, more) in enumerate(zip(theta, excess, strict=True)):
+            exponents = tilt * (ratios - 1)
+            highest = float(exponents.max(initial=0.0))
+            if highest < _LARGEST:
+                gained, lost = np.exp(exponents), np.exp(-(1 + more) * exponents) * self._c
+                moments = gained @ lost.T * np.exp(-tilt * more) + rest + _UNDERFLOW
+                error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * (2 + more) * (highest + tilt))
+                found[:, place] = np.log(moments[self._first, self._second]) + error
+        return found
 
     def impossible(self) -> tuple[FloatArray, FloatArray]:
         """See `Pairs.impossible`."""

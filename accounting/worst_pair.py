@@ -19,14 +19,16 @@ from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.screening import TINY, all_log_ceilings, ceilings, saddles
+from accounting.screening import TINY, ceilings, chernoff, saddles
 
 # Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
 _SAMPLES = 49
-_COARSE = 0.1
-_STRIDE = 4
+_COARSE = 0.04
+_STRIDE = 8
+# Pairs that are evaluated first at every order, since they seem the largest.
+_CANDIDATES = 4
 _MORE_SAMPLES = 129
-_FINER = 0.05
+_FINER = 0.04
 _MUCH = 100
 _MANY = 24
 _BEYOND = 8
@@ -55,6 +57,13 @@ class _Sample(NamedTuple):
     few: FloatArray
     upper: FloatArray
     lower: FloatArray
+
+    def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
+        columns."""
+        reached = np.maximum(self.lower.max(axis=0), NEGLIGIBLE_DELTA)[columns]
+        which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
+        return which, columns[order]
 
     def covers(self, excess: FloatArray) -> bool:
         """Whether it says in all this range about what a sample of its own would say."""
@@ -138,40 +147,48 @@ class WorstPair:
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
             return self.largest(excess)[0]
-        largest = all_log_ceilings(self.pairs, self.reports, excess).argmax(axis=0)
-        return self.roughly(self.smoothing, largest, excess)
+        which, order = _highest(chernoff(self.pairs, self.reports, excess).logarithm, _CANDIDATES)
+        found = self.roughly(self.smoothing, which, excess[order])
+        upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
+        return ProfileBounds(upper, lower)
 
     def _sample(self, excess: FloatArray) -> _Sample:
         """Rough bounds on all pairs' profiles at a few orders."""
         for one in self._samples:
             if one.covers(excess):
                 return one
-        few = _spread(excess, _SAMPLES, self.pairs.last_excess)
-        ceiling = np.exp(np.minimum(all_log_ceilings(self.pairs, self.reports, few), 0.0)) + TINY
-        reached = self.roughly(self.smoothing, ceiling.argmax(axis=0), few).lower
-        reached = np.maximum(reached, NEGLIGIBLE_DELTA)
-        which, order = np.nonzero(ceiling > reached)
-        own = ceilings(self.pairs, which, self.reports, few[order])
-        ceiling[which, order] = np.minimum(ceiling[which, order], own)
-        # Profiles are convex: some of the orders rule most pairs out at the others.
+        few = _spread(excess, _SAMPLES, float(self.pairs.last_excess.max()))
+        logarithm, theta = chernoff(self.pairs, self.reports, few)
+        ceiling = np.exp(np.minimum(logarithm, 0.0)) + TINY
+        known = _Sample(few, ceiling, np.full_like(ceiling, -1.0))
+        # What some pairs reach that seem large rules most of the others out, the rest by what costs least
+        # first; and since profiles are convex, some of the orders rule out what is left at the others.
+        self._evaluate(_COARSE, known, *_highest(known.upper, _CANDIDATES))
         some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
-        first = self.sampled(_COARSE, few[some], ceiling[:, some], (ceiling > reached)[:, some])
-        ceiling = np.minimum(ceiling, first.ceilings(few))
-        wanted = ceiling > reached
-        wanted[:, some] = False
-        found = self.sampled(_COARSE, few, ceiling, wanted)
-        found.lower[:, some] = first.lower
-        self._samples[:] = [found, *self._samples[: _REMEMBERED - 1]]
+        for columns in (some, np.arange(few.size)):
+            which, order = known.open(columns)
+            closer = ceilings(self.pairs, which, self.reports, few[order], theta[which, order])
+            known.upper[which, order] = np.minimum(known.upper[which, order], closer)
+            unknown = np.where(known.lower < 0, known.upper, -1.0)[:, columns]
+            which, order = _highest(unknown, _CANDIDATES)
+            self._evaluate(self.smoothing, known, which, columns[order])
+            self._evaluate(_COARSE, known, *known.open(columns))
+            chords = _Sample(few[columns], known.upper[:, columns], known.lower[:, columns]).ceilings(few)
+            np.minimum(known.upper, chords, out=known.upper)
+        self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
+        return known
+
+    def finer(self, few: FloatArray, ceiling: FloatArray, wanted: BoolArray) -> _Sample:
+        """Bounds at a few orders, evaluated where they are wanted, and the given ones elsewhere."""
+        found = _Sample(few, ceiling, np.full_like(ceiling, -1.0))
+        self._evaluate(_FINER, found, *np.nonzero(wanted))
         return found
 
-    def sampled(self, smoothing: float, few: FloatArray, ceiling: FloatArray, wanted: BoolArray) -> _Sample:
-        """Bounds at a few orders, evaluated where they are wanted, and the given ones elsewhere."""
-        which, order = np.nonzero(wanted)
-        found = self.roughly(smoothing, which, few[order])
-        ceiling[which, order] = np.minimum(ceiling[which, order], found.upper)
-        lower = np.full_like(ceiling, -1.0)
-        lower[which, order] = found.lower
-        return _Sample(few, ceiling, lower)
+    def _evaluate(self, smoothing: float, sample: _Sample, which: IndexArray, order: IndexArray) -> None:
+        """Evaluate the pairs `which[i]` at the orders `order[i]` of the sample."""
+        upper, lower = self.roughly(smoothing, which, sample.few[order])
+        sample.upper[which, order] = np.minimum(sample.upper[which, order], upper)
+        sample.lower[which, order] = np.maximum(sample.lower[which, order], lower)
 
     def roughly(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
         """Bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
@@ -250,13 +267,13 @@ class _Search:
     def sampled(self) -> _Sample:
         """Finer bounds at more orders, where they help with what is left."""
         worst, excess = self._worst, self._excess
-        few = _spread(excess, _MORE_SAMPLES, worst.pairs.last_excess)
+        few = _spread(excess, _MORE_SAMPLES, float(worst.pairs.last_excess.max()))
         known = np.array([np.interp(few, excess, one) for one in self._ceiling])
         which, order = np.nonzero(self._unlisted())
         place = np.searchsorted(few, excess)[order]
         wanted = np.zeros(known.shape, dtype=np.bool_)
         wanted[which, place] = wanted[which, np.maximum(place - 1, 0)] = True
-        return worst.sampled(_FINER, few, known, wanted)
+        return worst.finer(few, known, wanted)
 
     def reached(self) -> _Sample:
         """All bounds on single pairs."""
@@ -326,6 +343,13 @@ def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:
     if few.size > 1:
         few[-1] *= 1 + 2.0**-40
     return few
+
+
+def _highest(values: FloatArray, most: int) -> tuple[IndexArray, IndexArray]:
+    """The places of the largest values in every column, up to so many; and their columns."""
+    most = min(most, len(values))
+    which = np.argpartition(-values, most - 1, axis=0)[:most]
+    return which.ravel(), np.tile(np.arange(values.shape[1]), most)
 
 
 def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArray:

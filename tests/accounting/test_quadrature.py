@@ -56,7 +56,7 @@ def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.M
             nodes = np.arange(end + 1, whole + 1)
             turns = np.exp(1j * np.multiply.outer(nodes * line.step[row], tilt.centred[row]))
             power = reports * np.log(np.abs(turns @ tilt.weights[row]) + 1e-300)
-            assert np.all(power <= -46 - (line.tau[row] * tilt.theta[row]) ** 2 / 2 + 1e-6)
+            assert np.all(power <= -46 + 1e-6)
             seen.append(end < whole)
         return kept
 
