@@ -5,10 +5,10 @@ With `z = theta + i u`, `theta > 0` and `M(z) = E[exp(z G)]`,
 
     E[(S_n)_+] = 1/(2 pi) * integral of M(z)^n / z^2 du.
 
-The kink is smoothed once, at the end, by a Gaussian of deviation tau: `x Phi(x/tau) + tau phi(x/tau)` lies
-above `x_+` and `x Phi(x/tau)` below it, and their transforms `exp(z^2 tau^2/2) / z^2` and `exp(z^2 tau^2/2)
-(1/z^2 - tau^2)` decay, so a bounded number of nodes suffices. Every error is bounded: aliasing (it only
-raises the upper bound), truncation, round-off.
+The kink makes the integrand decay slowly. So functions next to the ramp `exp(-theta x) x_+`, one above and
+one below, take its place, whose transforms end: a bounded number of nodes suffices. What reports of
+components add that decide the sum's sign is taken out before. Every error is bounded: aliasing (it only
+raises the upper bound), nodes that are left out, round-off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def blanket_profile(
         decomposition: the round's masses; components that other users never hide (`c = 0`) count in full.
         reports: number of honest shuffled reports, n.
         excess: orders minus one, `a - 1 >= 0`, shape (orders,).
-        smoothing: deviation of the smoothing noise in units of the deviation of the tilted sum.
+        smoothing: how close the functions next to the ramp are: the integral of their distance is its square,
+            in units of the tilted sum's deviation.
 
     Guarantee: `lower <= E[(sum G)_+]/n <= upper`, floating-point round-off included.
     Source: Su, Cheng, Wang, Theorem 4; quadrature and bounds: docs/theory.md.
@@ -83,6 +84,7 @@ def blanket_profiles(
             above, below = _bounds(laws.at(alive), reports, excess[some], smoothing[some])
             upper[some] += above
             lower[some] += below
+        upper[rows] += laws.lost(excess[rows])
     return ProfileBounds(upper, lower)
 
 
@@ -118,21 +120,53 @@ def _bounds(
 ) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components: those of a report that nobody hides, which are near
     where hardly anybody does, and those of the sum."""
-    # Where the excess outweighs the difference twice, nothing is gained for certain. Differences may be known
-    # no better than what they are differences of.
-    near = (laws.difference > 0) & (laws.taken < 2 * laws.difference)
-    b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
-    rounding = 8 * UNIT_ROUND_OFF * np.where(near, laws.difference + laws.taken + b, 0.0).sum(axis=1)
-    alone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-    unhidden = np.log(np.maximum(laws.leftover - laws.c.shape[1] * UNIT_ROUND_OFF, 1e-300))
-    share = np.exp((reports - 1) * unhidden * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
-    upper, lower = alone + rounding, np.maximum(alone - rounding, 0.0) * share
-    crowded = np.flatnonzero(share < 1 - _HARDLY)
+    lone = _lone(laws, reports, excess)
+    upper, lower = lone.gained + lone.rounding, lone.lower
+    crowded = np.flatnonzero(lone.share_lower < 1 - _HARDLY)
     if crowded.size:
         above, below = _summed(laws.at(crowded), reports, excess[crowded], smoothing[crowded])
         upper[crowded] = np.minimum(upper[crowded], above)
         lower[crowded] = np.maximum(lower[crowded], below)
     return upper, np.minimum(lower, upper)
+
+
+class _Lone(NamedTuple):
+    """One report of a component, and no other; arrays of shape (orders,).
+
+    Attributes:
+        gained: `E[G_+]`.
+        rounding: bound on its round-off.
+        share_upper, share_lower: bounds on the probability that all other reports are leftover ones.
+    """
+
+    gained: FloatArray
+    rounding: FloatArray
+    share_upper: FloatArray
+    share_lower: FloatArray
+
+    @property
+    def upper(self) -> FloatArray:
+        """What such outcomes add to the divergence at most."""
+        return np.asarray((self.gained + self.rounding) * self.share_upper)
+
+    @property
+    def lower(self) -> FloatArray:
+        """What they add at least."""
+        return np.asarray(np.maximum(self.gained - self.rounding, 0.0) * self.share_lower)
+
+
+def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
+    # Where the excess outweighs the difference twice, nothing is gained for certain. Differences may be known
+    # no better than what they are differences of.
+    near = (laws.difference > 0) & (laws.taken < 2 * laws.difference)
+    b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
+    rounding = 8 * UNIT_ROUND_OFF * np.where(near, laws.difference + laws.taken + b, 0.0).sum(axis=1)
+    gained = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
+    doubt, others = laws.c.shape[1] * UNIT_ROUND_OFF, reports - 1
+    most, least = np.minimum(laws.leftover + doubt, 1.0), np.maximum(laws.leftover - doubt, 1e-300)
+    share_upper = np.exp(others * np.log(most) * (1 - 8 * UNIT_ROUND_OFF)) * (1 + 1e-12)
+    share_lower = np.exp(others * np.log(least) * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
+    return _Lone(gained, rounding, share_upper, share_lower)
 
 
 def _summed(
@@ -143,21 +177,27 @@ def _summed(
     theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
     decided = decide(laws, reports, excess, theta, smoothing**2)
     upper, lower = decided.upper, decided.lower
-    some = decided.components.any(axis=1)
+    some = np.asarray(decided.components.any(axis=1))
     rest = laws.without(decided.components) if np.any(some) else laws
     gained = rest.gains.max(axis=1) > 0
     left = np.flatnonzero(np.logical_or(gained, ~some))
     if left.size:
         some, rest, theta = some[left], rest.at(left), theta[left]
         theta[some] = rest.at(some).saddle(reports, closeness=_NEAR_SADDLE)
-        above, below = _rest(rest, reports, theta, smoothing[left], lower[left])
+        above, below = _rest(rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left])
         upper[left] += above
         lower[left] += below
     return upper, lower
 
 
 def _rest(
-    laws: Laws, reports: int, theta: FloatArray, smoothing: FloatArray, known: FloatArray
+    laws: Laws,
+    reports: int,
+    excess: FloatArray,
+    theta: FloatArray,
+    *,
+    smoothing: FloatArray,
+    known: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Bounds on the divergence of the hidden components, by the contour, with as much smoothing as makes them
     close beside what is known.
@@ -180,14 +220,16 @@ def _rest(
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
         shorter = _tilt(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
-        above, below = integrate(shorter, reports, smoothing[short])
+        lone = _lone(part, reports, excess[short])
+        above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
         little = np.minimum(_SHARE * (above - below), _MOST * above)
         whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
     if np.any(whole):
         all_of_it = Tilt(*(column[whole] for column in tilt))
-        above, below = integrate(all_of_it, reports, smoothing[whole])
+        lone = _lone(laws.at(whole), reports, excess[whole])
+        above, below = integrate(all_of_it, reports, smoothing[whole], (lone.upper, lone.lower))
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
@@ -203,10 +245,10 @@ def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) 
         with np.errstate(divide="ignore", over="ignore"):
             single = np.where(left_out, laws.c * np.exp(rate[:, None] * laws.gains), 0.0).sum(axis=1)
             exponent = (reports - 1) * (np.log(total) + top) + np.log(single)
+            exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
             found = np.exp(np.minimum(exponent, 700.0)) / (rate * _E)
         bound = np.minimum(bound, found)
-    result: FloatArray = bound * (1 + 1e-9 + 64 * UNIT_ROUND_OFF * reports)
-    return result
+    return np.asarray(bound * (1 + 1e-9))
 
 
 def _tilt(laws: Laws, reports: int, theta: FloatArray) -> Tilt:

@@ -70,7 +70,7 @@ def _least_deciding(laws: Laws, reports: int, theta: FloatArray) -> FloatArray:
     masses, _, total, _ = laws.weighted(theta)
     masses *= reports / total[:, None]
     gains, found = laws.gains, np.full_like(theta, np.inf)
-    # Small gains, none of them deciding, would vary too much; what decides counts for as little here.
+    # Where small gains alone vary too much, nothing decides; what does counts for as little as they here.
     limit = gains.max(axis=1) / _DECIDES
     small = (masses * np.minimum(np.abs(gains), limit[:, None]) ** 2).sum(axis=1)
     rows = np.flatnonzero(small <= (1 + _FEW) * limit**2)
@@ -78,7 +78,7 @@ def _least_deciding(laws: Laws, reports: int, theta: FloatArray) -> FloatArray:
         order = np.argsort(gains[rows], axis=1)
         gains, masses = (np.take_along_axis(one[rows], order, axis=1) for one in (gains, masses))
         squares = masses * gains * gains
-        deviation = np.sqrt(np.cumsum(squares, axis=1) - squares)
+        deviation = np.sqrt(np.cumsum(np.pad(squares[:, :-1], ((0, 0), (1, 0))), axis=1))
         above = (gains > _DECIDES * deviation) & (gains > 0)
         first = np.take_along_axis(gains, above.argmax(axis=1)[:, None], axis=1)[:, 0]
         found[rows] = np.where(above.any(axis=1), first, np.inf)
@@ -105,5 +105,6 @@ def _taken_off(laws: Laws, chosen: BoolArray, reports: int, least: FloatArray) -
         beyond = rate[:, None] * np.where(chosen, laws.gains - least[:, None], 0.0)
         single = np.where(chosen, laws.c * np.exp(-beyond), 0.0).sum(axis=1)
         exponent = (reports - 1) * (np.log(total) + top) - multiple
+        exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
         bound = np.minimum(bound, single * np.exp(np.minimum(exponent, 700.0)) / (rate * _E))
-    return np.asarray(bound * (1 + 1e-9 + 64 * UNIT_ROUND_OFF * reports) + 1e-300)
+    return np.asarray(bound * (1 + 1e-9) + 1e-300)

@@ -23,6 +23,8 @@ _FINE = 0.14
 _ROOM = 64 * UNIT_ROUND_OFF
 # Steps of the excess that a profile of height 1 needs for slopes to a tenth of what masses may be off by.
 _DIGITS = 1e11 * UNIT_ROUND_OFF
+# How far the loss before a largest one is from it at most, in units of the precision.
+_END = 0.3
 # A lattice whose pairs are further apart than the precision is made finer, at most so often, and no further
 # where that hardly helped.
 _REFINEMENTS = 4
@@ -33,7 +35,6 @@ _FARTHEST = 64
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
-_BESIDE = 0.5
 
 
 def from_profile(
@@ -71,6 +72,8 @@ def from_profile(
     end = max(end, finest)
     stop, bounded = min(largest_loss, end), end >= largest_loss
     first = _first_lattice(pilot, stop, precision, finest, cheap=cheap)
+    if bounded:  # the largest loss is all that the smallest deltas see
+        first = first.fine_at_the_end(_END * precision * stop)
 
     def pairs(lattice: Lattice, bounds: ProfileBounds) -> tuple[_Pairs, Gaps]:
         values = _values(lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded)
@@ -98,7 +101,7 @@ def _refined(
     for _ in range(_REFINEMENTS):
         added = between(lattice.positions, found, precision)
         rest = found.apart - found.blurred
-        if found.blurred > _MOSTLY * precision and rest <= max(_LEFT * precision, _BESIDE * found.blurred):
+        if found.blurred > _MOSTLY * precision and rest <= _LEFT * precision:
             break
         if found.apart <= precision or not added.size:
             break
@@ -151,6 +154,10 @@ def _values(
     # What is certainly infinite is taken off first: the rest of the profile is convex and falls towards 0.
     certain = min(infinity, float(upper[-1]))
     supporting = certain + _supporting_values(excess, upper - certain, np.maximum(lower - certain, 0.0))
+    # For the same reason the lower pair begins with the line, no steeper, that touches it from below.
+    begin = (supporting + excess / 2) / (1 + excess / 2)
+    touch = int(begin.argmin())
+    supporting[:touch] = begin[touch] - (1 - begin[touch]) / 2 * excess[:touch]
     return ProfileBounds(upper, supporting)
 
 

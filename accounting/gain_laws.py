@@ -76,10 +76,18 @@ class Laws(NamedTuple):
         """The mean of G."""
         return np.asarray(self.imbalance - self.taken.sum(axis=1))
 
+    def lost(self, excess: FloatArray) -> FloatArray:
+        """What components may add to the divergences of orders `1 + excess` whose gain has lost its sign to a
+        rounding, shape (orders,): the sum of positive parts moves by no more than its terms."""
+        b = self.taken / np.where(excess > 0, excess, 1.0)[:, None]
+        size = 8 * UNIT_ROUND_OFF * (np.abs(self.difference) + self.taken + b)
+        near = (self.taken > 0) & (np.abs(self.difference - self.taken) <= size)
+        return np.asarray(np.where(near, 2 * size, 0.0).sum(axis=1))
+
     def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
         exponents = theta[:, None] * self.gains
-        top = np.maximum(exponents.max(axis=1), 0.0)
+        top = exponents.max(axis=1, initial=0.0)
         exponents -= top[:, None]
         masses, rest = self.c * np.exp(exponents, out=exponents), self.leftover * np.exp(-top)
         return masses, rest, masses.sum(axis=1) + rest, top
@@ -151,7 +159,10 @@ class Pairs(Sequence[Decomposition]):
         for rows, laws, _ in self.laws(which, excess[order]):
             tilt = theta[order[rows]]
             _, _, total, top = laws.weighted(tilt)
-            terms = ((np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).max(axis=1)
+            total += UNIT_ROUND_OFF * (laws.c.shape[1] + 4)
+            terms = ((np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).max(
+                axis=1, initial=0.0
+            )
             error = UNIT_ROUND_OFF * (laws.c.shape[1] + 32 + 8 * tilt * terms + 8 * top)
             found[rows] = np.log(total) + top + error
         return found.reshape(-1, excess.size)
@@ -163,7 +174,10 @@ class Pairs(Sequence[Decomposition]):
         for rows in self._blocks(len(self)):
             masses = self.masses(rows)
             for difference, b in zip(masses.bare_difference.T, masses.bare_b.T, strict=True):
-                found[rows] += np.maximum(difference[:, None] - excess * b[:, None], 0.0)
+                taken = excess * b[:, None]
+                bare, size = difference[:, None] - taken, np.abs(difference)[:, None] + taken
+                least = np.where(taken > 0, 8 * UNIT_ROUND_OFF * size, 0.0)
+                found[rows] += np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0))
         return np.where(found > 0, found + 16 * UNIT_ROUND_OFF * (1 + excess), 0.0)
 
     def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, FloatArray]]:
@@ -177,8 +191,14 @@ class Pairs(Sequence[Decomposition]):
             imbalance = -masses.bare_difference.sum(axis=1)
             nothing = np.zeros(rows.size)
             laws = Laws(masses.difference, taken, masses.c, gains, masses.leftover, imbalance, nothing)
-            bare = masses.bare_difference - r * masses.bare_b
-            yield rows, laws, np.maximum(bare, 0.0).sum(axis=1)
+            bare_taken = r * masses.bare_b
+            bare = masses.bare_difference - bare_taken
+            # A rounding may have taken the sign of what is next to nothing.
+            least = (
+                8 * UNIT_ROUND_OFF * np.where(bare_taken > 0, np.abs(masses.bare_difference) + bare_taken, 0)
+            )
+            bare = np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0))
+            yield rows, laws, bare.sum(axis=1)
 
     def _blocks(self, size: int) -> Iterator[IndexArray]:
         height = max(1, _BLOCK_ELEMENTS // max(1, self.components))

@@ -62,6 +62,15 @@ class Lattice(NamedTuple):
             halvings += 1
         return Lattice(self.positions << halvings, math.ldexp(self.unit, -halvings))
 
+    def fine_at_the_end(self, resolution: float) -> Lattice:
+        """The last loss preceded by one that is no farther than that, as far as the unit allows, and by
+        others twice, four times as far."""
+        last, before = int(self.positions[-1]), int(self.positions[-2])
+        step = 1 << max(math.frexp(resolution / self.unit)[1] - 1, 0)
+        added = [last - (step << doubling) for doubling in range((last - before).bit_length())]
+        kept = [position for position in added if position > before]
+        return Lattice(np.union1d(self.positions, np.array(kept, dtype=np.int64)), self.unit)
+
     def reduced(self) -> Lattice:
         """The same losses, in the largest unit that is a power of two times this one."""
         together = int(np.bitwise_or.reduce(self.positions))

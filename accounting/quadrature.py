@@ -1,7 +1,7 @@
 """The quadrature of the sum over users: `E[(S)_+] / n` of tilted laws, on one contour for each order.
 
-Every error is bounded: aliasing (it only raises the upper bound), truncation, nodes that are left out,
-round-off. `docs/theory.md`, "The contour", has the proofs.
+Every error is bounded: aliasing (it only raises the upper bound), nodes that are left out, round-off.
+`docs/theory.md`, "The contour", has the proofs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _BLOCK_ELEMENTS = 1 << 16
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
+# Outcomes with at most one report of a component are taken out where they are so much, of so many reports.
+_MUCH = 0.3
+_FEW_REPORTS = 10**6
 # Of points at which the modulus is looked at first, in nodes; and as many of them.
 _SHORTEST_STRIDE = 4
 _LARGEST = 700.0
@@ -62,9 +65,15 @@ class Tilt(NamedTuple):
     reach: FloatArray  # largest distance of two atoms
 
 
-def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,); the kernels of that smoothing are as far
-    apart, as integrals, as its square in units of the deviation's."""
+def integrate(
+    tilt: Tilt, reports: int, smoothing: FloatArray, lone: tuple[FloatArray, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,), by kernels as close as the smoothing says;
+    see `blanket_profile`.
+
+    Where reports of components are few, outcomes with one of them or none are left to `lone`: bounds on what
+    those with one add.
+    """
     theta, deviation = tilt.theta, tilt.deviation
     # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
     # pi / reach.
@@ -79,8 +88,9 @@ def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArr
     lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
     short = np.pi / tilt.reach >= np.maximum(kernels.band, lobe)
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
-    line = _Line(tilt, reports, kernels, step)
-    kept = line.last_of_note(last, ~short)
+    few = _Few.of(tilt, reports, ~short)
+    line = _Line(tilt, reports, kernels, step, few)
+    kept = line.last_of_note(last, ~short & ~few.apply)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
     rate, end = 2 * deviation**2 / np.pi**2, last * step
@@ -91,7 +101,7 @@ def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArr
     error = tilt.log_mass_error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
     # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
-    silent = np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink
+    silent = np.where(few.apply, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
     upper = (
         np.where(log_scale_upper < _LARGEST, np.exp(np.minimum(log_scale_upper, _LARGEST)), np.inf)
         * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
@@ -102,7 +112,9 @@ def integrate(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArr
         * (lower_sum - round_off - truncation - alias)
         * (1 - 8 * UNIT_ROUND_OFF)
     )
-    return upper, np.clip(lower, 0.0, upper)
+    lower = np.clip(lower, 0.0, upper)
+    above, below = (np.where(few.apply, one, 0.0) for one in lone)
+    return upper + above, lower + below
 
 
 def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
@@ -199,6 +211,27 @@ def _blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int
         start = stop
 
 
+class _Few(NamedTuple):
+    """Tilted probabilities that no report is one of a component, `none`, or a certain one alone, `single`
+    times its weight, where these outcomes are much; 0 elsewhere; shape (orders,)."""
+
+    none: FloatArray
+    single: FloatArray
+
+    @classmethod
+    def of(cls, tilt: Tilt, reports: int, allowed: BoolArray) -> _Few:
+        leftover = np.maximum(tilt.weights[:, -1], 1e-300)
+        none = np.exp(reports * np.log(leftover))
+        single = reports * none / leftover
+        much = allowed & (none + single * (1 - leftover) >= _MUCH) & (reports <= _FEW_REPORTS)
+        return cls(np.where(much, none, 0.0), np.where(much, single, 0.0))
+
+    @property
+    def apply(self) -> BoolArray:
+        """Where these outcomes are known without the sum."""
+        return np.asarray(self.single > 0)
+
+
 class _Line(NamedTuple):
     """Lines of nodes, one for each order."""
 
@@ -206,11 +239,13 @@ class _Line(NamedTuple):
     reports: int
     kernels: RampKernels
     step: FloatArray
+    few: _Few
 
     def at(self, rows: IndexArray) -> _Line:
         """Some of the lines."""
         tilt = Tilt(*(column[rows] for column in self.tilt))
-        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows])
+        few = _Few(*(column[rows] for column in self.few))
+        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few)
 
     def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
         """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
@@ -221,7 +256,9 @@ class _Line(NamedTuple):
         least, (variance, _) = self.least_square, self.scales
         # What the squared modulus may rise by between two points is a quarter of what it has to fall by, or
         # of what it is then.
-        stride = np.sqrt(np.minimum(-least, 1 + least) / np.maximum(variance, 1e-300)) / self.step
+        stride = (
+            np.sqrt(np.maximum(np.minimum(-least, 1 + least), 0.0) / np.maximum(variance, 1e-300)) / self.step
+        )
         stride = np.maximum(np.minimum(stride, last).astype(np.int64), 1)
         rows = np.flatnonzero(asked & (stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
         points, apart = np.ceil(last[rows] / stride[rows]).astype(np.int64), self.step[rows] * stride[rows]
@@ -247,7 +284,7 @@ class _Line(NamedTuple):
     @property
     def least_square(self) -> FloatArray:
         """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
-        return np.full(self.step.size, math.expm1(-2 * _NEGLIGIBLE / self.reports))
+        return np.where(self.few.apply, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
@@ -281,23 +318,45 @@ class _Line(NamedTuple):
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
-    def _terms(
-        self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _terms(self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray) -> FloatArray:
         """Terms of the sums for both kernels, and bounds on their round-off, at nodes u of the orders `row`,
-        from the characteristic function and its round-off."""
+        from the characteristic function and its round-off; shape (3, nodes)."""
         tilt, reports = self.tilt, self.reports
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
-        phase = np.arctan2(less_one.imag, 1 + less_one.real)
-        phase *= reports
+        angle = np.arctan2(less_one.imag, 1 + less_one.real)
+        phase = reports * angle
         phase += u * tilt.mean[row]
         weight = np.exp(exponent)
-        weight[u == 0] /= 2
         turned = self.kernels.turned(row, u, phase)
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
         relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        round_off = relative * turned.modulus + turned.round_off
-        return weight * turned.upper, weight * turned.lower, weight * round_off
+        terms = weight * np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
+        known = self.few.apply[row]
+        if np.any(known):
+            terms[:, known] -= self._known(row[known], u[known], modulus[known], angle[known], doubt[known])
+        terms[:, u == 0] /= 2
+        return np.asarray(terms)
+
+    def _known(
+        self, row: IndexArray, u: FloatArray, modulus: FloatArray, angle: FloatArray, doubt: FloatArray
+    ) -> FloatArray:
+        """The terms of outcomes with at most one report of a component, the round-off negative."""
+        none, single = self.few.none[row], self.few.single[row]
+        angle = angle + u * (self.tilt.mean / self.reports)[row]
+        at_kink = none - single * self.tilt.weights[row, -1]
+        fixed, alone = self.kernels.turned(row, u, np.zeros_like(u)), self.kernels.turned(row, u, angle)
+        alone_weight = single * np.exp(modulus)
+        rounding = UNIT_ROUND_OFF * (64 + 16 * self.reports)
+        round_off = (none + single) * (rounding * fixed.modulus + fixed.round_off)
+        relative = rounding + UNIT_ROUND_OFF * 4 * np.abs(angle) + doubt
+        round_off += single * (relative * alone.modulus + alone.round_off)
+        return np.array(
+            [
+                at_kink * fixed.upper + alone_weight * alone.upper,
+                at_kink * fixed.lower + alone_weight * alone.lower,
+                -round_off,
+            ]
+        )

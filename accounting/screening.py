@@ -43,16 +43,9 @@ def ceilings(
 
     Guarantee: round-off included, for every tilt.
     """
-    logarithms = log_ceilings(pairs, which, reports, excess, theta)
-    return np.asarray(np.exp(np.minimum(logarithms, 0.0)) + TINY)
-
-
-def log_ceilings(
-    pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray, theta: FloatArray | None = None
-) -> FloatArray:
-    """The logarithms of `ceilings`; -inf where a divergence is 0."""
-    found = np.full_like(excess, -np.inf)
+    found, lost = np.full_like(excess, -np.inf), np.zeros_like(excess)
     for rows, laws, bare in pairs.laws(which, excess):
+        lost[rows] = laws.lost(excess[rows])
         # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
         rounding = 16 * UNIT_ROUND_OFF * (1 + excess[rows])
         alive = laws.gains.max(axis=1, initial=0.0) > 0
@@ -65,7 +58,7 @@ def log_ceilings(
             summed, alone = _log_ceiling(hidden, reports, tilt), bare[alive]
             shown = np.where(alone > 0, np.log(np.maximum(alone + rounding[alive], TINY)), -np.inf)
             found[rows[alive]] = np.minimum(found[rows[alive]], np.logaddexp(summed, shown))
-    return found
+    return np.asarray(np.exp(np.minimum(found, 0.0)) + lost + TINY)
 
 
 class Ceilings(NamedTuple):
@@ -99,7 +92,8 @@ def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> Ceilings:
     with np.errstate(divide="ignore"):
         found = np.logaddexp(np.minimum(least + _ROOM, 0.0), np.log(pairs.unhidden(excess)))
     found = np.where(usable, found, np.inf)
-    found[excess > pairs.last_excess[:, None] * (1 + 4 * UNIT_ROUND_OFF)] = -np.inf
+    last = pairs.last_excess[:, None]
+    found[excess > last + 32 * UNIT_ROUND_OFF * (1 + last)] = -np.inf
     return Ceilings(found, np.where(usable, tilt, 0.0))
 
 
@@ -138,7 +132,8 @@ def _moments(laws: Laws, theta: FloatArray) -> _Moments:
     highest, lowest = np.maximum(laws.gains.max(axis=1), 0.0), np.minimum(laws.gains.min(axis=1), 0.0)
     # What the rounding of G, relative to its terms, moves the logarithm by.
     terms = (weights * (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).sum(axis=1)
-    error = UNIT_ROUND_OFF * (laws.c.shape[1] + 16 + 8 * theta * terms + 8 * top)
+    size = laws.c.shape[1]
+    error = UNIT_ROUND_OFF * (size + 16 + 8 * theta * terms + 8 * top + (size + 4) / total)
     exact = variance > _DIGITS * np.maximum(highest, -lowest) ** 2
     return _Moments(np.log(total) + top, error, variance, fourth, highest - lowest, exact)
 

@@ -71,6 +71,7 @@ class TablePairs(Pairs):
         pairs are one product of matrices."""
         ratios, hidden = self._rows / self._c, float(self._c.sum())
         rest = max(0.0, 1.0 - hidden) if self._rest is None else self._rest
+        rest += UNIT_ROUND_OFF * (self._c.size + 4)
         found = np.full((len(self), excess.size), np.inf)
         for place, (tilt, more) in enumerate(zip(theta, excess, strict=True)):
             exponents = tilt * (ratios - 1)

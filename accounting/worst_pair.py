@@ -22,13 +22,13 @@ from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.screening import TINY, ceilings, chernoff, saddles
 
 # Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
-_SAMPLES = 49
+_SAMPLES = 33
 _COARSE = 0.04
 _STRIDE = 8
 # Pairs that are evaluated first at every order, since they seem the largest.
 _CANDIDATES = 4
-_MORE_SAMPLES = 129
-_FINER = 0.04
+_MORE_SAMPLES = 97
+_FINER = _COARSE
 _MUCH = 100
 _MANY = 24
 _BEYOND = 8

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.discretization import _supporting_values
+from accounting.blanket_sum import ProfileBounds
+from accounting.discretization import _supporting_values, from_profile
 
 
 @given(
@@ -43,3 +45,35 @@ def test_one_order_of_which_nothing_is_known_costs_little() -> None:
     found = _supporting_values(excess, exact, lower)
     kept = np.abs(np.arange(200) - 70) > 3
     assert np.all(found[kept] >= 0.99 * exact[kept] - 3e-4)
+
+
+def test_a_lower_pair_without_mass_at_loss_0_keeps_what_it_has() -> None:
+    """Bounds that fall apart from order 1 on are too steep there for a pair: it begins lower, and loses
+    nothing further out."""
+    losses = np.array([0.2, 0.6, 1.0, 2.0, 4.0])
+    more, less = 0.2 / (1 + np.exp(-losses)), 0.2 / (1 + np.exp(losses))
+
+    def profile(excess: np.ndarray) -> ProfileBounds:
+        exact = np.maximum(more - np.multiply.outer(1 + excess, less), 0.0).sum(axis=1)
+        return ProfileBounds(exact * (1 + 1e-9), exact * (1 - 0.02 * np.minimum(excess, 1.0)))
+
+    _, below = from_profile(profile, largest_loss=4.0, end=4.0, infinity=0.0, precision=1e-3)
+    orders = np.linspace(0.0, 3.5, 50)
+    exact = profile(np.expm1(orders)).upper
+    found = np.array([below.divergence_bound(float(order)) for order in orders])
+    assert np.all(found <= exact)
+    assert np.all(found >= 0.977 * exact)
+
+
+@pytest.mark.parametrize("precision", [1e-2, 1e-3])
+def test_the_largest_loss_is_met_from_below(precision: float) -> None:
+    """What the smallest deltas ask for is the largest loss."""
+    profile = np.vectorize(lambda excess: max(1 - excess / np.expm1(3.0), 0.0) ** 2 / 4)
+    _, below = from_profile(
+        lambda excess: ProfileBounds(profile(excess), profile(excess)),
+        largest_loss=3.0,
+        end=3.0,
+        infinity=0.0,
+        precision=precision,
+    )
+    assert 3.0 * (1 - 0.4 * precision) <= float(below.index[-1] * below.spacing) <= 3.0

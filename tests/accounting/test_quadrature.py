@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -124,3 +127,103 @@ def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch
     assert np.all(bounds.lower <= exact.upper)
     assert np.all(exact.lower <= bounds.upper)
     assert np.all(bounds.upper - bounds.lower <= 1e-2 * exact.upper)
+
+
+@pytest.mark.parametrize("much", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("reports", [1, 3, 12])
+def test_few_reports_of_components_are_known(
+    monkeypatch: pytest.MonkeyPatch, much: float, reports: int
+) -> None:
+    """Outcomes with one such report or none, taken out of the sum always, where they are much, or never."""
+    monkeypatch.setattr(quadrature, "_MUCH", much)
+    draw = np.random.default_rng(reports)
+    for hidden in (1e-3, 0.03, 0.5):
+        a, b, c = draw.dirichlet(np.ones(4), size=3)
+        masses = Decomposition(a, b, hidden * c)
+        excess = np.expm1(np.linspace(0.0, 1.05 * float(np.log((a / b).max())), 30))
+        outcomes = enumerate_outcomes(masses, reports, limit=10**6)
+        assert outcomes is not None
+        exact = outcomes.profile(excess)
+        for smoothing in (0.2, 0.01):
+            bounds = blanket_profile(masses, reports, excess, smoothing=smoothing)
+            assert np.all(bounds.lower <= exact.upper)
+            assert np.all(exact.lower <= bounds.upper)
+        if much == 0.3 and hidden < 0.1:
+            assert np.all(bounds.upper - bounds.lower <= 2e-3 * exact.upper + 1e-15)
+
+
+def test_a_law_whose_reports_are_few_is_narrow() -> None:
+    """A hidden report in every second round: the second one is what kernels are for."""
+    draw = np.random.default_rng(4)
+    a, b, c = draw.dirichlet(np.ones(12), size=3)
+    masses, excess = Decomposition(a, b, 0.05 * c), np.expm1(np.linspace(0.0, 2.0, 12))
+    bounds = blanket_profile(masses, 10, excess, smoothing=0.0142)
+    assert np.all(bounds.upper - bounds.lower <= 1e-3 * bounds.upper)
+
+
+@pytest.mark.parametrize("lobe", [0.3, 1.0, 2.5])
+def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lobe: float) -> None:
+    """Wherever the middle lobe is cut, of a sum that is nearly Gaussian."""
+    monkeypatch.setattr(quadrature, "_LOBE_CUT", lobe)
+    masses = Decomposition(np.array([0.55, 0.45]), np.array([0.45, 0.55]), np.array([0.45, 0.45]))
+    excess, reports = np.expm1(np.linspace(0.0, 0.02, 5)), 3000
+    outcomes = enumerate_outcomes(masses, reports, limit=10**6)
+    assert outcomes is not None
+    exact, bounds = outcomes.profile(excess), blanket_profile(masses, reports, excess, smoothing=0.05)
+    assert np.all(bounds.lower <= exact.upper)
+    assert np.all(exact.lower <= bounds.upper)
+
+
+def exactly(masses: Decomposition, order: float) -> Fraction:
+    """The divergence of two reports at a float order, in fractions."""
+    a, b, c = ([Fraction(float(one)) for one in column] for column in (masses.a, masses.b, masses.c))
+    hidden = [place for place, mass in enumerate(c) if mass > 0]
+    value = [x - (1 + Fraction(order)) * y for x, y in zip(a, b, strict=True)]
+    bare = sum(
+        (max(value[place], Fraction(0)) for place in range(len(c)) if place not in hidden), Fraction(0)
+    )
+    gains = [value[place] / c[place] for place in hidden] + [Fraction(0)]
+    weights = [c[place] for place in hidden] + [1 - sum(c)]
+    pairs = itertools.product(zip(gains, weights, strict=True), repeat=2)
+    return bare + sum((v * w * max(g + h, Fraction(0)) for (g, v), (h, w) in pairs), Fraction(0)) / 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "order"),
+    [
+        (  # a gain whose sign is lost beside one that decides
+            [0.48504277883837954, 8.881784197001252e-16, 0.5149572211616196],
+            [0.1466512120835537, 0.0, 0.8533487879164463],
+            [6.617444900424222e-24, 8.271806125530277e-25, 0.03125],
+            2.3074583697407776,
+        ),
+        (  # a ratio of probabilities that nobody hides
+            [0.9092488503314939, 0.09071285461482148, 3.8295053684578306e-05, 0.0],
+            [0.9999831441683114, 1.6855831688644685e-05, 0.0, 0.0],
+            [0.22731221258287349, 0.0, 1.6802513683363287e-19, 1.8387470122745644e-08],
+            5380.689630653601,
+        ),
+    ],
+)
+def test_signs_that_a_rounding_takes_are_given_back(
+    a: list[float], b: list[float], c: list[float], order: float
+) -> None:
+    """At orders that are ratios of masses but for a rounding."""
+    masses = Decomposition(np.array(a), np.array(b), np.array(c))
+    bounds = blanket_profile(masses, 2, np.array([order]), smoothing=0.01)
+    exact = exactly(masses, order)
+    assert Fraction(float(bounds.lower[0])) <= exact <= Fraction(float(bounds.upper[0]))
+
+
+def test_the_last_ratio_is_not_nothing() -> None:
+    """Rounded down, it leaves a divergence that rounds to 0."""
+    draw, unit, seen = np.random.default_rng(3), 2.0**-40, 0
+    for _ in range(100):
+        q, p = np.sort(draw.integers(1, 2**40, 2)) * unit
+        masses = Decomposition(np.array([p, 1 - p]), np.array([q, 1 - q]), np.array([q / 2, (1 - p) / 8]))
+        order = float((p - q) / q)
+        exact = exactly(masses, order)
+        seen += exact > 0
+        bounds = blanket_profile(masses, 2, np.array([order]), smoothing=0.01)
+        assert exact <= Fraction(float(bounds.upper[0]))
+    assert seen > 10

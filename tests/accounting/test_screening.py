@@ -13,7 +13,7 @@ from accounting.blanket_sum import blanket_profile
 from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.randomizers.two_inputs import bracketed
-from accounting.screening import chernoff, ceilings, saddles
+from accounting.screening import ceilings, chernoff, saddles
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
 
