@@ -148,7 +148,7 @@ def _tails(tilt: Tilt, reports: int) -> list[tuple[FloatArray, FloatArray, Float
     negative."""
     rates = [
         rate_in_deviations / np.maximum(tilt.deviation, 0.5 / tilt.theta)
-        for rate_in_deviations in (1.0, 2.0, 3.5, 5.0, 7.0, 9.0, 13.0)
+        for rate_in_deviations in (0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0)
     ]
     return [(rate, _log_moment(tilt, reports, rate), _log_moment(tilt, reports, -rate)) for rate in rates]
 
