@@ -21,15 +21,14 @@ from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.screening import TINY, ceilings, chernoff, saddles
 
-# Orders at which all pairs are looked at and the smoothing there; both for what is still open if it is much.
+# Orders at which all pairs are looked at, every eighth first; how many if much is still open; the smoothing.
 _SAMPLES = 33
-_COARSE = 0.04
 _STRIDE = 8
+_MORE_SAMPLES = 97
+_MUCH = 100
+_COARSE = 0.04
 # Pairs that are evaluated first at every order, since they seem the largest.
 _CANDIDATES = 4
-_MORE_SAMPLES = 97
-_FINER = _COARSE
-_MUCH = 100
 _MANY = 24
 _BEYOND = 8
 _SPARSER = 4
@@ -181,7 +180,7 @@ class WorstPair:
     def finer(self, few: FloatArray, ceiling: FloatArray, wanted: BoolArray) -> _Sample:
         """Bounds at a few orders, evaluated where they are wanted, and the given ones elsewhere."""
         found = _Sample(few, ceiling, np.full_like(ceiling, -1.0))
-        self._evaluate(_FINER, found, *np.nonzero(wanted))
+        self._evaluate(_COARSE, found, *np.nonzero(wanted))
         return found
 
     def _evaluate(self, smoothing: float, sample: _Sample, which: IndexArray, order: IndexArray) -> None:
