@@ -30,9 +30,8 @@ _BLOCK_ELEMENTS = 1 << 16
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
-# Outcomes with at most one report of a component are taken out where they are so much, of so many reports.
+# Outcomes with at most one report of a component are taken out where they are so much.
 _MUCH = 0.3
-_FEW_REPORTS = 10**6
 # Of points at which the modulus is looked at first, in nodes; and as many of them.
 _SHORTEST_STRIDE = 4
 _LARGEST = 700.0
@@ -213,18 +212,20 @@ def _blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int
 
 class _Few(NamedTuple):
     """Tilted probabilities that no report is one of a component, `none`, or a certain one alone, `single`
-    times its weight, where these outcomes are much; 0 elsewhere; shape (orders,)."""
+    times its weight, where these outcomes are much, 0 elsewhere; and `hidden`, that a report is one; shape
+    (orders,)."""
 
     none: FloatArray
     single: FloatArray
+    hidden: FloatArray
 
     @classmethod
     def of(cls, tilt: Tilt, reports: int, allowed: BoolArray) -> _Few:
-        leftover = np.maximum(tilt.weights[:, -1], 1e-300)
-        none = np.exp(reports * np.log(leftover))
-        single = reports * none / leftover
-        much = allowed & (none + single * (1 - leftover) >= _MUCH) & (reports <= _FEW_REPORTS)
-        return cls(np.where(much, none, 0.0), np.where(much, single, 0.0))
+        hidden = np.minimum(tilt.weights[:, :-1].sum(axis=1), 1 - 1e-16)
+        none = np.exp(reports * np.log1p(-hidden))
+        single = reports * none / (1 - hidden)
+        much = allowed & (none + single * hidden >= _MUCH)
+        return cls(np.where(much, none, 0.0), np.where(much, single, 0.0), hidden)
 
     @property
     def apply(self) -> BoolArray:
@@ -336,27 +337,22 @@ class _Line(NamedTuple):
         terms = weight * np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
         known = self.few.apply[row]
         if np.any(known):
-            terms[:, known] -= self._known(row[known], u[known], modulus[known], angle[known], doubt[known])
+            terms[:, known] -= self._known(row[known], u[known], less_one[known], doubt[known])
         terms[:, u == 0] /= 2
         return np.asarray(terms)
 
-    def _known(
-        self, row: IndexArray, u: FloatArray, modulus: FloatArray, angle: FloatArray, doubt: FloatArray
-    ) -> FloatArray:
+    def _known(self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray) -> FloatArray:
         """The terms of outcomes with at most one report of a component, the round-off negative."""
-        none, single = self.few.none[row], self.few.single[row]
-        angle = angle + u * (self.tilt.mean / self.reports)[row]
-        at_kink = none - single * self.tilt.weights[row, -1]
-        fixed, alone = self.kernels.turned(row, u, np.zeros_like(u)), self.kernels.turned(row, u, angle)
-        alone_weight = single * np.exp(modulus)
-        rounding = UNIT_ROUND_OFF * (64 + 16 * self.reports)
-        round_off = (none + single) * (rounding * fixed.modulus + fixed.round_off)
-        relative = rounding + UNIT_ROUND_OFF * 4 * np.abs(angle) + doubt
-        round_off += single * (relative * alone.modulus + alone.round_off)
-        return np.array(
-            [
-                at_kink * fixed.upper + alone_weight * alone.upper,
-                at_kink * fixed.lower + alone_weight * alone.lower,
-                -round_off,
-            ]
-        )
+        none, single, hidden = (one[row] for one in self.few)
+        # What the characteristic function, not centred, is more than a leftover report's part.
+        shift = u * (self.tilt.mean / self.reports)[row]
+        sine = np.sin(shift / 2)
+        turn = 2 * sine * (1j * np.cos(shift / 2) - sine)
+        value = none + single * (hidden + turn * (1 + less_one) + less_one)
+        modulus = np.abs(value)
+        turned = self.kernels.turned(row, u, np.angle(value))
+        units = 64 + 4 * self.tilt.weights.shape[1]
+        size = none + single * (hidden + np.abs(shift) + np.abs(less_one))
+        error = UNIT_ROUND_OFF * units * size + single * doubt
+        round_off = error * turned.modulus + modulus * turned.round_off
+        return np.array([modulus * turned.upper, modulus * turned.lower, -round_off])
