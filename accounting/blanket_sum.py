@@ -156,14 +156,15 @@ class _Lone(NamedTuple):
 
 
 def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
-    # Where the excess outweighs the difference twice, nothing is gained for certain. Differences may be known
-    # no better than what they are differences of.
-    near = (laws.difference > 0) & (laws.taken < 2 * laws.difference)
+    # Differences may be known no better than what they are differences of; where the excess outweighs one by
+    # more than that, nothing is gained for certain.
     b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
-    rounding = 8 * UNIT_ROUND_OFF * np.where(near, laws.difference + laws.taken + b, 0.0).sum(axis=1)
+    doubt = 8 * UNIT_ROUND_OFF * (laws.difference + laws.taken + b)
+    near = (laws.difference > 0) & (laws.taken - laws.difference <= doubt)
+    rounding = np.where(near, doubt, 0.0).sum(axis=1)
     gained = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-    doubt, others = laws.c.shape[1] * UNIT_ROUND_OFF, reports - 1
-    most, least = np.minimum(laws.leftover + doubt, 1.0), np.maximum(laws.leftover - doubt, 1e-300)
+    slack, others = laws.c.shape[1] * UNIT_ROUND_OFF, reports - 1
+    most, least = np.minimum(laws.leftover + slack, 1.0), np.maximum(laws.leftover - slack, 1e-300)
     share_upper = np.exp(others * np.log(most) * (1 - 8 * UNIT_ROUND_OFF)) * (1 + 1e-12)
     share_lower = np.exp(others * np.log(least) * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
     return _Lone(gained, rounding, share_upper, share_lower)
