@@ -17,7 +17,10 @@ from accounting.decomposition import Decomposition
 
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.int64]
+ComplexArray = npt.NDArray[np.complex128]
 
+# Exponents up to which a moment is no overflow.
+_LARGEST = 600.0
 # Numbers that are looked at together: orders times components.
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -121,6 +124,16 @@ class Pairs(Sequence[Decomposition]):
     def components(self) -> int:
         """How many components each pair has in `masses`."""
 
+    @functools.cached_property
+    def bare(self) -> int:
+        """How many components each pair has in `masses` that nobody else hides."""
+        return int(self.masses(np.zeros(1, dtype=np.int64)).bare_b.shape[1])
+
+    def hiding(self, least: float) -> Pairs | None:
+        """The same pairs where others hide components only if their masses c are at least that: they tell
+        more. None where that makes no difference, or would be new work."""
+        return None
+
     @abstractmethod
     def impossible(self) -> tuple[FloatArray, FloatArray]:
         """Of every pair, the mass a of components without b, and the mass c of all others."""
@@ -167,18 +180,49 @@ class Pairs(Sequence[Decomposition]):
             found[rows] = np.log(total) + top + error
         return found.reshape(-1, excess.size)
 
-    def unhidden(self, excess: FloatArray) -> FloatArray:
-        """What components that nobody else hides contribute, `sum of (a - (1 + excess) b)_+`, to all pairs'
-        divergences, shape (pairs, orders)."""
-        found = np.zeros((len(self), excess.size))
-        for rows in self._blocks(len(self)):
-            masses = self.masses(rows)
-            for difference, b in zip(masses.bare_difference.T, masses.bare_b.T, strict=True):
-                taken = excess * b[:, None]
-                bare, size = difference[:, None] - taken, np.abs(difference)[:, None] + taken
-                least = np.where(taken > 0, 8 * UNIT_ROUND_OFF * size, 0.0)
-                found[rows] += np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0))
-        return np.where(found > 0, found + 16 * UNIT_ROUND_OFF * (1 + excess), 0.0)
+    def moments(
+        self, which: IndexArray, excess: float, theta: float, step: float, count: int
+    ) -> tuple[ComplexArray, FloatArray]:
+        """`E[exp(z G)]` of the pairs at these places at the order `1 + excess`, for `z = theta + i step k`,
+        `k < count`, shape (count, pairs); and a bound on their errors, in units of the real ones for k = 0,
+        shape (count,)."""
+        masses = self.masses(which)
+        hidden = np.where(masses.c > 0, masses.c, 1.0)
+        gains = (masses.difference - excess * masses.b) / hidden
+        terms = float(((np.abs(masses.difference) + excess * masses.b) / hidden).max(initial=0.0))
+        found = np.full((count, which.size), np.inf, dtype=np.complex128)
+        if theta * terms < _LARGEST:
+            powers, turn = masses.c * np.exp(theta * gains), np.exp(1j * step * gains)
+            powers = powers.astype(np.complex128)
+            for place in range(count):
+                found[place] = powers.sum(axis=1) + masses.leftover
+                powers *= turn
+        size = np.hypot(theta, step * np.arange(count))
+        units = self.components + 64 + 8 * np.arange(count) + 16 * size * terms
+        return found, UNIT_ROUND_OFF * units
+
+    def leftover(self, which: IndexArray) -> FloatArray:
+        """What c leaves over, of the pairs at these places."""
+        return self.masses(which).leftover
+
+    def gained(self, which: IndexArray, excess: float) -> FloatArray:
+        """What hidden components gain at most, `sum of (a - (1 + excess) b)_+`, of the pairs at these places;
+        a bound."""
+        masses = self.masses(which)
+        taken = excess * masses.b
+        doubt = 8 * UNIT_ROUND_OFF * (np.abs(masses.difference) + taken + masses.b)
+        return np.asarray(np.maximum(masses.difference - taken + doubt, 0.0).sum(axis=1))
+
+    def unhidden(self, which: IndexArray, excess: FloatArray) -> FloatArray:
+        """Bounds on what components that nobody else hides contribute, `sum of (a - (1 + excess[i]) b)_+`, to
+        the divergences of the pairs `which[i]`, for every i."""
+        found = np.zeros(which.size)
+        if self.bare:
+            for rows in self._blocks(which.size):
+                masses = self.masses(which[rows])
+                bare = _bare(masses, excess[rows, None])
+                found[rows] = np.where(bare > 0, bare + 16 * UNIT_ROUND_OFF * (1 + excess[rows]), 0.0)
+        return found
 
     def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, FloatArray]]:
         """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of
@@ -191,19 +235,21 @@ class Pairs(Sequence[Decomposition]):
             imbalance = -masses.bare_difference.sum(axis=1)
             nothing = np.zeros(rows.size)
             laws = Laws(masses.difference, taken, masses.c, gains, masses.leftover, imbalance, nothing)
-            bare_taken = r * masses.bare_b
-            bare = masses.bare_difference - bare_taken
-            # A rounding may have taken the sign of what is next to nothing.
-            least = (
-                8 * UNIT_ROUND_OFF * np.where(bare_taken > 0, np.abs(masses.bare_difference) + bare_taken, 0)
-            )
-            bare = np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0))
-            yield rows, laws, bare.sum(axis=1)
+            yield rows, laws, _bare(masses, r)
 
     def _blocks(self, size: int) -> Iterator[IndexArray]:
         height = max(1, _BLOCK_ELEMENTS // max(1, self.components))
         for start in range(0, size, height):
             yield np.arange(start, min(start + height, size))
+
+
+def _bare(masses: Masses, excess: FloatArray) -> FloatArray:
+    """What components contribute that nobody else hides."""
+    taken = excess * masses.bare_b
+    bare = masses.bare_difference - taken
+    # A rounding may have taken the sign of what is next to nothing.
+    least = 8 * UNIT_ROUND_OFF * np.where(taken > 0, np.abs(masses.bare_difference) + taken, 0)
+    return np.asarray(np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0)).sum(axis=1))
 
 
 class ListedPairs(Pairs):

@@ -31,6 +31,8 @@ _TILT_STRIDE = 24
 _TILTS = 10
 _SMALLEST_TILT = 0.05
 _DEEPEST = 75.0
+# A cell is steep if the profile falls by this exponent in it.
+_STEEP = 0.5
 # Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
 _MOST_WEIGHT = 300.0
 
@@ -140,6 +142,7 @@ def gaps(
     areas = [
         step * (one[1:] + one[:-1]) / 2 for one in (values.upper - values.lower, bounds.upper - bounds.lower)
     ]
+    blamed = _Blame.of(bounds, values)
     apart = blurred = 0.0
     first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(high.variance)) / math.log(TILT_RATIO))
     for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
@@ -150,9 +153,42 @@ def gaps(
         log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
         weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
         shares, blur = (area * weight for area in areas)
+        shares = blamed(shares)
         apart, blurred = max(apart, float(shares.sum())), max(blurred, float(blur.sum()))
         cells, blurs = np.maximum(cells, shares), np.maximum(blurs, blur)
     return Gaps(apart, cells, blurred, blurs)
+
+
+class _Blame(NamedTuple):
+    """Which cells keep pairs apart.
+
+    Where a profile falls steeply within a cell, a line below it reaches 0, and the pair below ends there:
+    what cells beyond keep the pairs apart by is due to the steep ones.
+
+    Attributes:
+        end: the first order at which the pair below is 0, too early.
+        steep: shares of the steep cells, shape (losses - 1,).
+    """
+
+    end: int
+    steep: FloatArray
+
+    @classmethod
+    def of(cls, bounds: ProfileBounds, values: ProfileBounds) -> _Blame:
+        """The cells to blame for values from these bounds."""
+        early = np.flatnonzero((values.lower <= 0) & (bounds.lower > 0))
+        end = int(early[0]) if early.size else values.lower.size
+        shown = np.log(np.maximum(bounds.upper, 1e-300))
+        falls = np.where(bounds.upper[1:] > 0, shown[:-1] - shown[1:], 0.0)
+        steep = np.where(falls > _STEEP, falls, 0.0)
+        return cls(end, steep / max(float(steep.sum()), 1e-300))
+
+    def __call__(self, shares: FloatArray) -> FloatArray:
+        """What each cell contributes, with what it is to blame for."""
+        if self.end > shares.size or not np.any(self.steep):
+            return shares
+        own = np.where(np.arange(shares.size) < self.end, shares, 0.0)
+        return np.asarray(own + self.steep * shares[self.end :].sum())
 
 
 def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:

@@ -148,7 +148,7 @@ class BlanketProfile(MechanismProfile):
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
         if len(self._above) > _FEW_PAIRS:
-            return np.asarray(chernoff(self._above, honest, excess).logarithm.max(axis=0))
+            return np.asarray(chernoff(self._above, honest, excess).max(axis=0))
         which, order = np.divmod(np.arange(len(self._above) * excess.size), excess.size)
         crude = chernoff_log_profiles(self._above, which, honest, excess[order])
         largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)

@@ -1,105 +1,250 @@
-"""Upper bounds on many pairs' divergences that cost a few moments each: what rules most pairs out.
+"""Upper bounds on many pairs' divergences at once: what rules most pairs out.
 
-The kink's transform is integrated over the modulus of the characteristic function, which is bounded by the
-variance and the fourth moment: within a few percent where the sum is nearly Gaussian. `docs/theory.md`,
-"Tables", has the proof.
+Moments of all pairs at one tilt, real or complex, are one product of matrices: Chernoff's bounds first, then
+the trapezoid sum for a kernel above the ramp, to which translates only add. `docs/theory.md`, "Ceilings", has
+the proofs.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.gain_laws import IndexArray, Laws, Pairs
+from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Pairs
+from accounting.ramp_kernels import RampKernels
 
-# Shares of the fourth moment's part in the bound of the modulus, and smoothings, that are tried.
-_SHARES = (0.02, 0.1, 0.4)
-_SMOOTHINGS = (0.0, 2.0, 4.0)
+# The shortest period, in units of one over the tilt.
+_SHORTEST = 10.0
+# Logarithm of the probability with which a sum may be farther from 0 than a period; how long that is at most,
+# in units of one over the tilt; and for which share of the pairs.
+_HARDLY = 8.0
+_LONGEST = 100.0
+_MOST = 0.9
+# Outcomes with at most one report of a component are taken out where they are so much.
+_MUCH = 0.3
 _NEAR_SADDLE = 1.05
-# In the logarithm: room for the moments' round-off, and the least variance, in units of the largest gain's
-# square, that has so many digits.
+# Room for the moments' round-off, in the logarithm.
 _ROOM = 1e-3
-_DIGITS = 1e-18
+_LARGEST = 700.0
+# The least mass beside which nothing that underflows counts.
+_SMALLEST = 1e-25
 #: Below what matters of a divergence.
 TINY = 1e-300
 # Tilts that pairs share, in units of the one that suits the pair whose losses vary most.
-_MULTIPLES = 2.0 ** np.arange(-1.0, 5.1, 1.0)
+_MULTIPLES = 2.0 ** np.arange(-3.0, 4.1, 1.0)
+
+
+class Tilts(NamedTuple):
+    """Of all pairs and orders, shape (pairs, orders).
+
+    Attributes:
+        theta: tilts near the saddle points, rather smaller, 0 where nothing is gained.
+        extent: how far from 0 the tilted sums hardly ever are.
+    """
+
+    theta: FloatArray
+    extent: FloatArray
+
+
+class Powers(NamedTuple):
+    """Moments of all pairs' sums at a few tilts that pairs share: next to nothing for a pair.
+
+    Attributes:
+        theta: the tilts, ascending, shape (tilts, orders); infinite where nothing is gained.
+        logarithm: upper bounds on `n log M`, shape (tilts, pairs, orders); infinite where the tilts are.
+    """
+
+    theta: FloatArray
+    logarithm: FloatArray
+
+    @classmethod
+    def of(cls, pairs: Pairs, reports: int, excess: FloatArray) -> Powers:
+        """Those of the sums of so many reports at the orders `1 + excess`."""
+        about = np.zeros_like(excess)
+        for pair in (pairs.spread.argmax(), pairs.last_excess.argmax()):
+            own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
+            about = np.where(about > 0, about, own)
+        theta = np.where(about > 0, about, np.inf) * _MULTIPLES[:, None]
+        finite = np.where(np.isfinite(theta), theta, 1.0)
+        found = np.array([reports * pairs.log_moments(one, excess) for one in finite])
+        return cls(theta, np.where(np.isfinite(theta)[:, None, :], found, np.inf))
+
+    def least(self, reports: int) -> FloatArray:
+        """Logarithms of the least of Chernoff's bounds, `M^n / (theta e_N n)`, shape (pairs, orders)."""
+        with np.errstate(invalid="ignore"):
+            bounds = self.logarithm - np.log(self.theta * reports)[:, None, :] - 1
+        found = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=0)
+        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _ROOM, 0.0), np.inf)
+
+    def tilts(self) -> Tilts:
+        """Tilts for `ceilings`; nothing rests on them."""
+        theta, powers = self.theta, self.logarithm
+        tilt = np.where(np.isfinite(theta[0]), _saddles(theta, powers), 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            place = np.nan_to_num(np.log2(tilt / theta[0]), posinf=0.0, neginf=0.0)
+            before = np.clip(place.astype(np.int64), 0, len(theta) - 2)
+            left, right = (np.take_along_axis(powers, before[None] + one, axis=0)[0] for one in (0, 1))
+            at = left + (right - left) * (tilt / (theta[0] * 2.0**before) - 1)
+            # Chernoff's bounds on either side, by the moments at the other tilts, and at 0.
+            above, below = np.full_like(at, np.inf), (_HARDLY - at) / tilt
+            for one, power in zip(theta, powers, strict=True):
+                bound = (np.maximum(power - at, -_HARDLY / 2) + _HARDLY) / np.abs(one - tilt)
+                above = np.where(one > tilt, np.fmin(above, bound), above)
+                below = np.where(one < tilt, np.fmin(below, bound), below)
+            return Tilts(tilt, np.fmin(np.fmax(above, below), _LONGEST / tilt))
+
+
+def chernoff(pairs: Pairs, reports: int, excess: FloatArray, powers: Powers | None = None) -> FloatArray:
+    """Logarithms of Chernoff's bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs,
+    orders): no closer than some factor."""
+    powers = Powers.of(pairs, reports, excess) if powers is None else powers
+    found = powers.least(reports)
+    if pairs.bare:
+        which, order = np.divmod(np.arange(found.size), excess.size)
+        with np.errstate(divide="ignore"):
+            shown = np.log(pairs.unhidden(which, excess[order])).reshape(found.shape)
+        found = np.logaddexp(found, shown)
+    last = pairs.last_excess[:, None]
+    found[excess > last + 32 * UNIT_ROUND_OFF * (1 + last)] = -np.inf
+    return found
 
 
 def ceilings(
-    pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray, theta: FloatArray | None = None
+    pairs: Pairs,
+    which: IndexArray,
+    order: IndexArray,
+    reports: int,
+    excess: FloatArray,
+    *,
+    tilts: Tilts,
+    spacing: float,
 ) -> FloatArray:
-    """Upper bounds on the divergences of the pairs `which[i]` at the orders `1 + excess[i]`, for every i.
+    """Upper bounds on the divergences of the pairs `which[i]` at the orders `1 + excess[order[i]]`, for every
+    i.
 
     Args:
         pairs: the pairs.
-        which: their places, shape (rows,).
+        which, order: places of pairs and of orders, shape (rows,).
         reports: number of honest reports.
-        excess: orders minus one, shape (rows,).
-        theta: positive tilts, shape (rows,), near the saddle points for tight bounds; by default about there.
+        excess: orders minus one, shape (orders,).
+        tilts: those of the rows, shape (rows,); pairs of about the same one share it. The bound is 1 where a
+            tilt is not positive.
+        spacing: of the kernel above the ramp, in units of one over the tilt: bounds are above the truth by
+            about a 24th of its square, where the tilt is near the saddle point.
 
-    Guarantee: round-off included, for every tilt.
+    Guarantee: round-off included, for all tilts.
     """
-    found, lost = np.full_like(excess, -np.inf), np.zeros_like(excess)
-    for rows, laws, bare in pairs.laws(which, excess):
-        lost[rows] = laws.lost(excess[rows])
-        # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
-        rounding = 16 * UNIT_ROUND_OFF * (1 + excess[rows])
-        alive = laws.gains.max(axis=1, initial=0.0) > 0
-        lone = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1) + bare + rounding
-        above = alive | (bare > 0)
-        found[rows[above]] = np.log(lone[above])
-        if np.any(alive):
-            hidden = laws.at(alive)
-            tilt = hidden.saddle(reports, closeness=_NEAR_SADDLE) if theta is None else theta[rows][alive]
-            summed, alone = _log_ceiling(hidden, reports, tilt), bare[alive]
-            shown = np.where(alone > 0, np.log(np.maximum(alone + rounding[alive], TINY)), -np.inf)
-            found[rows[alive]] = np.minimum(found[rows[alive]], np.logaddexp(summed, shown))
-    return np.asarray(np.exp(np.minimum(found, 0.0)) + lost + TINY)
+    found = np.ones(order.size)
+    usable = (tilts.theta > 0) & (tilts.theta < np.inf)
+    level = np.round(np.log2(np.where(usable, tilts.theta, 1.0))).astype(np.int64)
+    level -= level.min(initial=0)
+    group = np.where(usable, order * (level.max(initial=0) + 1) + level, -1)
+    together = np.argsort(group, kind="stable")
+    for rows in np.split(together, np.flatnonzero(np.diff(group[together])) + 1):
+        if rows.size and usable[rows[0]]:
+            theta = math.exp(float(np.log(tilts.theta[rows]).mean()))
+            extent = np.sort(tilts.extent[rows])[int(_MOST * (rows.size - 1))]
+            line = _Line(theta, max(_SHORTEST / theta, float(extent)), spacing)
+            found[rows] = line.ceilings(pairs, which[rows], reports, float(excess[order[rows[0]]]))
+    return np.minimum(found + pairs.unhidden(which, excess[order]) + TINY, 1.0)
 
 
-class Ceilings(NamedTuple):
-    """Of all pairs and orders, shape (pairs, orders): logarithms of upper bounds on divergences, and the
-    tilts that suit them best, 0 where nothing is gained."""
+class _Line(NamedTuple):
+    """A contour that several pairs share: the tilt, the period of the sum, and the spacing of the kernel in
+    units of one over the tilt."""
 
-    logarithm: FloatArray
-    theta: FloatArray
+    theta: float
+    period: float
+    spacing: float
+
+    def ceilings(self, pairs: Pairs, which: IndexArray, reports: int, excess: float) -> FloatArray:
+        """Bounds on `E[(S)_+] / n` of the pairs at one order."""
+        n, step = float(reports), 2 * math.pi / self.period
+        kernel = _Kernel.of(self.theta, self.spacing / self.theta, step)
+        moments, error = pairs.moments(which, excess, self.theta, step, kernel.real.size)
+        mass = moments[0].real
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            log_mass = np.log(mass)
+            rounding = 16 * UNIT_ROUND_OFF * (2 + np.abs(log_mass))
+            modulus = np.log(np.maximum(moments.real**2 + moments.imag**2, TINY)) / 2 - log_mass
+            angle = n * np.arctan2(moments.imag, moments.real)
+            size = np.exp(n * modulus)
+            # What errors of the moment and of its logarithm make of its power.
+            power = n * (np.log1p(error[:, None] * np.exp(-modulus)) + rounding)
+            astray = size * np.where(power < 1, np.expm1(np.minimum(power, 1.0)), np.exp(power))
+            astray += UNIT_ROUND_OFF * size * (16 + len(size) + 8 * np.abs(angle))
+            powers = size * np.cos(angle) + 1j * size * np.sin(angle)
+            few = _Few.of(moments, pairs.leftover(which), components=pairs.components, reports=n)
+            powers -= few.powers
+            astray += few.size * (error[:, None] + few.doubt + 4 * n * rounding)
+            sums = kernel.real @ powers.real - kernel.imaginary @ powers.imag
+            sums += kernel.modulus @ astray + kernel.round_off @ (size + few.size)
+            scale = n * (log_mass + 2 * error[0] + rounding) - math.log(n)
+            found = (
+                np.exp(np.minimum(scale, _LARGEST)) * np.maximum(sums, 0.0) * (step / math.pi) * (1 + 1e-12)
+            )
+            if np.any(few.apply):
+                found[few.apply] += pairs.gained(which[few.apply], excess) * few.others[few.apply]
+        return np.where((mass > _SMALLEST) & (scale < _LARGEST) & (found < 1), found, 1.0)
 
 
-def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> Ceilings:
-    """Chernoff's bounds `M^n / (theta e_N n)` on all pairs' divergences at the orders `1 + excess`, each the
-    least of those at a few tilts that pairs share: next to nothing for a pair, and no closer than some
-    factor."""
-    about = np.zeros_like(excess)
-    for pair in (pairs.spread.argmax(), pairs.last_excess.argmax()):
-        own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
-        about = np.where(about > 0, about, own)
-    n, usable = float(reports), (about > 0) & (about < np.inf)
-    theta = np.where(usable, about, 1.0) * _MULTIPLES[:, None]
-    bounds = np.array([n * pairs.log_moments(one, excess) - np.log(one * n) - 1 for one in theta])
-    best = np.where(np.isfinite(bounds), bounds, np.inf).argmin(axis=0)
-    # In the logarithm of the tilt a bound is about a parabola near its least.
-    middle = np.clip(best, 1, len(theta) - 2)
-    low, at, high = (np.take_along_axis(bounds, middle[None] + step, axis=0)[0] for step in (-1, 0, 1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        step = np.clip(np.nan_to_num((low - high) / (2 * (low - 2 * at + high))), -1, 1)
-    ratio = _MULTIPLES[1] / _MULTIPLES[0]
-    tilt = np.take_along_axis(theta[:, None, :], middle[None], axis=0)[0] * ratio**step
-    least = np.take_along_axis(bounds, best[None], axis=0)[0]
-    with np.errstate(divide="ignore"):
-        found = np.logaddexp(np.minimum(least + _ROOM, 0.0), np.log(pairs.unhidden(excess)))
-    found = np.where(usable, found, np.inf)
-    last = pairs.last_excess[:, None]
-    found[excess > last + 32 * UNIT_ROUND_OFF * (1 + last)] = -np.inf
-    return Ceilings(found, np.where(usable, tilt, 0.0))
+class _Few(NamedTuple):
+    """Outcomes with at most one report of a component, where they are much: known without the sum.
+
+    Attributes:
+        apply: for which pairs that is so, shape (pairs,).
+        powers: what they are of the tilted characteristic function, 0 for other pairs, shape (points, pairs).
+        size: bound on the terms of `powers`, shape (pairs,).
+        doubt: bound on what the rounding of the leftover mass makes of them, relative, shape (pairs,).
+        others: upper bound on the probability that all other reports are leftover ones, shape (pairs,).
+    """
+
+    apply: BoolArray
+    powers: ComplexArray
+    size: FloatArray
+    doubt: FloatArray
+    others: FloatArray
+
+    @classmethod
+    def of(cls, moments: ComplexArray, leftover: FloatArray, *, components: int, reports: float) -> _Few:
+        """Of pairs with these moments, the first of them real."""
+        mass, left = moments[0].real, np.maximum(leftover, TINY)
+        slack = (components + 8) * UNIT_ROUND_OFF
+        none = np.exp(reports * (np.log(left) - np.log(mass)))
+        single = reports * none * mass / left
+        hidden = (moments - leftover) / mass
+        apply = none + single * hidden[0].real >= _MUCH
+        none, single = np.where(apply, none, 0.0), np.where(apply, single, 0.0)
+        others = np.exp((reports - 1) * np.log(np.minimum(left + slack, 1.0)) * (1 - 8 * UNIT_ROUND_OFF))
+        size = none + single * (2 + hidden[0].real)
+        return cls(apply, none + single * hidden, size, reports * slack / left, others * (1 + 1e-12))
+
+
+class _Kernel(NamedTuple):
+    """The transform of the kernel above the ramp at the points of a line up to where it ends, half of it at
+    0: its parts, and bounds on its modulus and on its round-off; shape (points,)."""
+
+    real: FloatArray
+    imaginary: FloatArray
+    modulus: FloatArray
+    round_off: FloatArray
+
+    @classmethod
+    def of(cls, theta: float, spacing: float, step: float) -> _Kernel:
+        """At multiples of the step, of the ramp of that tilt."""
+        kernels = RampKernels.of(np.array([theta]), np.array([spacing]))
+        u = np.asarray(step * np.arange(math.floor(float(kernels.band[0]) / step) + 1), dtype=np.float64)
+        only, share = np.zeros(u.size, dtype=np.int64), np.where(u == 0, 0.5, 1.0)
+        real, imaginary = (kernels.turned(only, u, np.full(u.size, phase)) for phase in (0.0, -math.pi / 2))
+        doubt = 2 * real.round_off + 8 * UNIT_ROUND_OFF * real.modulus
+        return cls(*(share * one for one in (real.upper, imaginary.upper, real.modulus, doubt)))
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:
-    """Tilts for `ceilings`, of the pairs `which[i]` at the orders `1 + excess[i]`, 0 where nothing is
-    gained."""
+    """Tilts that suit the pairs `which[i]` at the orders `1 + excess[i]`, 0 where nothing is gained."""
     theta = np.zeros_like(excess)
     for rows, laws, _ in pairs.laws(which, excess):
         alive = laws.gains.max(axis=1, initial=0.0) > 0
@@ -108,60 +253,19 @@ def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -
     return theta
 
 
-class _Moments(NamedTuple):
-    """Of laws of G under a tilt: the logarithm of the moment generating function and a bound on its
-    round-off, the variance, the fourth central moment, and the largest distance of two gains."""
-
-    log_mass: FloatArray
-    log_mass_error: FloatArray
-    variance: FloatArray
-    fourth: FloatArray
-    reach: FloatArray
-    exact: FloatArray  # whether the variance has digits
-
-
-def _moments(laws: Laws, theta: FloatArray) -> _Moments:
-    weights, rest, total, top = laws.weighted(theta)
-    weights /= total[:, None]
-    rest = rest / total
-    mean = (weights * laws.gains).sum(axis=1)
-    square = (laws.gains - mean[:, None]) ** 2
-    part = weights * square
-    variance = part.sum(axis=1) + rest * mean**2
-    fourth = (part * square).sum(axis=1) + rest * mean**4
-    highest, lowest = np.maximum(laws.gains.max(axis=1), 0.0), np.minimum(laws.gains.min(axis=1), 0.0)
-    # What the rounding of G, relative to its terms, moves the logarithm by.
-    terms = (weights * (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).sum(axis=1)
-    size = laws.c.shape[1]
-    error = UNIT_ROUND_OFF * (size + 16 + 8 * theta * terms + 8 * top + (size + 4) / total)
-    exact = variance > _DIGITS * np.maximum(highest, -lowest) ** 2
-    return _Moments(np.log(total) + top, error, variance, fourth, highest - lowest, exact)
-
-
-def _log_ceiling(laws: Laws, reports: int, theta: FloatArray) -> FloatArray:
-    """Logarithm of the smaller of Chernoff's bound, `M^n / (theta e_N n)`, and the integral of the
-    modulus."""
-    n = float(reports)
-    usable = (theta > 0) & (theta < np.inf)
-    theta = np.where(usable, theta, 1.0)
-    moments = _moments(laws, theta)
-    variance = np.where(moments.exact, moments.variance, 1.0)
-    fourth = np.where(moments.exact, moments.fourth, 1.0)
-    log_factor = -np.log(theta) - 1.0
-    lobe = np.pi / moments.reach
-    for share in _SHARES:
-        # Up to `near` the modulus is at most exp(-n u^2 variance (1 - share) / 2).
-        near = np.sqrt(12 * share * variance / (fourth + 3 * variance**2))
-        end = np.maximum(lobe, near)
-        between = np.arctan(end / theta) - np.arctan(near / theta)
-        beyond = np.arctan(theta / end)
-        log_between = -2 * n * near**2 * variance / np.pi**2
-        for smoothing in _SMOOTHINGS:
-            tau = smoothing / end
-            middle = np.pi * erfcx(theta * np.sqrt((n * variance * (1 - share) + tau**2) / 2))
-            outer = 2 * between * np.exp(log_between - (near * tau) ** 2 / 2)
-            outer += 2 * beyond * np.exp(-(smoothing**2) / 2)
-            log_integral = np.log((middle + outer) / (2 * np.pi * theta)) + (theta * tau) ** 2 / 2
-            log_factor = np.where(moments.exact, np.minimum(log_factor, log_integral), log_factor)
-    logarithm = n * (moments.log_mass + moments.log_mass_error) - np.log(n) + log_factor + _ROOM
-    return np.where(usable, logarithm, 0.0)
+def _saddles(theta: FloatArray, powers: FloatArray) -> FloatArray:
+    """About where theta times the slope of `n log M` is 2, rather a smaller tilt, shape (pairs, orders): from
+    its values at tilts of shape (tilts, orders)."""
+    with np.errstate(invalid="ignore"):
+        middle = np.broadcast_to(((theta[1:] + theta[:-1]) / 2)[:, None, :], powers[1:].shape)
+        level = np.nan_to_num(np.diff(powers, axis=0), nan=np.inf, posinf=np.inf)
+        level *= middle / np.diff(theta, axis=0)[:, None, :]
+    after = np.where(level[-1] >= 2, (level >= 2).argmax(axis=0), len(level) - 1)[None]
+    before = np.maximum(after - 1, 0)
+    low, high, left, right = (
+        np.take_along_axis(values, place, axis=0)[0]
+        for values, place in ((level, before), (level, after), (middle, before), (middle, after))
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.nan_to_num((2 - low) / (high - low), nan=0.0, posinf=0.0, neginf=0.0)
+        return np.asarray(left + np.clip(share, 0.0, 1.0) * (right - left))

@@ -6,11 +6,16 @@ import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition, rounded
-from accounting.gain_laws import IndexArray, Masses, Pairs
+from accounting.gain_laws import ComplexArray, IndexArray, Masses, Pairs
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0
 _UNDERFLOW = 1e-40
+_LOST = 1e-20
+# What a pair costs by itself, and an input, in units of one more pair of two inputs.
+_PAIR, _INPUT = 6, 5
+# Numbers that are multiplied together.
+_BLOCK_ELEMENTS = 1 << 15
 
 
 class TablePairs(Pairs):
@@ -20,23 +25,32 @@ class TablePairs(Pairs):
     Args:
         rows: probabilities of every output under every input, shape (inputs, outputs).
         rest: what no output hides, to its own digits; 1 less the rest by default.
+        least: outputs that are less probable under some input hide nobody.
+        ends: the first and the second rows of the pairs, where they are known.
 
     Guarantee: what others certainly hide is the least probability of an output, the largest decomposition
     there is.
     Source: Su, Cheng, Wang, Theorem 6.
     """
 
-    def __init__(self, rows: FloatArray, rest: float | None = None) -> None:
+    def __init__(
+        self,
+        rows: FloatArray,
+        rest: float | None = None,
+        *,
+        least: float = 0.0,
+        ends: tuple[IndexArray, IndexArray] | None = None,
+    ) -> None:
         rows = _joined(rows[:, rows.max(axis=0) > 0])
-        hidden = rows.min(axis=0) > 0
+        hidden = (rows.min(axis=0) > 0) & (rows.min(axis=0) >= least)
         self._rows, self._bare = rows[:, hidden], rows[:, ~hidden]
         self._c = self._rows.min(axis=0)
-        self._first, self._second = _different(self._rows, self._c, self._bare)
+        self._ends = _different(self._rows, self._c, self._bare) if ends is None else ends
         self._rest = rest
         self._made: dict[int, Decomposition] = {}
 
     def __len__(self) -> int:
-        return int(self._first.size)
+        return int(self._ends[0].size)
 
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
         if place not in self._made:
@@ -56,41 +70,92 @@ class TablePairs(Pairs):
         """See `Pairs.masses`."""
         first, second = (one[which] for one in self._ends)
         b, bare_b = self._rows[second], self._bare[second]
-        rest = max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
         return Masses(
             difference=self._rows[first] - b,
             b=b,
             c=np.broadcast_to(self._c, b.shape),
             bare_difference=self._bare[first] - bare_b,
             bare_b=bare_b,
-            leftover=np.full(which.size, rest),
+            leftover=np.full(which.size, self._leftover),
         )
 
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
         """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
         pairs are one product of matrices."""
-        ratios, hidden = self._rows / self._c, float(self._c.sum())
-        rest = max(0.0, 1.0 - hidden) if self._rest is None else self._rest
+        ratios, rest = self._rows / self._c - 1, self._leftover
         rest += UNIT_ROUND_OFF * (self._c.size + 4)
         found = np.full((len(self), excess.size), np.inf)
         for place, (tilt, more) in enumerate(zip(theta, excess, strict=True)):
-            exponents = tilt * (ratios - 1)
-            highest = float(exponents.max(initial=0.0))
-            if highest < _LARGEST:
-                gained, lost = np.exp(exponents), np.exp(-(1 + more) * exponents) * self._c
-                moments = gained @ lost.T * np.exp(-tilt * more) + rest + _UNDERFLOW
-                error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * (2 + more) * (highest + tilt))
-                found[:, place] = np.log(moments[self._first, self._second]) + error
+            gained, lost = _exponents(float(tilt), float(more), ratios, ratios)
+            if max(gained.max(initial=0.0), lost.max(initial=0.0)) < _LARGEST / 2:
+                moments = np.exp(gained) @ (np.exp(lost) * self._c).T + rest + _UNDERFLOW
+                size = tilt * (float(ratios.max(initial=0.0)) + 1)
+                error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * (2 + more) * size)
+                found[:, place] = np.log(moments[self._ends]) + error
         return found
+
+    def moments(
+        self, which: IndexArray, excess: float, theta: float, step: float, count: int
+    ) -> tuple[ComplexArray, FloatArray]:
+        """See `Pairs.moments`: a product of matrices for each point."""
+        (inputs, first), (others, second) = (np.unique(one[which], return_inverse=True) for one in self._ends)
+        if _PAIR * which.size < inputs.size * others.size + _INPUT * (inputs.size + others.size):
+            return super().moments(which, excess, theta, step, count)
+        gained, lost = (self._rows[one] / self._c - 1 for one in (inputs, others))
+        highest = max(float(gained.max(initial=0.0)), float(lost.max(initial=0.0)))
+        sizes = _exponents(theta, excess, gained, lost)
+        lost *= 1 + excess
+        found = np.full((count, which.size), np.inf, dtype=np.complex128)
+        if max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2:
+            height = max(1, min(count, _BLOCK_ELEMENTS // max(gained.size, lost.size, 1)))
+            left = _turns(np.exp(sizes[0]), step * gained, height)
+            right = _turns(self._c * np.exp(sizes[1]), -step * lost, height)
+            more = np.exp(1j * step * height * gained), np.exp(-1j * step * height * lost)
+            for start in range(0, count, height):
+                some = slice(start, min(start + height, count))
+                products = np.matmul(left, right.transpose(0, 2, 1))[: some.stop - start]
+                found[some] = products[:, first, second]
+                left *= more[0]
+                right *= more[1]
+            found *= np.exp(-1j * excess * step * np.arange(count))[:, None]
+            found += self._leftover
+        size = np.hypot(theta, step * np.arange(count))
+        units = 2 * self._c.size + 128 + 8 * np.arange(count) + 16 * (2 + excess) * size * (highest + 1)
+        return found, UNIT_ROUND_OFF * units + _LOST
+
+    def hiding(self, least: float) -> TablePairs | None:
+        """See `Pairs.hiding`."""
+        rare = self._c < least
+        if not np.any(rare):
+            return None
+        rest = self._leftover + float(self._c[rare].sum())
+        return TablePairs(np.hstack([self._rows, self._bare]), rest, least=least, ends=self._ends)
 
     def impossible(self) -> tuple[FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
-        without = np.where(self._bare[self._second] == 0, self._bare[self._first], 0.0).sum(axis=1)
+        without = np.where(self._bare[self._ends[1]] == 0, self._bare[self._ends[0]], 0.0).sum(axis=1)
         return without, np.full(len(self), float(self._c.sum()))
 
     @property
-    def _ends(self) -> tuple[IndexArray, IndexArray]:
-        return self._first, self._second
+    def _leftover(self) -> float:
+        return max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
+
+
+def _exponents(
+    theta: float, excess: float, gained: FloatArray, lost: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Two exponents that add up to `theta G`, `G = gained - (1 + excess) lost - excess`, (inputs, outputs)
+    each: both are large only where those of some pair are."""
+    lost = (1 + excess) * lost + excess
+    middle = (gained.max(axis=0) + lost.min(axis=0)) / 2
+    return theta * (gained - middle), theta * (middle - lost)
+
+
+def _turns(size: FloatArray, angles: FloatArray, count: int) -> ComplexArray:
+    """`size exp(i k angles)` for `k < count`, shape (count, ...)."""
+    turned = np.exp(1j * np.arange(count)[:, None, None] * angles)
+    turned *= size
+    return np.asarray(turned)
 
 
 def _joined(rows: FloatArray) -> FloatArray:

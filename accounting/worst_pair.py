@@ -7,6 +7,7 @@ row for each pair and order.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,14 +20,18 @@ from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.screening import TINY, ceilings, chernoff, saddles
+from accounting.screening import TINY, Powers, Tilts, ceilings, chernoff
 
-# Orders at which all pairs are looked at, every eighth first; how many if much is still open; the smoothing.
+# Orders at which all pairs are looked at, every eighth first; how many pairs and orders are worth screening;
+# and the smoothing.
 _SAMPLES = 33
 _STRIDE = 8
-_MORE_SAMPLES = 97
 _MUCH = 100
 _COARSE = 0.04
+# Of the kernels by which pairs are screened.
+_SPACINGS = (0.7, 0.3)
+# Components are rare that so many are expected of.
+_RARE = 1e-3
 # Pairs that are evaluated first at every order, since they seem the largest.
 _CANDIDATES = 4
 _MANY = 24
@@ -45,6 +50,36 @@ _UNUSUAL = 1.5
 _SURER = 1.2
 _LEAST = 5.0
 _RETRIES = 2
+# The least smoothing, in units of the usual one, and by how much widths fall if less of it helps.
+_FINEST = 1 / 30
+_IN_VAIN = 0.7
+# Smoothing is remembered as if bounds were no closer than that, and where it is less than the usual one.
+_NARROWEST = 0.1
+_OFTEN = 0.9
+
+
+class _Screen:
+    """Bounds on many pairs at once, by the tilts that suit them at a few orders."""
+
+    def __init__(self, pairs: Pairs, reports: int, few: FloatArray) -> None:
+        self._pairs, self._reports, self._few = pairs, reports, few
+
+    @functools.cached_property
+    def powers(self) -> Powers:
+        """Moments at the few orders."""
+        return Powers.of(self._pairs, self._reports, self._few)
+
+    def ceilings(
+        self, which: IndexArray, order: IndexArray, excess: FloatArray, spacing: float
+    ) -> FloatArray:
+        """Upper bounds of the pairs `which[i]` at the orders `1 + excess[order[i]]`."""
+        near = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1)
+        own = Tilts(*(one[which, near[order]] for one in self._tilts))
+        return ceilings(self._pairs, which, order, self._reports, excess, tilts=own, spacing=spacing)
+
+    @functools.cached_property
+    def _tilts(self) -> Tilts:
+        return self.powers.tilts()
 
 
 class _Sample(NamedTuple):
@@ -56,6 +91,7 @@ class _Sample(NamedTuple):
     few: FloatArray
     upper: FloatArray
     lower: FloatArray
+    screens: tuple[tuple[_Screen, float], ...] = ()
 
     def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
@@ -63,6 +99,13 @@ class _Sample(NamedTuple):
         reached = np.maximum(self.lower.max(axis=0), NEGLIGIBLE_DELTA)[columns]
         which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
         return which, columns[order]
+
+    def highest(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Pairs, not evaluated, with the largest bounds at orders in these columns; and the orders."""
+        unknown = np.where(self.lower < 0, self.upper, -1.0)[:, columns]
+        which, order = _highest(unknown, _CANDIDATES)
+        left = unknown[which, order] > 0
+        return which[left], columns[order[left]]
 
     def covers(self, excess: FloatArray) -> bool:
         """Whether it says in all this range about what a sample of its own would say."""
@@ -78,8 +121,10 @@ class _Sample(NamedTuple):
         """Both samples' orders and bounds."""
         few = np.concatenate([self.few, other.few])
         order = np.argsort(few, kind="stable")
-        both = (np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower)))
-        return _Sample(few[order], *both)
+        upper, lower = (
+            np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower))
+        )
+        return _Sample(few[order], upper, lower)
 
     def likely(self, excess: FloatArray) -> IndexArray:
         """The pair that seems the largest at each order."""
@@ -87,6 +132,33 @@ class _Sample(NamedTuple):
         seen = np.where(self.lower.max(axis=0) > 0, self.lower, self.upper)
         found: IndexArray = seen.argmax(axis=0)[nearest]
         return found
+
+
+class _Needed(NamedTuple):
+    """The smoothing that makes pairs' bounds as close as is usual: by pair, orders, ascending, and its
+    logarithms there."""
+
+    known: dict[int, tuple[FloatArray, FloatArray]]
+
+    def at(self, which: IndexArray, excess: FloatArray, most: float) -> FloatArray:
+        """What the pairs `which[i]` seem to need at the orders `1 + excess[i]`, by what is next to them."""
+        found = np.full_like(excess, most)
+        for pair in np.unique(which).tolist():
+            if pair in self.known:
+                rows = which == pair
+                expected = np.exp(np.interp(excess[rows], *self.known[pair]))
+                found[rows] = np.where(expected < _OFTEN * most, expected, most)
+        return found
+
+    def note(self, which: IndexArray, excess: FloatArray, smoothing: FloatArray) -> None:
+        """Remember what was needed."""
+        for pair in np.unique(which).tolist():
+            orders, needed = excess[which == pair], np.log(smoothing[which == pair])
+            if pair in self.known:
+                before = self.known[pair]
+                orders, needed = np.append(before[0], orders), np.append(before[1], needed)
+            ascending = np.argsort(orders, kind="stable")
+            self.known[pair] = orders[ascending], needed[ascending]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +178,8 @@ class WorstPair:
     listed: Callable[[int], Outcomes | None]
     # Memories, nothing else: lattices are made finer, and ask again in the same range.
     _samples: list[_Sample] = field(default_factory=list, init=False, compare=False)
-    _finer: list[_Sample] = field(default_factory=list, init=False, compare=False)
     _known: list[_Sample] = field(default_factory=list, init=False, compare=False)
+    _needed: _Needed = field(default_factory=lambda: _Needed({}), init=False, compare=False)
 
     def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
         """Bounds at the orders `1 + excess`, ascending, shape (orders,), and at each a pair that reaches the
@@ -119,15 +191,11 @@ class WorstPair:
         if len(self.pairs) > 1:
             sample = self._sample(excess)
             likely = sample.likely(excess)
-            search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._finer, *self._known))
+            search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._known))
             # The pairs that seem largest come first: what they reach rules others out.
             search.evaluate_some(likely)
-            search.screen(likely)
+            search.screen(sample)
             search.evaluate_some(search.highest())
-            if search.is_long():
-                self._finer[:] = [search.sampled(), *self._finer[: _REMEMBERED - 1]]
-                search.lower_ceilings([self._finer[0].ceilings(excess)])
-                search.evaluate_some(search.highest())
         search.evaluate(search.left)
         if 1 < len(self.pairs) <= _FEW_PAIRS:
             reached = search.reached()
@@ -146,7 +214,7 @@ class WorstPair:
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
             return self.largest(excess)[0]
-        which, order = _highest(chernoff(self.pairs, self.reports, excess).logarithm, _CANDIDATES)
+        which, order = _highest(chernoff(self.pairs, self.reports, excess), _CANDIDATES)
         found = self.roughly(self.smoothing, which, excess[order])
         upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
         return ProfileBounds(upper, lower)
@@ -157,31 +225,45 @@ class WorstPair:
             if one.covers(excess):
                 return one
         few = _spread(excess, _SAMPLES, float(self.pairs.last_excess.max()))
-        logarithm, theta = chernoff(self.pairs, self.reports, few)
+        screens = self._screens(few)
+        logarithm = chernoff(self.pairs, self.reports, few, screens[0][0].powers if screens else None)
         ceiling = np.exp(np.minimum(logarithm, 0.0)) + TINY
-        known = _Sample(few, ceiling, np.full_like(ceiling, -1.0))
-        # What some pairs reach that seem large rules most of the others out, the rest by what costs least
-        # first; and since profiles are convex, some of the orders rule out what is left at the others.
-        self._evaluate(_COARSE, known, *_highest(known.upper, _CANDIDATES))
+        known = _Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
+        # What the pairs reach that seem largest rules most of the others out, by what costs least first; and
+        # since profiles are convex, some of the orders rule out what is left at the others.
         some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
         for columns in (some, np.arange(few.size)):
-            which, order = known.open(columns)
-            closer = ceilings(self.pairs, which, self.reports, few[order], theta[which, order])
-            known.upper[which, order] = np.minimum(known.upper[which, order], closer)
-            unknown = np.where(known.lower < 0, known.upper, -1.0)[:, columns]
-            which, order = _highest(unknown, _CANDIDATES)
-            self._evaluate(self.smoothing, known, which, columns[order])
+            self._evaluate_highest(known, columns)
+            for screen, spacing in screens:
+                which, order = known.open(columns)
+                if which.size <= _MUCH:
+                    break
+                closer = screen.ceilings(which, order, few, spacing)
+                known.upper[which, order] = np.minimum(known.upper[which, order], closer)
+                self._evaluate_highest(known, columns)
             self._evaluate(_COARSE, known, *known.open(columns))
             chords = _Sample(few[columns], known.upper[:, columns], known.lower[:, columns]).ceilings(few)
             np.minimum(known.upper, chords, out=known.upper)
         self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
         return known
 
-    def finer(self, few: FloatArray, ceiling: FloatArray, wanted: BoolArray) -> _Sample:
-        """Bounds at a few orders, evaluated where they are wanted, and the given ones elsewhere."""
-        found = _Sample(few, ceiling, np.full_like(ceiling, -1.0))
-        self._evaluate(_COARSE, found, *np.nonzero(wanted))
-        return found
+    def _screens(self, few: FloatArray) -> tuple[tuple[_Screen, float], ...]:
+        """How many pairs are screened, one way after the other, and with which spacing."""
+        if len(self.pairs) <= _CANDIDATES:
+            return ()
+        whole, rarer = _Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
+        made = [(whole, spacing) for spacing in _SPACINGS]
+        if rarer is not None:
+            made.append((_Screen(rarer, self.reports, few), _SPACINGS[-1]))
+        return tuple(made)
+
+    def _evaluate_highest(self, sample: _Sample, columns: IndexArray) -> None:
+        """Evaluate the pairs of the largest bounds in these columns, closely."""
+        which, order = sample.highest(columns)
+        reached = np.maximum(sample.lower.max(axis=0), 0.0)
+        found = self.finely(which, order, sample.few, reached, likely=True)
+        sample.upper[which, order] = np.minimum(sample.upper[which, order], found.upper)
+        sample.lower[which, order] = np.maximum(sample.lower[which, order], found.lower)
 
     def _evaluate(self, smoothing: float, sample: _Sample, which: IndexArray, order: IndexArray) -> None:
         """Evaluate the pairs `which[i]` at the orders `order[i]` of the sample."""
@@ -195,28 +277,37 @@ class WorstPair:
         return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
 
     def finely(
-        self, which: IndexArray, order: IndexArray, excess: FloatArray, certain: FloatArray
+        self, which: IndexArray, order: IndexArray, excess: FloatArray, certain: FloatArray, *, likely: bool
     ) -> ProfileBounds:
         """Bounds of the pairs `which` at the orders `order`, with less smoothing where they come out wide and
         may be above what some pair certainly reaches."""
-        at, smoothing = excess[order], np.full(order.size, self.smoothing)
+        at, most = excess[order], np.full(order.size, self.smoothing)
+        smoothing = self._needed.at(which, at, self.smoothing) if likely else most
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
         # The divergences of order 1 of sums as if they were Gaussian.
         usual = np.maximum(np.sqrt(self.pairs.spread / (2 * math.pi * self.reports)), NEGLIGIBLE_DELTA)[which]
         reached, wide = certain.copy(), np.arange(order.size)
+        width = first = _width(upper, lower, usual) / self.smoothing**2
+        smoothing = smoothing.copy()
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
-            width = _width(upper[wide], lower[wide], usual[wide]) / self.smoothing**2
-            again = (width > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA))
-            if not np.any(again):
+            again = (width[wide] > _UNUSUAL) & (
+                upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA)
+            )
+            wide = wide[again & (smoothing[wide] > self.smoothing * _FINEST)]
+            if not wide.size:
                 break
-            wide = wide[again]
-            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width[again]), _LEAST)
+            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width[wide]), _LEAST)
             found = blanket_profiles(
                 self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide]
             )
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
+            width = _width(upper, lower, usual) / self.smoothing**2
+        # Round-off is not what smoothing is to blame for.
+        in_vain = (smoothing < self.smoothing) & (width > np.maximum(_IN_VAIN * first, _UNUSUAL))
+        needed = smoothing / np.sqrt(np.clip(width, _NARROWEST, 1.0))
+        self._needed.note(which, at, np.where(in_vain, most, needed))
         return ProfileBounds(upper, lower)
 
 
@@ -243,36 +334,29 @@ class _Search:
             np.minimum(self._ceiling, one, out=self._ceiling)
         self._settle()
 
-    def screen(self, likely: IndexArray) -> None:
-        """Lower the bounds of the pairs that are left, by the tilt that suits the likely largest at each
-        order."""
-        worst, excess = self._worst, self._excess
-        theta = saddles(worst.pairs, likely, worst.reports, excess)
-        which, order = np.nonzero(self.left & (theta > 0))
-        found = ceilings(worst.pairs, which, worst.reports, excess[order], theta[order])
-        self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found)
-        self._settle()
+    def screen(self, sample: _Sample) -> None:
+        """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
+        chords between these, at the others."""
+        size = self._excess.size
+        for columns in (np.unique(np.append(np.arange(0, size, _SPARSER), size - 1)), np.arange(size)):
+            for screen, spacing in sample.screens:
+                many = np.zeros(size, dtype=np.bool_)
+                many[columns] = self.left[:, columns].sum(axis=0) > _CANDIDATES
+                which, order = np.nonzero(self.left & many)
+                if which.size <= _MUCH:
+                    break
+                found = screen.ceilings(which, order, self._excess, spacing)
+                self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found)
+                self._settle()
+            if columns.size < size:
+                some = self._ceiling[:, columns]
+                chords = _Sample(self._excess[columns], some, some).ceilings(self._excess)
+                self.lower_ceilings([chords])
 
     def highest(self) -> IndexArray:
         """The pair that is left with the largest bound at each order."""
         found: IndexArray = np.where(self.left, self._ceiling, -1.0).argmax(axis=0)
         return found
-
-    def is_long(self) -> bool:
-        """Whether much is left that cannot be listed."""
-        most = max(_MUCH, self._excess.size)
-        return bool(self.left.sum() > most and self._unlisted().sum() > most)
-
-    def sampled(self) -> _Sample:
-        """Finer bounds at more orders, where they help with what is left."""
-        worst, excess = self._worst, self._excess
-        few = _spread(excess, _MORE_SAMPLES, float(worst.pairs.last_excess.max()))
-        known = np.array([np.interp(few, excess, one) for one in self._ceiling])
-        which, order = np.nonzero(self._unlisted())
-        place = np.searchsorted(few, excess)[order]
-        wanted = np.zeros(known.shape, dtype=np.bool_)
-        wanted[which, place] = wanted[which, np.maximum(place - 1, 0)] = True
-        return worst.finer(few, known, wanted)
 
     def reached(self) -> _Sample:
         """All bounds on single pairs."""
@@ -282,9 +366,9 @@ class _Search:
         """Evaluate one pair at each order, where it is left."""
         chosen = np.zeros_like(self.left)
         chosen[likely, np.arange(likely.size)] = True
-        self.evaluate(chosen & self.left)
+        self.evaluate(chosen & self.left, likely=True)
 
-    def evaluate(self, chosen: BoolArray) -> None:
+    def evaluate(self, chosen: BoolArray, *, likely: bool = False) -> None:
         """Raise both bounds to those of the pairs that are chosen at an order."""
         worst, excess = self._worst, self._excess
         summed = chosen.copy()
@@ -295,7 +379,7 @@ class _Search:
                 found = outcomes.profile(excess[orders])
                 self._raise(np.full(orders.size, place), orders, found)
         which, order = np.nonzero(summed)
-        found = worst.finely(which, order, excess, self.lower)
+        found = worst.finely(which, order, excess, self.lower, likely=likely)
         self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found.upper)
         self._raise(which, order, found)
         self.left &= ~chosen
@@ -315,14 +399,6 @@ class _Search:
         settled = self.left & (self._ceiling <= enough)
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled
-
-    def _unlisted(self) -> BoolArray:
-        """What is left of pairs that cannot be listed."""
-        places = np.flatnonzero(self.left.any(axis=1))
-        listed = [place for place in places if self._worst.listed(int(place)) is not None]
-        found = self.left.copy()
-        found[listed] = False
-        return found
 
 
 def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:

@@ -3,6 +3,7 @@ they are."""
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from accounting import Accountant, ShuffledRound, Table
 from accounting.blanket_sum import blanket_profile
 from accounting.enumeration import enumerate_outcomes
-from accounting.gain_laws import ListedPairs
+from accounting.gain_laws import ListedPairs, Pairs
 from accounting.randomizers.two_inputs import bracketed
-from accounting.screening import ceilings, chernoff, saddles
+from accounting.screening import Powers, Tilts, ceilings, chernoff, saddles
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
 
@@ -27,9 +28,17 @@ def _table(rows: np.ndarray) -> Table:
     return Table(rows=tuple(tuple(row) for row in rows.tolist()))
 
 
+def _everywhere(pairs: Pairs, excess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs and orders."""
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    return which, order
+
+
+@pytest.mark.parametrize("spacing", [0.1, 0.7, 3.0])
 @pytest.mark.parametrize("seed", range(40))
-def test_no_ceiling_is_below_a_profile(seed: int) -> None:
-    """At its own tilt, at another pair's, and at any; rows that miss outputs among them."""
+def test_no_ceiling_is_below_a_profile(seed: int, spacing: float) -> None:
+    """At the tilts that are meant for it, at another pair's, and at any, with periods that are far too short;
+    pairs of a table and listed ones; rows that miss outputs among them, and outputs that hide nobody."""
     draw = np.random.default_rng(seed)
     rows = _rows(draw, (3, int(draw.integers(2, 5))), float(draw.choice([0.01, 0.5, 2.0, 8.0])))
     if seed % 4 == 0:
@@ -39,24 +48,51 @@ def test_no_ceiling_is_below_a_profile(seed: int) -> None:
     pairs = TablePairs(rows)
     excess = np.expm1(draw.uniform(0.0, float(np.log(rows.max() / rows[rows > 0].min())), 6))
     excess.sort()
-    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    which, order = _everywhere(pairs, excess)
     exact = np.array(
         [enumerate_outcomes(one, reports, limit=10**6).profile(excess).lower for one in pairs]  # type: ignore[union-attr]
-    )
-    own = ceilings(pairs, which, reports, excess[order])
-    theirs = saddles(pairs, np.full(excess.size, len(pairs) - 1), reports, excess)[order]
-    shared = ceilings(pairs, which, reports, excess[order], theirs)
-    any_tilt = ceilings(pairs, which, reports, excess[order], np.exp(draw.uniform(-5, 5, which.size)))
-    for found in (own, shared, any_tilt):
-        assert np.all(found.reshape(exact.shape) >= exact * (1 - 1e-12))
-    assert np.all(np.exp(np.minimum(chernoff(pairs, reports, excess).logarithm, 0.0)) >= exact * (1 - 1e-12))
+    ).ravel()
+    rarer = pairs.hiding(float(np.median(rows.min(axis=0))) + 1e-9)
+    assert rarer is not None
+    for some in (pairs, rarer, ListedPairs(list(pairs))):
+        own = Powers.of(some, reports, excess).tilts()
+        theirs = saddles(some, np.full(excess.size, len(some) - 1), reports, excess)[order]
+        anything = np.exp(draw.uniform(-5, 5, (2, which.size)))
+        for tilts in (
+            Tilts(*(one.ravel() for one in own)),
+            Tilts(theirs, np.zeros(which.size)),
+            Tilts(anything[0], anything[1] / anything[0]),
+        ):
+            found = ceilings(some, which, order, reports, excess, tilts=tilts, spacing=spacing)
+            assert np.all(found >= exact * (1 - 1e-12))
+        bound = np.exp(np.minimum(chernoff(some, reports, excess), 0.0)).ravel()
+        assert np.all(bound >= exact * (1 - 1e-12))
 
 
-def test_ceilings_are_near_where_sums_are_nearly_gaussian() -> None:
+@pytest.mark.parametrize("reports", [20, 300, 10**5, 10**9])
+def test_ceilings_are_as_near_as_the_kernel(reports: int) -> None:
+    """A 24th of the spacing's square where tilts suit the pair, however many users there are; and with it the
+    outcomes of few reports."""
     pairs = TablePairs(_rows(np.random.default_rng(5), (2, 8), 1.0))
-    excess, which = np.expm1(np.linspace(0.0, 0.02, 5)), np.zeros(5, dtype=np.int64)
-    exact = blanket_profile(pairs[0], 10**5, excess, smoothing=0.003)
-    assert np.all(ceilings(pairs, which, 10**5, excess) <= 1.1 * exact.upper)
+    largest = min(0.9 * float(np.log1p(pairs.last_excess[0])), 6 / math.sqrt(reports))
+    excess, which = np.expm1(np.linspace(0.0, largest, 5)), np.zeros(5, dtype=np.int64)
+    exact = blanket_profile(pairs[0], reports, excess, smoothing=0.003)
+    own = Tilts(*(one[0] for one in Powers.of(pairs, reports, excess).tilts()))
+    for spacing, room in ((0.7, 0.1), (0.3, 0.04), (0.1, 0.03)):
+        found = ceilings(pairs, which, np.arange(5), reports, excess, tilts=own, spacing=spacing)
+        assert np.all(found <= (1 + room) * exact.upper)
+
+
+def test_tables_and_lists_have_the_same_moments() -> None:
+    rows = _rows(np.random.default_rng(2), (4, 6), 3.0)
+    rows[0, 2] = 0.0
+    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
+    listed, places = ListedPairs(list(pairs)), np.arange(len(pairs))
+    ours, error = pairs.moments(places, 0.7, 0.3, 0.2, 40)
+    theirs, other = listed.moments(places, 0.7, 0.3, 0.2, 40)
+    assert np.all(np.abs(ours - theirs) <= (error + other)[:, None] * ours[0].real)
+    np.testing.assert_array_less(0, error)
+    np.testing.assert_allclose(pairs.leftover(places), listed.leftover(places), rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
