@@ -33,6 +33,8 @@ _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 _NEAR_SADDLE = 1.02
 # Of a sum that is small beside what is known.
 _MOST_SMOOTHING = 0.2
+# Logarithm of a mass under the tilt beside which the rounding of 1 may count.
+_SMALL = -0.5
 _E = float(np.e)
 
 
@@ -233,7 +235,12 @@ def _rest(
         above, below = integrate(all_of_it, reports, smoothing[whole], (lone.upper, lone.lower))
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
-    return np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper), np.where(lost, 0.0, lower)
+    upper = np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper)
+    # What is left over may be known no better than 1 is, which counts where the mass under the tilt is small.
+    log_mass = tilt.log_mass / reports
+    slack = reports * (laws.c.shape[1] + 8) * UNIT_ROUND_OFF * np.exp(-np.minimum(log_mass, 0.0))
+    doubt = np.where(log_mass < _SMALL, crude * np.expm1(np.minimum(slack, 700.0)), 0.0)
+    return upper + doubt, np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
 
 
 def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:

@@ -32,7 +32,7 @@ _TILTS = 10
 _SMALLEST_TILT = 0.05
 _DEEPEST = 75.0
 # A cell is steep if the profile falls by this exponent in it.
-_STEEP = 0.5
+_STEEP = 1.0
 # Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
 _MOST_WEIGHT = 300.0
 
@@ -166,29 +166,29 @@ class _Blame(NamedTuple):
     what cells beyond keep the pairs apart by is due to the steep ones.
 
     Attributes:
-        end: the first order at which the pair below is 0, too early.
-        steep: shares of the steep cells, shape (losses - 1,).
+        own: shares of what cells contribute that are their own, shape (losses - 1,).
+        steep: shares of the steep cells in the rest, shape (losses - 1,).
     """
 
-    end: int
+    own: FloatArray
     steep: FloatArray
 
     @classmethod
     def of(cls, bounds: ProfileBounds, values: ProfileBounds) -> _Blame:
         """The cells to blame for values from these bounds."""
-        early = np.flatnonzero((values.lower <= 0) & (bounds.lower > 0))
-        end = int(early[0]) if early.size else values.lower.size
+        last = bounds.upper[1:] <= 0
         shown = np.log(np.maximum(bounds.upper, 1e-300))
-        falls = np.where(bounds.upper[1:] > 0, shown[:-1] - shown[1:], 0.0)
+        falls = np.where(last, 0.0, shown[:-1] - shown[1:])
         steep = np.where(falls > _STEEP, falls, 0.0)
-        return cls(end, steep / max(float(steep.sum()), 1e-300))
+        early = (values.lower <= 0) & (bounds.lower > 0)
+        lost = np.logical_or.accumulate(early)[:-1] & ~last & np.any(steep > 0)
+        # A chord is above what falls by the exponent h within it by about h^2 / 6, as a share of it.
+        own = np.where(lost, np.minimum(falls**2 / 6, 1.0), 1.0)
+        return cls(own, steep / max(float(steep.sum()), 1e-300))
 
     def __call__(self, shares: FloatArray) -> FloatArray:
         """What each cell contributes, with what it is to blame for."""
-        if self.end > shares.size or not np.any(self.steep):
-            return shares
-        own = np.where(np.arange(shares.size) < self.end, shares, 0.0)
-        return np.asarray(own + self.steep * shares[self.end :].sum())
+        return np.asarray(self.own * shares + self.steep * float(((1 - self.own) * shares).sum()))
 
 
 def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:

@@ -168,18 +168,20 @@ class _Line(NamedTuple):
         mass = moments[0].real
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log_mass = np.log(mass)
+            # What is left over may be known no better than 1 is.
+            error = error[:, None] + (pairs.components + 8) * UNIT_ROUND_OFF / mass
             rounding = 16 * UNIT_ROUND_OFF * (2 + np.abs(log_mass))
             modulus = np.log(np.maximum(moments.real**2 + moments.imag**2, TINY)) / 2 - log_mass
             angle = n * np.arctan2(moments.imag, moments.real)
             size = np.exp(n * modulus)
             # What errors of the moment and of its logarithm make of its power.
-            power = n * (np.log1p(error[:, None] * np.exp(-modulus)) + rounding)
+            power = n * (np.log1p(error * np.exp(-modulus)) + rounding)
             astray = size * np.where(power < 1, np.expm1(np.minimum(power, 1.0)), np.exp(power))
             astray += UNIT_ROUND_OFF * size * (16 + len(size) + 8 * np.abs(angle))
             powers = size * np.cos(angle) + 1j * size * np.sin(angle)
             few = _Few.of(moments, pairs.leftover(which), components=pairs.components, reports=n)
             powers -= few.powers
-            astray += few.size * (error[:, None] + few.doubt + 4 * n * rounding)
+            astray += few.size * (error + few.doubt + 4 * n * rounding + len(size) * UNIT_ROUND_OFF)
             sums = kernel.real @ powers.real - kernel.imaginary @ powers.imag
             sums += kernel.modulus @ astray + kernel.round_off @ (size + few.size)
             scale = n * (log_mass + 2 * error[0] + rounding) - math.log(n)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.lattices import Gaps, Lattice, between, even, graded
+from accounting.blanket_sum import ProfileBounds
+from accounting.lattices import Gaps, Lattice, between, even, gaps, graded
+from accounting.privacy_loss import PrivacyLossDistribution
 
 
 @settings(deadline=None)
@@ -33,6 +35,44 @@ def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation:
 
 def _table(seed: int, shape: tuple[int, int]) -> str:
     return f"table({np.random.default_rng(seed).dirichlet(np.ones(shape[1]), size=shape[0]).tolist()})"
+
+
+def _steep() -> str:
+    rows = np.exp(np.random.default_rng(3).uniform(-4.0, 4.0, (2, 300)))
+    return f"table({(rows / rows.sum(axis=1, keepdims=True)).tolist()})"
+
+
+def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
+    """Lines below it reach 0 within wide cells: all the largest losses of the pair below were lost there."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(_steep()), reports=100)
+    accountant = Accountant()
+    loss = accountant.privacy_loss(shuffled)
+    assert loss.lower.index[-1] * loss.lower.spacing >= 0.98 * loss.upper.index[-1] * loss.upper.spacing
+    assert loss.upper.index.size < 1200
+    for count, delta in ((1, 1e-6), (2, 1e-12), (1000, 1e-30)):
+        assert accountant.certify({shuffled: count}, delta=delta).precise, (count, delta)
+
+
+def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
+    """Cells that hold nothing but what another one lost are not divided in its place."""
+    loss = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    upper = np.array([0.1, 0.07, 0.05, 1e-3, 9e-4, 7e-4, 0.0])
+    bounds = ProfileBounds(upper, upper)
+    lost = ProfileBounds(upper, np.where(loss < 0.25, upper, 0.0))
+    above = PrivacyLossDistribution(
+        spacing=0.1,
+        index=np.array([1, 2, 3]),
+        p=np.array([0.1, 0.1, 0.1]),
+        q=np.exp(-0.1 * np.array([1, 2, 3])) * 0.1,
+        zero=1 - 0.3 - 0.1 * float(np.exp(-0.1 * np.array([1, 2, 3])).sum()),
+        infinity=0.0,
+        support=0.6,
+        side="upper",
+    )
+    found = gaps(np.expm1(loss), bounds, lost, above)
+    assert found.cells[2] > 0
+    assert found.cells[3:5].max() < 0.02 * found.cells[2]
+    assert found.cells.sum() >= found.apart * (1 - 1e-12)
 
 
 @pytest.mark.parametrize(

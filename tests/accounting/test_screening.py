@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from accounting import Accountant, ShuffledRound, Table
 from accounting.blanket_sum import blanket_profile
+from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs, Pairs
 from accounting.randomizers.two_inputs import bracketed
@@ -81,6 +83,29 @@ def test_ceilings_are_as_near_as_the_kernel(reports: int) -> None:
     for spacing, room in ((0.7, 0.1), (0.3, 0.04), (0.1, 0.03)):
         found = ceilings(pairs, which, np.arange(5), reports, excess, tilts=own, spacing=spacing)
         assert np.all(found <= (1 + room) * exact.upper)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.99])
+def test_what_is_left_over_may_be_less_than_a_rounding(share: float) -> None:
+    """Next to nothing is known of it but that all masses add up to 1: bounds make room, against fractions."""
+    unit = 2.0**-53
+    rows = np.array([[1 - 2 * unit, 3.5 * unit], [1.0, 1.5 * unit]])
+    pair = Decomposition(rows[0], rows[1], rows.min(axis=0))
+    pairs = ListedPairs([pair])
+    excess = np.array([share * float((pair.difference / pair.b).max())])
+    order = 1 + Fraction(excess[0])
+    a, b = ([Fraction(mass) for mass in row] for row in rows)
+    masses = [min(both) for both in zip(a, b, strict=True)]
+    gains = [(x - order * y) / mass for x, y, mass in zip(a, b, masses, strict=True)]
+    outcomes = [*zip(masses, gains, strict=True), (1 - sum(masses), Fraction(0))]
+    exact = sum(p * q * max(g + h, Fraction(0)) for p, g in outcomes for q, h in outcomes) / 2
+    theta = np.array([3 / float(max(gains))])
+    first = np.zeros(1, dtype=np.int64)
+    for spacing in (0.02, 0.3):
+        tilts = Tilts(theta, 80 / theta)
+        assert ceilings(pairs, first, first, 2, excess, tilts=tilts, spacing=spacing)[0] >= exact
+    found = blanket_profile(pair, 2, excess, smoothing=0.003)
+    assert found.lower[0] <= exact <= found.upper[0]
 
 
 def test_tables_and_lists_have_the_same_moments() -> None:
