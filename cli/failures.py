@@ -83,13 +83,14 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (BeyondBudget, ExitCode.REFUSED, "refused"),
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
-    (click.Abort, ExitCode.FAILED, "interrupted"),
 )
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
 
 
 def failure_of(error: BaseException) -> Failure:
     """Returns how `error` is shown and which code the command exits with."""
+    if _is_of_interruption(error):
+        return Failure(code=ExitCode.FAILED, kind="interrupted", message=_INTERRUPTED)
     reason = error.cause if isinstance(error, BadLine) else error
     code, kind = next(
         ((code, kind) for type_, code, kind in _TABLE if isinstance(reason, type_)),
@@ -108,9 +109,16 @@ def failure_of(error: BaseException) -> Failure:
     )
 
 
+def _is_of_interruption(error: BaseException) -> bool:
+    """Whether somebody interrupted the command: a library that is interrupted may fail by an error of its own
+    while it cleans up."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return True
+    before = error.__cause__ or error.__context__
+    return before is not None and _is_of_interruption(before)
+
+
 def _message_of(error: BaseException) -> str:
-    if isinstance(error, click.Abort):
-        return _INTERRUPTED
     if isinstance(error, click.ClickException):
         return error.format_message()
     text = str(error).strip()

@@ -171,6 +171,28 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     assert chains(files) == uninterrupted
 
 
+def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
+) -> None:
+    """Its own error, raised while it cleans up, says nothing that the person who stopped it has to know."""
+    stop = _Stop(admission.register, at=1, after=True)
+
+    def cleaned_up(*given: Any, **named: Any) -> Any:
+        try:
+            return stop(*given, **named)
+        except KeyboardInterrupt:
+            raise AssertionError  # noqa: B904 - as libraries do
+
+    with monkeypatch.context() as patched:
+        patched.setattr(admission, "register", cleaned_up)
+        answer = run(*IMPORT)
+    assert answer.code == 1
+    assert answer.json["error"]["kind"] == "interrupted"
+    assert "may be run again" in answer.stderr
+    assert run(*IMPORT).code == 0
+    assert chains(files) == uninterrupted
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path,
