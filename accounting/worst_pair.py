@@ -307,6 +307,7 @@ class WorstPair:
         # Round-off is not what smoothing is to blame for.
         in_vain = (smoothing < self.smoothing) & (width > np.maximum(_IN_VAIN * first, _UNUSUAL))
         needed = smoothing / np.sqrt(np.clip(width, _NARROWEST, 1.0))
+        needed = np.where(smoothing < self.smoothing, needed / _SURER, needed)
         self._needed.note(which, at, np.where(in_vain, most, needed))
         return ProfileBounds(upper, lower)
 
