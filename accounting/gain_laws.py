@@ -238,7 +238,7 @@ class Pairs(Sequence[Decomposition]):
             yield rows, laws, _bare(masses, r)
 
     def _blocks(self, size: int) -> Iterator[IndexArray]:
-        height = max(1, _BLOCK_ELEMENTS // max(1, self.components))
+        height = max(1, _BLOCK_ELEMENTS // max(1, self.components + self.bare))
         for start in range(0, size, height):
             yield np.arange(start, min(start + height, size))
 

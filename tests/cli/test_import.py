@@ -181,7 +181,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
         try:
             return stop(*given, **named)
         except KeyboardInterrupt:
-            raise AssertionError  # noqa: B904 - as libraries do
+            raise AssertionError  # noqa: B904 - the interruption stays its context, as in a library
 
     with monkeypatch.context() as patched:
         patched.setattr(admission, "register", cleaned_up)
