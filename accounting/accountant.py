@@ -38,7 +38,7 @@ _MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
 _MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
-_PROFILE_SMOOTHING = 0.45
+_PROFILE_SMOOTHING = 0.38
 # Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24

@@ -18,7 +18,7 @@ _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
 _PILOT_POINTS = 20
 # Spacing of the first lattice at precision 1, in deviations of the loss; less where orders are cheap.
-_COARSE = 3.0
+_COARSE = 2.4
 _FINE = 0.14
 _ROOM = 64 * UNIT_ROUND_OFF
 # Steps of the excess that a profile of height 1 needs for slopes to a tenth of what masses may be off by.

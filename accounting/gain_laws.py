@@ -189,16 +189,18 @@ class Pairs(Sequence[Decomposition]):
         masses = self.masses(which)
         hidden = np.where(masses.c > 0, masses.c, 1.0)
         gains = (masses.difference - excess * masses.b) / hidden
-        terms = float(((np.abs(masses.difference) + excess * masses.b) / hidden).max(initial=0.0))
+        highest = float((np.abs(masses.difference) / hidden).max(initial=0.0))
         found = np.full((count, which.size), np.inf, dtype=np.complex128)
-        if theta * terms < _LARGEST:
+        if theta * highest < _LARGEST:
             powers, turn = masses.c * np.exp(theta * gains), np.exp(1j * step * gains)
             powers = powers.astype(np.complex128)
             for place in range(count):
                 found[place] = powers.sum(axis=1) + masses.leftover
                 powers *= turn
         size = np.hypot(theta, step * np.arange(count))
-        units = self.components + 64 + 8 * np.arange(count) + 16 * size * terms
+        # A gain is off by a few units of its terms, which are no larger than two differences and itself;
+        # where it is below `-100 / theta`, next to nothing is left of its weight.
+        units = self.components + 64 + 8 * np.arange(count) + size * (32 * highest + 512 / theta)
         return found, UNIT_ROUND_OFF * units
 
     def leftover(self, which: IndexArray) -> FloatArray:

@@ -106,13 +106,13 @@ class RampKernels(NamedTuple):
         size += square + 1
         real = curved * share / 4 + product * rest / 2 - g / (2 * _TURN)
         imaginary = curved * rest / 4 - product * share / 2 - p / (2 * _TURN)
-        cosine, sine = _circle(phase)
+        cosine, sine = circle(phase)
         lower = cosine * real - sine * (imaginary - ((self.slope - 0.5) / _TURN)[ramp])
         p += 1
         half = offset / 2
         real += half * (p * share + g * rest)
         imaginary += half * (p * rest - g * share) - 0.5 / _TURN
-        cosine, sine = _circle(phase - offset * angle)
+        cosine, sine = circle(phase - offset * angle)
         upper = cosine * real - sine * imaginary
         upper *= (scale * np.exp(-self.tilt * self.offset))[ramp]
         lower *= scale[ramp]
@@ -122,8 +122,8 @@ class RampKernels(NamedTuple):
         return Turned(upper, lower, (size / 4 + root / 2) * most, doubt)
 
 
-def _circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cosine and sine, to a few units of 1: by one tangent, which many machines evaluate side by side."""
+def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cosines and sines, to a few units of 1: by one tangent, which many machines evaluate side by side."""
     tangent = np.tan(angle / 2)
     square = tangent * tangent
     below = 1 / (1 + square)

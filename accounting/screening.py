@@ -7,17 +7,20 @@ the proofs.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Pairs
-from accounting.ramp_kernels import RampKernels
+from accounting.ramp_kernels import RampKernels, circle
 
-# The shortest period, in units of one over the tilt.
+# The shortest period, in units of one over the tilt, and the steps in which periods are made longer.
 _SHORTEST = 10.0
+_LONGER = 1.1
 # Logarithm of the probability with which a sum may be farther from 0 than a period; how long that is at most,
 # in units of one over the tilt; and for which share of the pairs.
 _HARDLY = 8.0
@@ -26,9 +29,13 @@ _MOST = 0.9
 # Outcomes with at most one report of a component are taken out where they are so much.
 _MUCH = 0.3
 _NEAR_SADDLE = 1.05
+# Logarithm of the probability that all other reports are leftover ones.
+_LONELY = -4.0
 # Room for the moments' round-off, in the logarithm.
 _ROOM = 1e-3
 _LARGEST = 700.0
+# Numbers that are looked at together: points times pairs.
+_BLOCK_ELEMENTS = 1 << 14
 # The least mass beside which nothing that underflows counts.
 _SMALLEST = 1e-25
 #: Below what matters of a divergence.
@@ -141,56 +148,74 @@ def ceilings(
     usable = (tilts.theta > 0) & (tilts.theta < np.inf)
     level = np.round(np.log2(np.where(usable, tilts.theta, 1.0))).astype(np.int64)
     level -= level.min(initial=0)
-    group = np.where(usable, order * (level.max(initial=0) + 1) + level, -1)
-    together = np.argsort(group, kind="stable")
-    for rows in np.split(together, np.flatnonzero(np.diff(group[together])) + 1):
-        if rows.size and usable[rows[0]]:
-            theta = math.exp(float(np.log(tilts.theta[rows]).mean()))
-            extent = np.sort(tilts.extent[rows])[int(_MOST * (rows.size - 1))]
-            line = _Line(theta, max(_SHORTEST / theta, float(extent)), spacing)
-            found[rows] = line.ceilings(pairs, which[rows], reports, float(excess[order[rows[0]]]))
+    for rows in _together(order * (level.max(initial=0) + 1) + level, np.flatnonzero(usable)):
+        theta = math.exp(float(np.log(tilts.theta[rows]).mean()))
+        period = theta * float(np.sort(tilts.extent[rows])[int(_MOST * (rows.size - 1))])
+        line = _Line(pairs, reports, float(excess[order[rows[0]]]), theta, _Kernel.of(spacing, period))
+        found[rows] = line.ceilings(which[rows])
+    # A report adds no more to a sum's positive part than by itself: close where others seldom hide it.
+    lonely = (reports - 1) * np.log(np.maximum(pairs.leftover(which), TINY)) > _LONELY
+    for rows in _together(order, np.flatnonzero(lonely)):
+        alone = pairs.gained(which[rows], float(excess[order[rows[0]]]))
+        found[rows] = np.minimum(found[rows], alone * (1 + 1e-12))
     return np.minimum(found + pairs.unhidden(which, excess[order]) + TINY, 1.0)
 
 
+def _together(group: IndexArray, rows: IndexArray) -> Iterator[IndexArray]:
+    """These rows, those of a group together."""
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    return (one for one in np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if one.size)
+
+
 class _Line(NamedTuple):
-    """A contour that several pairs share: the tilt, the period of the sum, and the spacing of the kernel in
-    units of one over the tilt."""
+    """A contour that several pairs share at one order: the tilt, and the kernel in units of one over it."""
 
+    pairs: Pairs
+    reports: int
+    excess: float
     theta: float
-    period: float
-    spacing: float
+    kernel: _Kernel
 
-    def ceilings(self, pairs: Pairs, which: IndexArray, reports: int, excess: float) -> FloatArray:
-        """Bounds on `E[(S)_+] / n` of the pairs at one order."""
-        n, step = float(reports), 2 * math.pi / self.period
-        kernel = _Kernel.of(self.theta, self.spacing / self.theta, step)
-        moments, error = pairs.moments(which, excess, self.theta, step, kernel.real.size)
-        mass = moments[0].real
+    def ceilings(self, which: IndexArray) -> FloatArray:
+        """Bounds on `E[(S)_+] / n` of the pairs at these places."""
+        step, count = self.theta * self.kernel.step, self.kernel.real.size
+        moments, error = self.pairs.moments(which, self.excess, self.theta, step, count)
+        width = max(1, _BLOCK_ELEMENTS // count)
+        blocks = (slice(start, start + width) for start in range(0, which.size, width))
+        return np.concatenate([self._ceilings(which[some], moments[:, some], error) for some in blocks])
+
+    def _ceilings(self, which: IndexArray, moments: ComplexArray, error: FloatArray) -> FloatArray:
+        """The same from the moments, shape (points, pairs), and their errors, shape (points,)."""
+        n, kernel, components = float(self.reports), self.kernel, self.pairs.components
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            log_mass = np.log(mass)
+            mass = moments[0].real
+            real, imaginary = moments.real / mass, moments.imag / mass
             # What is left over may be known no better than 1 is.
-            error = error[:, None] + (pairs.components + 8) * UNIT_ROUND_OFF / mass
+            doubt = (components + 8) * UNIT_ROUND_OFF / mass
+            # Where a modulus is known no better than a power makes of it, it is taken to be that large.
+            least = n * (error[:, None] + doubt)
+            known = least[-1] < 1
+            square = real * real + imaginary * imaginary
+            np.maximum(square, np.minimum(np.square(least, out=least), 1.0, out=least), out=square)
+            size = np.exp(n / 2 * np.log(square))
+            cosine, sine = circle(n * np.arctan2(imaginary, real))
+            sums = kernel.real @ (size * cosine) - kernel.imaginary @ (size * sine)
+            astray = kernel.modulus * (UNIT_ROUND_OFF * (64 + 32 * n + kernel.real.size)) + kernel.round_off
+            sums += astray @ size
+            # A moment that is off by at most a share of 1/n of itself: so is its power, but for a factor e.
+            size /= np.sqrt(square)
+            sums += 5 * n * ((kernel.modulus * error) @ size + doubt * (kernel.modulus @ size))
+            log_mass = np.log(mass)
             rounding = 16 * UNIT_ROUND_OFF * (2 + np.abs(log_mass))
-            modulus = np.log(np.maximum(moments.real**2 + moments.imag**2, TINY)) / 2 - log_mass
-            angle = n * np.arctan2(moments.imag, moments.real)
-            size = np.exp(n * modulus)
-            # What errors of the moment and of its logarithm make of its power.
-            power = n * (np.log1p(error * np.exp(-modulus)) + rounding)
-            astray = size * np.where(power < 1, np.expm1(np.minimum(power, 1.0)), np.exp(power))
-            astray += UNIT_ROUND_OFF * size * (16 + len(size) + 8 * np.abs(angle))
-            powers = size * np.cos(angle) + 1j * size * np.sin(angle)
-            few = _Few.of(moments, pairs.leftover(which), components=pairs.components, reports=n)
-            powers -= few.powers
-            astray += few.size * (error + few.doubt + 4 * n * rounding + len(size) * UNIT_ROUND_OFF)
-            sums = kernel.real @ powers.real - kernel.imaginary @ powers.imag
-            sums += kernel.modulus @ astray + kernel.round_off @ (size + few.size)
-            scale = n * (log_mass + 2 * error[0] + rounding) - math.log(n)
-            found = (
-                np.exp(np.minimum(scale, _LARGEST)) * np.maximum(sums, 0.0) * (step / math.pi) * (1 + 1e-12)
-            )
+            few = _Few.of(mass, self.pairs.leftover(which), components=components, reports=n)
+            sums -= few.sums(kernel, real, imaginary)
+            most = (doubt + few.doubt + 4 * n * rounding) * float(kernel.modulus.sum())
+            sums += few.size * (kernel.modulus @ error + most + astray.sum())
+            scale = n * (log_mass + 2 * (error[0] + doubt) + rounding) - math.log(n * self.theta)
+            found = np.exp(np.minimum(scale, _LARGEST)) * np.maximum(sums, 0.0) * (1 + 1e-12)
             if np.any(few.apply):
-                found[few.apply] += pairs.gained(which[few.apply], excess) * few.others[few.apply]
-        return np.where((mass > _SMALLEST) & (scale < _LARGEST) & (found < 1), found, 1.0)
+                found[few.apply] += self.pairs.gained(which[few.apply], self.excess) * few.others[few.apply]
+        return np.where((mass > _SMALLEST) & (scale < _LARGEST) & known & (found < 1), found, 1.0)
 
 
 class _Few(NamedTuple):
@@ -198,51 +223,69 @@ class _Few(NamedTuple):
 
     Attributes:
         apply: for which pairs that is so, shape (pairs,).
-        powers: what they are of the tilted characteristic function, 0 for other pairs, shape (points, pairs).
-        size: bound on the terms of `powers`, shape (pairs,).
+        constant, linear: what they are of the tilted characteristic function: `constant + linear * moment`,
+            0 for other pairs, shape (pairs,).
+        size: bound on these terms, shape (pairs,).
         doubt: bound on what the rounding of the leftover mass makes of them, relative, shape (pairs,).
         others: upper bound on the probability that all other reports are leftover ones, shape (pairs,).
     """
 
     apply: BoolArray
-    powers: ComplexArray
+    constant: FloatArray
+    linear: FloatArray
     size: FloatArray
     doubt: FloatArray
     others: FloatArray
 
     @classmethod
-    def of(cls, moments: ComplexArray, leftover: FloatArray, *, components: int, reports: float) -> _Few:
-        """Of pairs with these moments, the first of them real."""
-        mass, left = moments[0].real, np.maximum(leftover, TINY)
+    def of(cls, mass: FloatArray, leftover: FloatArray, *, components: int, reports: float) -> _Few:
+        """Of pairs with these moments at the tilt."""
+        left = np.maximum(leftover, TINY)
         slack = (components + 8) * UNIT_ROUND_OFF
         none = np.exp(reports * (np.log(left) - np.log(mass)))
         single = reports * none * mass / left
-        hidden = (moments - leftover) / mass
-        apply = none + single * hidden[0].real >= _MUCH
+        hidden = 1 - left / mass
+        apply = none + single * hidden >= _MUCH
         none, single = np.where(apply, none, 0.0), np.where(apply, single, 0.0)
         others = np.exp((reports - 1) * np.log(np.minimum(left + slack, 1.0)) * (1 - 8 * UNIT_ROUND_OFF))
-        size = none + single * (2 + hidden[0].real)
-        return cls(apply, none + single * hidden, size, reports * slack / left, others * (1 + 1e-12))
+        size = none + single * (2 + hidden)
+        doubt = reports * slack / left
+        return cls(apply, none - single * left / mass, single, size, doubt, others * (1 + 1e-12))
+
+    def sums(self, kernel: _Kernel, real: FloatArray, imaginary: FloatArray) -> FloatArray:
+        """The kernel's sums of the terms, from the moments over those at the tilt, shape (pairs,)."""
+        if not np.any(self.apply):
+            return np.zeros_like(self.size)
+        moments = kernel.real @ real - kernel.imaginary @ imaginary
+        return np.asarray(self.constant * float(kernel.real.sum()) + self.linear * moments)
 
 
 class _Kernel(NamedTuple):
-    """The transform of the kernel above the ramp at the points of a line up to where it ends, half of it at
-    0: its parts, and bounds on its modulus and on its round-off; shape (points,)."""
+    """The transform of the kernel above the ramp of tilt 1 at multiples of the step up to where it ends, half
+    of it at 0, times the step over pi: its parts, and bounds on its modulus and on its round-off; shape
+    (points,)."""
 
+    step: float
     real: FloatArray
     imaginary: FloatArray
     modulus: FloatArray
     round_off: FloatArray
 
     @classmethod
-    def of(cls, theta: float, spacing: float, step: float) -> _Kernel:
-        """At multiples of the step, of the ramp of that tilt."""
-        kernels = RampKernels.of(np.array([theta]), np.array([spacing]))
+    def of(cls, spacing: float, period: float) -> _Kernel:
+        """For a kernel of this spacing, and a period of at least this."""
+        return cls._made(spacing, math.ceil(math.log(max(period / _SHORTEST, 1.0)) / math.log(_LONGER)))
+
+    @classmethod
+    @functools.lru_cache(maxsize=128)
+    def _made(cls, spacing: float, longer: int) -> _Kernel:
+        step = 2 * math.pi / (_SHORTEST * _LONGER**longer)
+        kernels = RampKernels.of(np.ones(1), np.array([spacing]))
         u = np.asarray(step * np.arange(math.floor(float(kernels.band[0]) / step) + 1), dtype=np.float64)
-        only, share = np.zeros(u.size, dtype=np.int64), np.where(u == 0, 0.5, 1.0)
+        only, share = np.zeros(u.size, dtype=np.int64), np.where(u == 0, 0.5, 1.0) * (step / math.pi)
         real, imaginary = (kernels.turned(only, u, np.full(u.size, phase)) for phase in (0.0, -math.pi / 2))
-        doubt = 2 * real.round_off + 8 * UNIT_ROUND_OFF * real.modulus
-        return cls(*(share * one for one in (real.upper, imaginary.upper, real.modulus, doubt)))
+        doubt = 2 * real.round_off + 16 * UNIT_ROUND_OFF * real.modulus
+        return cls(step, *(share * one for one in (real.upper, imaginary.upper, real.modulus, doubt)))
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:

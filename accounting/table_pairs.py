@@ -15,7 +15,7 @@ _LOST = 1e-20
 # What a pair costs by itself, and an input, in units of one more pair of two inputs.
 _PAIR, _INPUT = 6, 5
 # Numbers that are multiplied together.
-_BLOCK_ELEMENTS = 1 << 15
+_BLOCK_ELEMENTS = 1 << 12
 
 
 class TablePairs(Pairs):
@@ -79,6 +79,17 @@ class TablePairs(Pairs):
             leftover=np.full(which.size, self._leftover),
         )
 
+    def leftover(self, which: IndexArray) -> FloatArray:
+        """See `Pairs.leftover`."""
+        return np.full(which.size, self._leftover)
+
+    def gained(self, which: IndexArray, excess: float) -> FloatArray:
+        """See `Pairs.gained`."""
+        first, second = (one[which] for one in self._ends)
+        room = 16 * UNIT_ROUND_OFF
+        gained = (1 + room) * self._rows[first] - ((1 - room) * (1 + excess) * self._rows)[second]
+        return np.asarray(np.maximum(gained, 0.0, out=gained).sum(axis=1))
+
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
         """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
         pairs are one product of matrices."""
@@ -104,21 +115,21 @@ class TablePairs(Pairs):
         gained, lost = (self._rows[one] / self._c - 1 for one in (inputs, others))
         highest = max(float(gained.max(initial=0.0)), float(lost.max(initial=0.0)))
         sizes = _exponents(theta, excess, gained, lost)
-        lost *= 1 + excess
+        lost = (1 + excess) * lost + excess
         found = np.full((count, which.size), np.inf, dtype=np.complex128)
         if max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2:
             height = max(1, min(count, _BLOCK_ELEMENTS // max(gained.size, lost.size, 1)))
             left = _turns(np.exp(sizes[0]), step * gained, height)
             right = _turns(self._c * np.exp(sizes[1]), -step * lost, height)
+            flat = first * others.size + second
             more = np.exp(1j * step * height * gained), np.exp(-1j * step * height * lost)
             for start in range(0, count, height):
                 some = slice(start, min(start + height, count))
-                products = np.matmul(left, right.transpose(0, 2, 1))[: some.stop - start]
-                found[some] = products[:, first, second]
+                products = np.matmul(left, right.transpose(0, 2, 1))
+                products.reshape(height, -1)[: some.stop - start].take(flat, axis=1, out=found[some])
                 left *= more[0]
                 right *= more[1]
-            found *= np.exp(-1j * excess * step * np.arange(count))[:, None]
-            found += self._leftover
+            found.real += self._leftover
         size = np.hypot(theta, step * np.arange(count))
         units = 2 * self._c.size + 128 + 8 * np.arange(count) + 16 * (2 + excess) * size * (highest + 1)
         return found, UNIT_ROUND_OFF * units + _LOST

@@ -28,8 +28,9 @@ _SAMPLES = 33
 _STRIDE = 8
 _MUCH = 100
 _COARSE = 0.04
-# Of the kernels by which pairs are screened.
-_SPACINGS = (0.7, 0.3)
+# Of the kernels by which pairs are screened, and at orders with more pairs left than how many.
+_SPACINGS = ((0.7, 4), (0.3, 4))
+_FINER = ((0.05, 12), (0.012, 48))
 # Components are rare that so many are expected of.
 _RARE = 1e-3
 # Pairs that are evaluated first at every order, since they seem the largest.
@@ -82,6 +83,26 @@ class _Screen:
         return self.powers.tilts()
 
 
+class _Pass(NamedTuple):
+    """One look at pairs, by kernels of that spacing, at orders with more pairs left than so many."""
+
+    screen: _Screen
+    spacing: float
+    crowd: int
+
+    def ceilings(
+        self, left: tuple[IndexArray, IndexArray], excess: FloatArray
+    ) -> tuple[IndexArray, IndexArray, FloatArray] | None:
+        """Of pairs and orders that are left those that are looked at, and their bounds; None where that would
+        not be worthwhile."""
+        which, order = left
+        crowded = np.bincount(order, minlength=1)[order] > self.crowd
+        which, order = which[crowded], order[crowded]
+        if which.size <= _MUCH:
+            return None
+        return which, order, self.screen.ceilings(which, order, excess, self.spacing)
+
+
 class _Sample(NamedTuple):
     """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
 
@@ -91,7 +112,7 @@ class _Sample(NamedTuple):
     few: FloatArray
     upper: FloatArray
     lower: FloatArray
-    screens: tuple[tuple[_Screen, float], ...] = ()
+    screens: tuple[_Pass, ...] = ()
 
     def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
@@ -101,10 +122,12 @@ class _Sample(NamedTuple):
         return which, columns[order]
 
     def highest(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Pairs, not evaluated, with the largest bounds at orders in these columns; and the orders."""
+        """Pairs, not evaluated, that may be above all that are, with the largest bounds at orders in these
+        columns; and the orders."""
+        reached = np.maximum(self.lower.max(axis=0), NEGLIGIBLE_DELTA)[columns]
         unknown = np.where(self.lower < 0, self.upper, -1.0)[:, columns]
         which, order = _highest(unknown, _CANDIDATES)
-        left = unknown[which, order] > 0
+        left = unknown[which, order] > reached[order]
         return which[left], columns[order[left]]
 
     def covers(self, excess: FloatArray) -> bool:
@@ -226,7 +249,7 @@ class WorstPair:
                 return one
         few = _spread(excess, _SAMPLES, float(self.pairs.last_excess.max()))
         screens = self._screens(few)
-        logarithm = chernoff(self.pairs, self.reports, few, screens[0][0].powers if screens else None)
+        logarithm = chernoff(self.pairs, self.reports, few, screens[0].screen.powers if screens else None)
         ceiling = np.exp(np.minimum(logarithm, 0.0)) + TINY
         known = _Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
         # What the pairs reach that seem largest rules most of the others out, by what costs least first; and
@@ -234,11 +257,11 @@ class WorstPair:
         some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
-            for screen, spacing in screens:
-                which, order = known.open(columns)
-                if which.size <= _MUCH:
+            for look in screens:
+                found = look.ceilings(known.open(columns), few)
+                if found is None:
                     break
-                closer = screen.ceilings(which, order, few, spacing)
+                which, order, closer = found
                 known.upper[which, order] = np.minimum(known.upper[which, order], closer)
                 self._evaluate_highest(known, columns)
             self._evaluate(_COARSE, known, *known.open(columns))
@@ -247,15 +270,15 @@ class WorstPair:
         self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
         return known
 
-    def _screens(self, few: FloatArray) -> tuple[tuple[_Screen, float], ...]:
-        """How many pairs are screened, one way after the other, and with which spacing."""
+    def _screens(self, few: FloatArray) -> tuple[_Pass, ...]:
+        """How many pairs are screened, one way after the other."""
         if len(self.pairs) <= _CANDIDATES:
             return ()
         whole, rarer = _Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
-        made = [(whole, spacing) for spacing in _SPACINGS]
+        made = [_Pass(whole, *one) for one in _SPACINGS]
         if rarer is not None:
-            made.append((_Screen(rarer, self.reports, few), _SPACINGS[-1]))
-        return tuple(made)
+            made.append(_Pass(_Screen(rarer, self.reports, few), *_SPACINGS[-1]))
+        return (*made, *(_Pass(whole, *one) for one in _FINER))
 
     def _evaluate_highest(self, sample: _Sample, columns: IndexArray) -> None:
         """Evaluate the pairs of the largest bounds in these columns, closely."""
@@ -340,14 +363,13 @@ class _Search:
         chords between these, at the others."""
         size = self._excess.size
         for columns in (np.unique(np.append(np.arange(0, size, _SPARSER), size - 1)), np.arange(size)):
-            for screen, spacing in sample.screens:
-                many = np.zeros(size, dtype=np.bool_)
-                many[columns] = self.left[:, columns].sum(axis=0) > _CANDIDATES
-                which, order = np.nonzero(self.left & many)
-                if which.size <= _MUCH:
+            for look in sample.screens:
+                which, order = np.nonzero(self.left[:, columns])
+                found = look.ceilings((which, columns[order]), self._excess)
+                if found is None:
                     break
-                found = screen.ceilings(which, order, self._excess, spacing)
-                self._ceiling[which, order] = np.minimum(self._ceiling[which, order], found)
+                which, order, closer = found
+                self._ceiling[which, order] = np.minimum(self._ceiling[which, order], closer)
                 self._settle()
             if columns.size < size:
                 some = self._ceiling[:, columns]
