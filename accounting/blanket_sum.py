@@ -35,6 +35,15 @@ _NEAR_SADDLE = 1.02
 _MOST_SMOOTHING = 0.2
 # Logarithm of a mass under the tilt beside which the rounding of 1 may count.
 _SMALL = -0.5
+# Gains of one scale are within this factor; it pays to look at smaller ones by themselves where kernels would
+# be apart by so many times the smoothing's square. How many scales are looked for, how many there are,
+# and what is too little to be looked at.
+_SCALE = 16.0
+_APART = 10.0
+_SOUGHT = 5
+_SCALES = 12
+_LITTLE = 1e-7
+_TINY, _UNLIKELY = 1e-300, 300.0
 _E = float(np.e)
 
 
@@ -187,13 +196,15 @@ def _summed(
     if left.size:
         some, rest, theta = some[left], rest.at(left), theta[left]
         theta[some] = rest.at(some).saddle(reports, closeness=_NEAR_SADDLE)
-        above, below = _rest(rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left])
+        above, below = _by_scales(
+            rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left]
+        )
         upper[left] += above
         lower[left] += below
     return upper, lower
 
 
-def _rest(
+def _by_scales(
     laws: Laws,
     reports: int,
     excess: FloatArray,
@@ -202,14 +213,73 @@ def _rest(
     smoothing: FloatArray,
     known: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components, by the contour, with as much smoothing as makes them
-    close beside what is known.
+    """Bounds on the divergence of the hidden components: of outcomes with a report of a large gain, then of
+    those without, as long as laws are of several scales."""
+    upper, lower = np.zeros_like(theta), np.zeros_like(theta)
+    rows, most = np.arange(theta.size), np.full_like(theta, np.inf)
+    for scale in range(_SCALES):
+        tilt = _tilt(laws, reports, theta)
+        shell = _shell(laws, tilt, reports) if scale + 1 < _SCALES else np.zeros_like(laws.c, dtype=np.bool_)
+        split = np.asarray(shell.any(axis=1))
+        above, below = _rest(
+            laws, reports, excess, tilt.beyond(shell, split), smoothing=smoothing, known=known, shell=shell
+        )
+        upper[rows] += np.minimum(above, most)
+        lower[rows] += below
+        # Sums of the rest are no larger than what its reports gain, each by itself.
+        laws, known = laws.without(shell), known + below
+        lone = _lone(laws, reports, excess)
+        most = (lone.gained + lone.rounding) * (1 + 1e-12)
+        left = split & (most > _LITTLE * upper[rows]) & (laws.gains.max(axis=1) > 0)
+        upper[rows] += np.where(split & ~left, most, 0.0)
+        if not np.any(left):
+            break
+        rows, excess, smoothing, known = rows[left], excess[left], smoothing[left], known[left]
+        laws, most = laws.at(left), most[left]
+        theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
+    return upper, lower
+
+
+def _shell(laws: Laws, tilt: Tilt, reports: int) -> BoolArray:
+    """Components of the largest gains, where it pays to look at outcomes with a report of them by themselves,
+    none elsewhere; shape (orders, components).
+
+    Kernels are apart by the square of their spacing times the density of the sum near 0: that of sums of
+    several reports of a smaller scale, as if these were Gaussian.
+    """
+    largest, size = laws.gains.max(axis=1), np.abs(laws.gains)
+    density, cut = np.zeros_like(largest), largest / _SCALE
+    weights, rest = tilt.weights[:, :-1], tilt.weights[:, -1]
+    for scale in _SCALE ** np.arange(1, _SOUGHT):
+        inner = np.where(size <= (largest / scale)[:, None], weights, 0.0)
+        expected, kept = reports * inner.sum(axis=1), np.minimum(inner.sum(axis=1) + rest, 1.0)
+        several = -np.expm1(-expected) - expected * np.exp(-expected)
+        mean, variance = ((reports * inner * laws.gains**power).sum(axis=1) for power in (1, 2))
+        variance = np.maximum(variance * (1 + 2 / np.maximum(expected, _TINY)), _TINY)
+        chance = several * np.exp(reports * np.log(np.maximum(kept, _TINY)) - mean**2 / (2 * variance))
+        density = np.maximum(density, chance / np.sqrt(variance))
+    apart = tilt.deviation**2 * density / tilt.peak
+    return np.asarray((laws.gains > cut[:, None]) & (apart > _APART)[:, None])
+
+
+def _rest(
+    laws: Laws,
+    reports: int,
+    excess: FloatArray,
+    tilt: Tilt,
+    *,
+    smoothing: FloatArray,
+    known: FloatArray,
+    shell: BoolArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components, of outcomes with a report of the shell where the
+    tilted law is split, by the contour, with as much smoothing as makes them close beside what is known.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
     report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
     with the bound of `_left_out`. Where that is much, the law is summed whole besides.
     """
-    tilt = _tilt(laws, reports, theta)
+    theta, split = tilt.theta, tilt.split
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
     exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)
     crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
@@ -223,16 +293,17 @@ def _rest(
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
         shorter = _tilt(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
-        lone = _lone(part, reports, excess[short])
+        shorter = shorter.beyond(shell[short], split[short])
+        lone = _lone(part.without(split[short, None] & ~shell[short]), reports, excess[short])
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
         little = np.minimum(_SHARE * (above - below), _MOST * above)
         whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
     if np.any(whole):
-        all_of_it = Tilt(*(column[whole] for column in tilt))
-        lone = _lone(laws.at(whole), reports, excess[whole])
-        above, below = integrate(all_of_it, reports, smoothing[whole], (lone.upper, lone.lower))
+        some = laws.at(whole).without(split[whole, None] & ~shell[whole])
+        lone = _lone(some, reports, excess[whole])
+        above, below = integrate(tilt.at(whole), reports, smoothing[whole], (lone.upper, lone.lower))
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     upper = np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper)
@@ -271,6 +342,8 @@ def _tilt(laws: Laws, reports: int, theta: FloatArray) -> Tilt:
     log_mass, log_mass_error = _log_mass(laws, n, theta)
     # What the rounding of G, relative to its terms, moves the sum by, under the tilted law.
     terms = (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)
+    gained = reports * np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
+    peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(log_mass, -_UNLIKELY)))
     log_mass_error += 8 * UNIT_ROUND_OFF * n * theta * (weights[:, :-1] * terms).sum(axis=1)
     return Tilt(
         theta,
@@ -281,6 +354,9 @@ def _tilt(laws: Laws, reports: int, theta: FloatArray) -> Tilt:
         n * mean,
         np.sqrt(n * variance),
         values.max(axis=1) - values.min(axis=1),
+        np.maximum(peak, _TINY),
+        np.zeros_like(weights),
+        np.zeros_like(theta, dtype=np.bool_),
     )
 
 

@@ -79,8 +79,14 @@ def from_profile(
         values = _values(lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded)
         shown = lattice.reduced()
         above = _pair(shown, values.upper, support=largest_loss, side="upper")
-        below = _pair(shown, values.lower, support=largest_loss, side="lower")
-        return (above, below), gaps(lattice.excess, bounds, values, above)
+        found, lower = gaps(lattice.excess, bounds, values, above), values.lower
+        if np.any((lower[:-1] <= 0) & (bounds.lower[:-1] > 0)):
+            longer = _values(
+                lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded, steep=True
+            )
+            if gaps(lattice.excess, bounds, longer, above).apart < found.apart:
+                lower = longer.lower
+        return (above, _pair(shown, lower, support=largest_loss, side="lower")), found
 
     if model is None:
         return _refined(profile, first, pairs, precision)[1]
@@ -138,10 +144,16 @@ def _with_points(
 
 
 def _values(
-    lattice: Lattice, bounds: ProfileBounds, *, infinity: float, support: float, bounded: bool
+    lattice: Lattice,
+    bounds: ProfileBounds,
+    *,
+    infinity: float,
+    support: float,
+    bounded: bool,
+    steep: bool = False,
 ) -> ProfileBounds:
     """Values at the lattice's orders whose greatest convex minorants lie above and below the profile, which
-    is 0 at the lattice's end if `bounded`."""
+    is 0 at the lattice's end if `bounded`; see `_supporting_values` for steep ones."""
     excess = lattice.excess
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
     upper = np.minimum.accumulate(np.minimum(bounds.upper * (1 + _ROOM), 1.0))
@@ -153,7 +165,9 @@ def _values(
     lower = np.minimum(lower, upper)
     # What is certainly infinite is taken off first: the rest of the profile is convex and falls towards 0.
     certain = min(infinity, float(upper[-1]))
-    supporting = certain + _supporting_values(excess, upper - certain, np.maximum(lower - certain, 0.0))
+    supporting = certain + _supporting_values(
+        excess, upper - certain, np.maximum(lower - certain, 0.0), steep=steep
+    )
     # For the same reason the lower pair begins with the line, no steeper, that touches it from below.
     begin = (supporting + excess / 2) / (1 + excess / 2)
     touch = int(begin.argmin())
@@ -210,13 +224,19 @@ def _pair(lattice: Lattice, values: FloatArray, *, support: float, side: Side) -
     )
 
 
-def _supporting_values(excess: FloatArray, upper: FloatArray, lower: FloatArray) -> FloatArray:
+def _supporting_values(
+    excess: FloatArray, upper: FloatArray, lower: FloatArray, *, steep: bool
+) -> FloatArray:
     """Values at the lattice orders of a piecewise linear function that lies below every convex function
     between the bounds.
 
     On each cell chords from its ends to points further out, extended, lie below the profile, at its other
     end, too, if nothing better is known there; a line below the steepest of them on either side is found by
     lowering the cell's own chord, and each corner takes the lower of the two lines that meet there.
+
+    Where the profile falls steeply, such a line ends the pair; if `steep`, the one that supports the profile
+    at the cell's right end takes its place there: less is left before that cell, and all beyond it. The
+    bounds must have room for the rounding of chords, `_ROOM` of themselves.
     """
     step = np.diff(excess)
     left, right = _supporting_slopes(excess, upper, lower)
@@ -231,9 +251,13 @@ def _supporting_values(excess: FloatArray, upper: FloatArray, lower: FloatArray)
         gap_left, gap_right = np.maximum(chord - left, 0.0), np.maximum(right - chord, 0.0)
         sag = np.where(np.isinf(gap_left), gap_right * step, step / (1 / gap_left + 1 / gap_right))
     sag = np.where((gap_left == 0) | (gap_right == 0), 0.0, sag)
-    lines_left, lines_right = lower[:-1] - sag, lower[1:] - sag
+    room = 8 * UNIT_ROUND_OFF
+    lines_left, lines_right = lower[:-1] - sag - room * upper[:-1], lower[1:] - sag - room * (upper[1:] + sag)
+    if steep:
+        rise, ends = -right * step, (lines_right < 0) & (lower[1:] > 0)
+        lines_left = np.where(ends, lower[1:] + rise - room * (lower[1:] + np.abs(rise)), lines_left)
+        lines_right = np.where(ends, lower[1:] * (1 - room), lines_right)
     values = np.minimum(np.append(lines_left, np.inf), np.insert(lines_right, 0, np.inf))
-    values -= 8 * UNIT_ROUND_OFF * upper
     # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes down to
     # 0 too.
     ends = np.append(np.flatnonzero(values < 0), len(values) - 1)

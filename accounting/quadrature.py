@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,18 @@ class Tilt(NamedTuple):
     mean: FloatArray  # tilted mean of S
     deviation: FloatArray  # tilted standard deviation of S
     reach: FloatArray  # largest distance of two atoms
+    peak: FloatArray  # about what the tilted ramp is on average, rather more: nothing rests on it
+    shell: FloatArray  # (orders, atoms): weights of the atoms of which some report is one, where it is split
+    split: BoolArray  # whether outcomes without such a report are left out
+
+    def at(self, orders: BoolArray | IndexArray) -> Tilt:
+        """The laws at some of the orders."""
+        columns: tuple[Any, ...] = tuple(column[orders] for column in self)
+        return Tilt(*columns)
+
+    def beyond(self, shell: BoolArray, split: BoolArray) -> Tilt:
+        """The same, where it is split with these atoms, the last one not among them, as the shell."""
+        return self._replace(shell=np.where(np.pad(shell, ((0, 0), (0, 1))), self.weights, 0.0), split=split)
 
 
 def integrate(
@@ -70,10 +82,10 @@ def integrate(
     """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,), by kernels as close as the smoothing says;
     see `blanket_profile`.
 
-    Where reports of components are few, outcomes with one of them or none are left to `lone`: bounds on what
-    those with one add.
+    Where there is a shell, outcomes without a report of it are left out. Where reports of components are few,
+    outcomes with one of them or none are left to `lone`: bounds on what those with one add.
     """
-    theta, deviation = tilt.theta, tilt.deviation
+    theta, deviation, split = tilt.theta, tilt.deviation, tilt.split
     # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
     # pi / reach.
     scale = _SPACING * np.maximum(deviation, 0.5 / theta)
@@ -85,11 +97,11 @@ def integrate(
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
     # evaluating.
     lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
-    short = np.pi / tilt.reach >= np.maximum(kernels.band, lobe)
+    short = (np.pi / tilt.reach >= np.maximum(kernels.band, lobe)) & ~split
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
     few = _Few.of(tilt, reports, ~short)
     line = _Line(tilt, reports, kernels, step, few)
-    kept = line.last_of_note(last, ~short & ~few.apply)
+    kept = line.last_of_note(last, ~short & ~few.apply & ~split)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
     rate, end = 2 * deviation**2 / np.pi**2, last * step
@@ -100,7 +112,7 @@ def integrate(
     error = tilt.log_mass_error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
     # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
-    silent = np.where(few.apply, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
+    silent = np.where(few.apply | split, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
     upper = (
         np.where(log_scale_upper < _LARGEST, np.exp(np.minimum(log_scale_upper, _LARGEST)), np.inf)
         * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
@@ -130,7 +142,7 @@ def _period(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray
     only)."""
     theta, deviation = tilt.theta, tilt.deviation
     period = np.maximum(_SHORTEST / theta, _DEVIATIONS * deviation)
-    target = np.clip(_ALIAS * smoothing**2, *_ALIASES) / (theta * np.maximum(1.0, theta * deviation))
+    target = np.clip(_ALIAS * smoothing**2, *_ALIASES) * tilt.peak / np.maximum(1.0, theta * deviation)
     tails = _tails(tilt, reports)
     alias = _alias(theta, tails, period)
     for _ in range(_LENGTHENINGS):
@@ -244,7 +256,7 @@ class _Line(NamedTuple):
 
     def at(self, rows: IndexArray) -> _Line:
         """Some of the lines."""
-        tilt = Tilt(*(column[rows] for column in self.tilt))
+        tilt = self.tilt.at(rows)
         few = _Few(*(column[rows] for column in self.few))
         return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few)
 
@@ -285,7 +297,7 @@ class _Line(NamedTuple):
     @property
     def least_square(self) -> FloatArray:
         """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
-        return np.where(self.few.apply, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
+        return np.where(self.few.apply | self.tilt.split, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
@@ -315,44 +327,100 @@ class _Line(NamedTuple):
         row, place = np.nonzero(kept)
         u = step[row] * (first + place)
         doubt = noise(self.tilt.weights.shape[1], u, *(scale[row] for scale in scales))
-        terms = self._terms(row, u, less_one[kept], doubt)
+        shell = None
+        if np.any(self.tilt.split):
+            shell = self._shell(first, count)[kept]
+        terms = self._terms(row, u, less_one[kept], doubt, shell)
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
-    def _terms(self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray) -> FloatArray:
+    def _shell(self, first: int, count: int) -> ComplexArray:
+        """The shell's part of the characteristic function at these nodes, shape (orders, count)."""
+        tilt, u = self.tilt, self.step[:, None] * np.arange(first, first + count)
+        found = characteristic_less_one(tilt.shell, tilt.centred, self.step, first, count)
+        found += tilt.shell.sum(axis=1)[:, None] + 1j * u * (tilt.shell * tilt.centred).sum(axis=1)[:, None]
+        return found
+
+    def _terms(
+        self,
+        row: IndexArray,
+        u: FloatArray,
+        less_one: ComplexArray,
+        doubt: FloatArray,
+        shell: ComplexArray | None,
+    ) -> FloatArray:
         """Terms of the sums for both kernels, and bounds on their round-off, at nodes u of the orders `row`,
-        from the characteristic function and its round-off; shape (3, nodes)."""
-        tilt, reports = self.tilt, self.reports
+        from the characteristic function and its round-off, and the shell's part of it; shape (3, nodes)."""
+        known, split = self.few.apply[row], self.tilt.split[row]
+        phase, weight, relative = self._power(row, u, less_one, doubt)
+        if shell is None and not np.any(known):
+            turned = self.kernels.turned(row, u, phase)
+            terms = np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
+            terms *= weight
+        else:
+            value, error = weight * np.exp(1j * phase), weight * (relative + 8 * UNIT_ROUND_OFF)
+            if shell is not None:
+                # Sums of the shell's weights, and times u, are rounded besides.
+                more = doubt + UNIT_ROUND_OFF * self._units * (np.abs(shell) + self._moved(row, u))
+                inner = self._power(row, u, less_one - shell, doubt + more)
+                value -= np.where(split, inner[1] * np.exp(1j * inner[0]), 0.0)
+                error += np.where(split, inner[1] * (inner[2] + 8 * UNIT_ROUND_OFF), 0.0)
+                doubt = doubt + np.where(split, more, 0.0)
+            if np.any(known):
+                part, astray = self._known(row, u, less_one, doubt, shell)
+                value -= np.where(known, part, 0.0)
+                error += np.where(known, astray, 0.0)
+            modulus = np.abs(value)
+            turned = self.kernels.turned(row, u, np.angle(value))
+            terms = np.array([modulus * turned.upper, modulus * turned.lower, error * turned.modulus])
+            terms[2] += modulus * (turned.round_off + 8 * UNIT_ROUND_OFF * turned.modulus)
+        terms[:, u == 0] /= 2
+        return np.asarray(terms)
+
+    @property
+    def _units(self) -> int:
+        return 64 + 4 * int(self.tilt.weights.shape[1])
+
+    def _moved(self, row: IndexArray, u: FloatArray) -> FloatArray:
+        """The shell's weight, and the angles by which it turns on average at nodes u of the orders `row`."""
+        shell, size = self.tilt.shell, np.abs(self.tilt.centred)
+        return np.asarray(shell.sum(axis=1)[row] + u * (shell * size).sum(axis=1)[row])
+
+    def _power(
+        self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The power of the characteristic function, not centred: its phase, its modulus, and a bound on its
+        round-off, relative; shape (nodes,)."""
+        reports = self.reports
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
-        angle = np.arctan2(less_one.imag, 1 + less_one.real)
-        phase = reports * angle
-        phase += u * tilt.mean[row]
-        weight = np.exp(exponent)
-        turned = self.kernels.turned(row, u, phase)
+        phase = reports * np.arctan2(less_one.imag, 1 + less_one.real)
+        phase += u * self.tilt.mean[row]
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
         relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        terms = weight * np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
-        known = self.few.apply[row]
-        if np.any(known):
-            terms[:, known] -= self._known(row[known], u[known], less_one[known], doubt[known])
-        terms[:, u == 0] /= 2
-        return np.asarray(terms)
+        return phase, np.exp(exponent), relative
 
-    def _known(self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray) -> FloatArray:
-        """The terms of outcomes with at most one report of a component, the round-off negative."""
+    def _known(
+        self,
+        row: IndexArray,
+        u: FloatArray,
+        less_one: ComplexArray,
+        doubt: FloatArray,
+        shell: ComplexArray | None,
+    ) -> tuple[ComplexArray, FloatArray]:
+        """What outcomes with at most one report of a component, of the shell where there is one, are of the
+        power of the characteristic function; and a bound on its round-off."""
         none, single, hidden = (one[row] for one in self.few)
         # What the characteristic function, not centred, is more than a leftover report's part.
         shift = u * (self.tilt.mean / self.reports)[row]
         sine = np.sin(shift / 2)
         turn = 2 * sine * (1j * np.cos(shift / 2) - sine)
         value = none + single * (hidden + turn * (1 + less_one) + less_one)
-        modulus = np.abs(value)
-        turned = self.kernels.turned(row, u, np.angle(value))
-        units = 64 + 4 * self.tilt.weights.shape[1]
         size = none + single * (hidden + np.abs(shift) + np.abs(less_one))
-        error = UNIT_ROUND_OFF * units * size + single * doubt
-        round_off = error * turned.modulus + modulus * turned.round_off
-        return np.array([modulus * turned.upper, modulus * turned.lower, -round_off])
+        if shell is not None:
+            split = self.tilt.split[row]
+            value = np.where(split, single * (1 + turn) * shell, value)
+            size = np.where(split, single * (np.abs(shell) * (1 + np.abs(shift))), size)
+        return value, UNIT_ROUND_OFF * self._units * size + single * doubt

@@ -22,10 +22,11 @@ from accounting.ramp_kernels import RampKernels, circle
 _SHORTEST = 10.0
 _LONGER = 1.1
 # Logarithm of the probability with which a sum may be farther from 0 than a period; how long that is at most,
-# in units of one over the tilt; and for which share of the pairs.
+# in units of one over the tilt; and for which share of the pairs. Points of a line are no more than some.
 _HARDLY = 8.0
 _LONGEST = 100.0
 _MOST = 0.9
+_MOST_POINTS = 1500
 # Outcomes with at most one report of a component are taken out where they are so much.
 _MUCH = 0.3
 _NEAR_SADDLE = 1.05
@@ -140,7 +141,8 @@ def ceilings(
         tilts: those of the rows, shape (rows,); pairs of about the same one share it. The bound is 1 where a
             tilt is not positive.
         spacing: of the kernel above the ramp, in units of one over the tilt: bounds are above the truth by
-            about a 24th of its square, where the tilt is near the saddle point.
+            about a 24th of its square, where the tilt is near the saddle point. Wider where points would be
+            too many.
 
     Guarantee: round-off included, for all tilts.
     """
@@ -151,7 +153,8 @@ def ceilings(
     for rows in _together(order * (level.max(initial=0) + 1) + level, np.flatnonzero(usable)):
         theta = math.exp(float(np.log(tilts.theta[rows]).mean()))
         period = theta * float(np.sort(tilts.extent[rows])[int(_MOST * (rows.size - 1))])
-        line = _Line(pairs, reports, float(excess[order[rows[0]]]), theta, _Kernel.of(spacing, period))
+        kernel = _Kernel.of(max(spacing, period / _MOST_POINTS), period)
+        line = _Line(pairs, reports, float(excess[order[rows[0]]]), theta, kernel)
         found[rows] = line.ceilings(which[rows])
     # A report adds no more to a sum's positive part than by itself: close where others seldom hide it.
     lonely = (reports - 1) * np.log(np.maximum(pairs.leftover(which), TINY)) > _LONELY

@@ -69,15 +69,16 @@ class Table(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        if self._masses.has_near_rows():
+        masses = self._masses.extreme()
+        if masses.has_near_rows():
             return super().profile(
                 analysis, participation=participation, smoothing=smoothing, outcomes=outcomes
             )
-        rows = _extreme(self._masses.high)
+        rows = masses.high
         if participation < 1:
             silence = np.full((len(rows), 1), 1 - participation)
             rows = np.hstack([participation * rows, silence])
-        pairs = TablePairs(rows, participation * self._masses.rest())
+        pairs = TablePairs(rows, participation * masses.rest())
         brackets = [bracketed(one) for one in pairs] if len(rows) == 2 else []
         coarse = any(one.below is not one.above for one in brackets)
         return BlanketProfile(
@@ -133,14 +134,6 @@ class Table(DecomposedRandomizer):
         return f"table({[list(row) for row in self.rows]})"
 
 
-def _extreme(rows: FloatArray) -> FloatArray:
-    """Of a table of two outputs the rows that all others are mixtures of; all rows of others."""
-    rows = rows[:, rows.max(axis=0) > 0]
-    if rows.shape[1] != 2:
-        return rows
-    return rows[[rows[:, 0].argmax(), rows[:, 0].argmin()]]
-
-
 class _Masses(NamedTuple):
     """Probabilities in two pieces, for nearly equal rows differ in digits that one float has not; arrays of
     shape (inputs, outputs)."""
@@ -152,6 +145,14 @@ class _Masses(NamedTuple):
         """The difference of two rows, to nearly all of its own digits."""
         gap: FloatArray = (self.high[x0] - self.high[x1]) + (self.low[x0] - self.low[x1])
         return gap
+
+    def extreme(self) -> _Masses:
+        """Of a table of two outputs the rows that all others are mixtures of; all rows of others."""
+        possible = self.high[:, self.high.max(axis=0) > 0]
+        if possible.shape[1] != 2:
+            return self
+        rows = [int(possible[:, 0].argmax()), int(possible[:, 0].argmin())]
+        return _Masses(self.high[rows], self.low[rows])
 
     def has_near_rows(self) -> bool:
         """Whether two rows differ by so little that this matters: by the deviation of what a report gains, in

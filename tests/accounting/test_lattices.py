@@ -53,6 +53,19 @@ def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
         assert accountant.certify({shuffled: count}, delta=delta).precise, (count, delta)
 
 
+def test_a_kink_that_no_lattice_meets_does_not_end_the_pair_below() -> None:
+    """Two outputs, and hardly any other report of the rarer one: the profile falls to nearly nothing at a
+    ratio, and what is beyond is all that small deltas of several rounds see."""
+    rows = [[0.979392126, 0.020607874], [0.000197560814, 0.999802439186]]
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=1000)
+    accountant = Accountant()
+    loss = accountant.privacy_loss(shuffled)
+    assert loss.lower.index[-1] * loss.lower.spacing >= 0.99 * loss.upper.index[-1] * loss.upper.spacing
+    for count, delta in ((1, 1e-30), (2, 1e-2), (2, 1e-30), (10, 1e-30)):
+        certificate = accountant.certify({shuffled: count}, delta=delta)
+        assert certificate.epsilon_lower >= 0.999 * certificate.epsilon_upper
+
+
 def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
     """Cells that hold nothing but what another one lost are not divided in its place."""
     loss = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])

@@ -7,6 +7,7 @@ import math
 import warnings
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -106,6 +107,38 @@ def test_what_is_left_over_may_be_less_than_a_rounding(share: float) -> None:
         assert ceilings(pairs, first, first, 2, excess, tilts=tilts, spacing=spacing)[0] >= exact
     found = blanket_profile(pair, 2, excess, smoothing=0.003)
     assert found.lower[0] <= exact <= found.upper[0]
+
+
+def test_where_others_seldom_hide_a_report_it_adds_what_it_gains() -> None:
+    """The bound is close there, at any tilt, and never below."""
+    rows = np.array([[0.5 - 1e-9, 0.5, 1e-9], [0.4, 0.6 - 1e-6, 1e-6], [0.1, 0.9 - 3e-8, 3e-8]])
+    rows = np.hstack([rows * 1e-3, np.diag([1.0, 1.0, 1.0]) * (1 - rows.sum(axis=1) * 1e-3)])
+    pairs, excess = TablePairs(rows), np.expm1([0.0, 0.3, 3.0])
+    which, order = _everywhere(pairs, excess)
+    for reports, room in ((2, 1e-2), (40, 0.1)):
+        exact = np.array([blanket_profile(one, reports, excess, smoothing=1e-3).lower for one in pairs])
+        tilts = Tilts(np.full(which.size, 1e-9), np.zeros(which.size))
+        found = ceilings(pairs, which, order, reports, excess, tilts=tilts, spacing=0.7)
+        assert np.all(found >= exact.ravel() * (1 - 1e-12))
+        assert np.all(found <= exact.ravel() * (1 + room))
+
+
+@pytest.mark.parametrize("lost", [1e-3, 1.0, 1e4])
+def test_moments_of_gains_that_are_far_below_0(lost: float) -> None:
+    """They matter by what is left of their weights, in 50 digits; and no moment overflows because of them."""
+    pair = Decomposition(np.array([0.6, 0.39, 0.01]), np.array([0.2, 0.3, 0.5]), np.array([0.2, 0.3, 1e-6]))
+    theta, step = 3e-2 / lost, 0.4 / lost
+    found, error = ListedPairs([pair]).moments(np.zeros(1, dtype=np.int64), 50.0, theta, step, 30)
+    with mpmath.workdps(50):
+        gains = [
+            (mpmath.mpf(a) - 51 * mpmath.mpf(b)) / c for a, b, c in zip(pair.a, pair.b, pair.c, strict=True)
+        ]
+        rest = 1 - mpmath.fsum(mpmath.mpf(c) for c in pair.c)
+        for place in range(30):
+            z = mpmath.mpc(theta, mpmath.mpf(step) * place)
+            exact = rest + mpmath.fsum(c * mpmath.exp(z * g) for c, g in zip(pair.c, gains, strict=True))
+            off = abs(mpmath.mpc(complex(found[place, 0])) - exact)
+            assert off <= (error[place] + 11 * 2.0**-53) * found[0, 0].real
 
 
 def test_tables_and_lists_have_the_same_moments() -> None:

@@ -1,0 +1,111 @@
+"""Sums of gains over many scales, against every outcome listed in fractions, and sums in one piece."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from accounting import blanket_sum
+from accounting.blanket_sum import blanket_profile, blanket_profiles
+from accounting.decomposition import Decomposition
+from accounting.table_pairs import TablePairs
+
+
+def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposition:
+    """Ratios of many sizes, of inputs that others hardly ever hide."""
+    a, b = (draw.dirichlet(np.full(components, 0.5)) + 1e-12 for _ in range(2))
+    a, b = a / a.sum(), b / b.sum()
+    return Decomposition(a, b, np.minimum(a, b) * np.exp(-draw.uniform(0.0, spread, components)))
+
+
+def _exact(pair: Decomposition, reports: int, order: Fraction) -> Fraction:
+    """The divergence, outcome by outcome."""
+    a, b, c = ([Fraction(float(mass)) for mass in column] for column in (pair.a, pair.b, pair.c))
+    gains = [(x - order * y) / mass for x, y, mass in zip(a, b, c, strict=True)] + [Fraction(0)]
+    masses = [*c, 1 - sum(c)]
+    total = Fraction(0)
+    for counts in itertools.product(range(reports + 1), repeat=len(c)):
+        left = reports - sum(counts)
+        if left < 0:
+            continue
+        everyone = [*counts, left]
+        gained = sum(count * gain for count, gain in zip(everyone, gains, strict=True))
+        if gained > 0:
+            ways = math.factorial(reports) // math.prod(math.factorial(count) for count in everyone)
+            chance = math.prod(
+                (mass**count for mass, count in zip(masses, everyone, strict=True)), start=Fraction(1)
+            )
+            total += ways * chance * gained
+    return total / reports
+
+
+@pytest.mark.parametrize("scale", [1.5, 16.0])
+@pytest.mark.parametrize("apart", [0.0, 10.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_split_keeps_the_bounds(
+    seed: int, apart: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it pays, and everywhere; into as many scales as there are gains."""
+    monkeypatch.setattr(blanket_sum, "_APART", apart)
+    monkeypatch.setattr(blanket_sum, "_SCALE", scale)
+    draw = np.random.default_rng(seed)
+    pair, reports = _law(draw, 4, float(draw.choice([0.0, 5.0, 25.0]))), int(draw.choice([2, 5, 9]))
+    largest = float((pair.a / pair.b).max())
+    orders = [Fraction(1), *(Fraction(float(one)) for one in np.exp(draw.uniform(0.0, math.log(largest), 5)))]
+    excess = np.sort(np.array([float(order - 1) for order in orders]))
+    exact = [_exact(pair, reports, 1 + Fraction(float(more))) for more in excess]
+    for smoothing in (0.1, 0.01, 0.001):
+        found = blanket_profile(pair, reports, excess, smoothing=smoothing)
+        for upper, lower, truth in zip(found.upper, found.lower, exact, strict=True):
+            assert lower <= truth <= upper
+
+
+@pytest.mark.parametrize("reports", [30, 10_000])
+def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece some are known to no more than a factor."""
+    rows = np.random.default_rng(5).dirichlet(np.full(60, 0.3), size=6)
+    pairs, excess = TablePairs(np.maximum(rows, 1e-12)), np.expm1([0.0, 0.1, 1.0, 3.0])
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    widths = []
+    for apart in (10.0, math.inf):
+        monkeypatch.setattr(blanket_sum, "_APART", apart)
+        found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
+        widths.append(float((1 - found.lower / found.upper).max()))
+    assert widths[0] <= 0.07
+    assert widths[1] >= 0.3
+
+
+def test_a_rest_that_gains_nothing_but_a_rounding_is_no_law() -> None:
+    """At an order that is a ratio to the last digit, gains of the rest may all have lost their sign."""
+    c = np.array(
+        [1.31911136e-14, 2.58903926e-12, 1.22160710e-12, 2.44844066e-05, 5.80640646e-09, 1.04434943e-11]
+    )
+    a = np.array([8.45678583e-15, 2.27504516e-11, 1.56558355e-19, 0, 1.19667642e-08, 1.26492988e-09])
+    b = np.array([9.97344985e-15, 1.33316913e-17, 7.66948402e-15, 0, 4.65920194e-08, 7.39209245e-08])
+    a[3], b[3] = 1 - a.sum(), 1 - b.sum()
+    ratio = (a[3] - b[3]) / b[3]
+    excess = np.array([ratio, np.nextafter(ratio, 1.0)])
+    pair = Decomposition(a, b, c)
+    found = blanket_profile(pair, 3, excess, smoothing=0.003)
+    for upper, lower, more in zip(found.upper, found.lower, excess, strict=True):
+        assert lower <= _exact(pair, 3, 1 + Fraction(float(more))) <= upper
+
+
+@pytest.mark.parametrize("reports", [10, 1000, 10**6])
+def test_sums_by_scale_agree_with_sums_in_one_piece(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinary laws, of a table whose gains are of a few sizes."""
+    rows = np.random.default_rng(7).gamma(1.0, size=(3, 12))
+    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
+    excess = np.expm1(np.array([0.0, 0.5, 2.0]) / math.sqrt(reports))
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    whole = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.002)
+    monkeypatch.setattr(blanket_sum, "_APART", 0.0)
+    monkeypatch.setattr(blanket_sum, "_SCALE", 2.0)
+    parts = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.002)
+    assert np.all(parts.lower <= whole.upper)
+    assert np.all(whole.lower <= parts.upper)
+    assert np.all(parts.upper - parts.lower <= 0.05 * parts.upper)
