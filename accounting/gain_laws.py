@@ -108,7 +108,9 @@ class Laws(NamedTuple):
 
         # Where the law is nearly Gaussian the root is that of a quadratic.
         drift, square = self.drift, (self.c * gains * gains).sum(axis=1)
-        start = (np.sqrt(drift * drift + 8 * square / n) - drift) / (2 * square)
+        root = np.sqrt(drift * drift + 8 * square / n)
+        # Of the two ways to write it, the one without cancellation.
+        start = np.where(drift > 0, 4 / n / (root + np.maximum(drift, 0.0)), (root - drift) / (2 * square))
         return increasing_root(slope, start, closeness=closeness)
 
 

@@ -245,6 +245,22 @@ class _Few(NamedTuple):
         return np.asarray(self.single > 0)
 
 
+class _Nodes(NamedTuple):
+    """Nodes of several orders; arrays of shape (nodes,).
+
+    Attributes:
+        row, u: the order, and the frequency.
+        less_one, doubt: the characteristic function, less 1, and a bound on its round-off.
+        shell: the shell's part of it; None where no order has one.
+    """
+
+    row: IndexArray
+    u: FloatArray
+    less_one: ComplexArray
+    doubt: FloatArray
+    shell: ComplexArray | None
+
+
 class _Line(NamedTuple):
     """Lines of nodes, one for each order."""
 
@@ -330,7 +346,7 @@ class _Line(NamedTuple):
         shell = None
         if np.any(self.tilt.split):
             shell = self._shell(first, count)[kept]
-        terms = self._terms(row, u, less_one[kept], doubt, shell)
+        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, shell))
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
@@ -341,18 +357,11 @@ class _Line(NamedTuple):
         found += tilt.shell.sum(axis=1)[:, None] + 1j * u * (tilt.shell * tilt.centred).sum(axis=1)[:, None]
         return found
 
-    def _terms(
-        self,
-        row: IndexArray,
-        u: FloatArray,
-        less_one: ComplexArray,
-        doubt: FloatArray,
-        shell: ComplexArray | None,
-    ) -> FloatArray:
-        """Terms of the sums for both kernels, and bounds on their round-off, at nodes u of the orders `row`,
-        from the characteristic function and its round-off, and the shell's part of it; shape (3, nodes)."""
+    def _terms(self, nodes: _Nodes) -> FloatArray:
+        """Terms of the sums for both kernels, and bounds on their round-off, shape (3, nodes)."""
+        row, u, less_one, doubt, shell = nodes
         known, split = self.few.apply[row], self.tilt.split[row]
-        phase, weight, relative = self._power(row, u, less_one, doubt)
+        phase, weight, relative = self._power(nodes)
         if shell is None and not np.any(known):
             turned = self.kernels.turned(row, u, phase)
             terms = np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
@@ -362,12 +371,12 @@ class _Line(NamedTuple):
             if shell is not None:
                 # Sums of the shell's weights, and times u, are rounded besides.
                 more = doubt + UNIT_ROUND_OFF * self._units * (np.abs(shell) + self._moved(row, u))
-                inner = self._power(row, u, less_one - shell, doubt + more)
+                inner = self._power(nodes._replace(less_one=less_one - shell, doubt=doubt + more))
                 value -= np.where(split, inner[1] * np.exp(1j * inner[0]), 0.0)
                 error += np.where(split, inner[1] * (inner[2] + 8 * UNIT_ROUND_OFF), 0.0)
-                doubt = doubt + np.where(split, more, 0.0)
+                nodes = nodes._replace(doubt=doubt + np.where(split, more, 0.0))
             if np.any(known):
-                part, astray = self._known(row, u, less_one, doubt, shell)
+                part, astray = self._known(nodes)
                 value -= np.where(known, part, 0.0)
                 error += np.where(known, astray, 0.0)
             modulus = np.abs(value)
@@ -386,12 +395,10 @@ class _Line(NamedTuple):
         shell, size = self.tilt.shell, np.abs(self.tilt.centred)
         return np.asarray(shell.sum(axis=1)[row] + u * (shell * size).sum(axis=1)[row])
 
-    def _power(
-        self, row: IndexArray, u: FloatArray, less_one: ComplexArray, doubt: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _power(self, nodes: _Nodes) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The power of the characteristic function, not centred: its phase, its modulus, and a bound on its
         round-off, relative; shape (nodes,)."""
-        reports = self.reports
+        reports, row, u, less_one, doubt = self.reports, *nodes[:4]
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
         phase = reports * np.arctan2(less_one.imag, 1 + less_one.real)
@@ -402,16 +409,10 @@ class _Line(NamedTuple):
         relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
         return phase, np.exp(exponent), relative
 
-    def _known(
-        self,
-        row: IndexArray,
-        u: FloatArray,
-        less_one: ComplexArray,
-        doubt: FloatArray,
-        shell: ComplexArray | None,
-    ) -> tuple[ComplexArray, FloatArray]:
+    def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
         """What outcomes with at most one report of a component, of the shell where there is one, are of the
         power of the characteristic function; and a bound on its round-off."""
+        row, u, less_one, doubt, shell = nodes
         none, single, hidden = (one[row] for one in self.few)
         # What the characteristic function, not centred, is more than a leftover report's part.
         shift = u * (self.tilt.mean / self.reports)[row]
