@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus
+from accounting.contour import UNIT_ROUND_OFF, FloatArray, circle, expm1_minus
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -120,11 +120,3 @@ class RampKernels(NamedTuple):
         # The angle's own rounding moves the ratios by as much as they are large.
         doubt = UNIT_ROUND_OFF * (64 + (8 * self.tilt)[ramp] + 8 * angle * root) * size * most
         return Turned(upper, lower, (size / 4 + root / 2) * most, doubt)
-
-
-def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cosines and sines, to a few units of 1: by one tangent, which many machines evaluate side by side."""
-    tangent = np.tan(angle / 2)
-    square = tangent * tangent
-    below = 1 / (1 + square)
-    return (1 - square) * below, 2 * tangent * below

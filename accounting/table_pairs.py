@@ -6,7 +6,7 @@ import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition, rounded
-from accounting.gain_laws import ComplexArray, IndexArray, Masses, Pairs
+from accounting.gain_laws import ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0
@@ -83,13 +83,6 @@ class TablePairs(Pairs):
         """See `Pairs.leftover`."""
         return np.full(which.size, self._leftover)
 
-    def gained(self, which: IndexArray, excess: float) -> FloatArray:
-        """See `Pairs.gained`."""
-        first, second = (one[which] for one in self._ends)
-        room = 16 * UNIT_ROUND_OFF
-        gained = (1 + room) * self._rows[first] - ((1 - room) * (1 + excess) * self._rows)[second]
-        return np.asarray(np.maximum(gained, 0.0, out=gained).sum(axis=1))
-
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
         """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
         pairs are one product of matrices."""
@@ -105,34 +98,56 @@ class TablePairs(Pairs):
                 found[:, place] = np.log(moments[self._ends]) + error
         return found
 
-    def moments(
-        self, which: IndexArray, excess: float, theta: float, step: float, count: int
-    ) -> tuple[ComplexArray, FloatArray]:
-        """See `Pairs.moments`: a product of matrices for each point."""
+    def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
+        """See `Pairs.shared`: a product of matrices for each point."""
         (inputs, first), (others, second) = (np.unique(one[which], return_inverse=True) for one in self._ends)
         if _PAIR * which.size < inputs.size * others.size + _INPUT * (inputs.size + others.size):
-            return super().moments(which, excess, theta, step, count)
+            return None
         gained, lost = (self._rows[one] / self._c - 1 for one in (inputs, others))
-        highest = max(float(gained.max(initial=0.0)), float(lost.max(initial=0.0)))
+        highest = theta * (max(float(gained.max(initial=0.0)), float(lost.max(initial=0.0))) + 1)
         sizes = _exponents(theta, excess, gained, lost)
-        lost = (1 + excess) * lost + excess
-        found = np.full((count, which.size), np.inf, dtype=np.complex128)
-        if max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2:
+        finite = max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2
+        left, right = (np.exp(np.minimum(one, _LARGEST / 2)) for one in sizes)
+        right *= self._c
+        gained, lost = theta * gained, theta * ((1 + excess) * lost + excess)
+        flat = first * others.size + second
+
+        def chosen(products: FloatArray) -> FloatArray:
+            return np.asarray(products.ravel().take(flat))
+
+        # The square by those of its terms and their product, which are rounded to units of the squares.
+        squares = chosen((left * gained**2) @ right.T) + chosen(left @ (right * lost**2).T)
+        units = 2 * self._c.size + 128 + 32 * (2 + excess) * highest
+        square = squares * (1 + 2 * UNIT_ROUND_OFF * units) - 2 * chosen((left * gained) @ (right * lost).T)
+
+        def summed(left: ComplexArray, right: ComplexArray) -> ComplexArray:
+            products = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
+            return np.asarray(products.take(flat, axis=1) + self._leftover)
+
+        def moments(u: FloatArray) -> ComplexArray:
+            found = np.empty((u.size, which.size), dtype=np.complex128)
+            for place in range(u.size):
+                one = u[place : place + 1, None, None]
+                found[place] = summed(left * turned(one * gained), right * turned(-one * lost))[0]
+            return found
+
+        def multiples(step: float, count: int) -> ComplexArray:
             height = max(1, min(count, _BLOCK_ELEMENTS // max(gained.size, lost.size, 1)))
-            left = _turns(np.exp(sizes[0]), step * gained, height)
-            right = _turns(self._c * np.exp(sizes[1]), -step * lost, height)
-            flat = first * others.size + second
-            more = np.exp(1j * step * height * gained), np.exp(-1j * step * height * lost)
+            found = np.empty((count, which.size), dtype=np.complex128)
+            turns = np.arange(height)[:, None, None] * step
+            turning = left * turned(turns * gained), right * turned(-turns * lost)
+            more = turned(step * height * gained), turned(-step * height * lost)
             for start in range(0, count, height):
-                some = slice(start, min(start + height, count))
-                products = np.matmul(left, right.transpose(0, 2, 1))
-                products.reshape(height, -1)[: some.stop - start].take(flat, axis=1, out=found[some])
-                left *= more[0]
-                right *= more[1]
-            found.real += self._leftover
-        size = np.hypot(theta, step * np.arange(count))
-        units = 2 * self._c.size + 128 + 8 * np.arange(count) + 16 * (2 + excess) * size * (highest + 1)
-        return found, UNIT_ROUND_OFF * units + _LOST
+                found[start : start + height] = summed(*(one[: count - start] for one in turning))
+                turning = turning[0] * more[0], turning[1] * more[1]
+            return found
+
+        def error(u: FloatArray) -> FloatArray:
+            units = 2 * self._c.size + 128 + 16 * (2 + excess) * np.hypot(1.0, u) * highest
+            return np.asarray(UNIT_ROUND_OFF * units + _LOST)[:, None]
+
+        mass = chosen(left @ right.T) + self._leftover
+        return Tilted(mass, square, moments, multiples, error, np.full(which.size, finite))
 
     def hiding(self, least: float) -> TablePairs | None:
         """See `Pairs.hiding`."""
@@ -160,13 +175,6 @@ def _exponents(
     lost = (1 + excess) * lost + excess
     middle = (gained.max(axis=0) + lost.min(axis=0)) / 2
     return theta * (gained - middle), theta * (middle - lost)
-
-
-def _turns(size: FloatArray, angles: FloatArray, count: int) -> ComplexArray:
-    """`size exp(i k angles)` for `k < count`, shape (count, ...)."""
-    turned = np.exp(1j * np.arange(count)[:, None, None] * angles)
-    turned *= size
-    return np.asarray(turned)
 
 
 def _joined(rows: FloatArray) -> FloatArray:

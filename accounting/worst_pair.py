@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.ceilings import TINY, Tilts, ceilings
 from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.screening import TINY, Powers, Tilts, ceilings, chernoff
+from accounting.screening import Powers, Saddles, chernoff
 
 # Orders at which all pairs are looked at, every eighth first; how many pairs and orders are worth screening;
 # and the smoothing.
@@ -28,9 +29,14 @@ _SAMPLES = 33
 _STRIDE = 8
 _MUCH = 100
 _COARSE = 0.04
-# Of the kernels by which pairs are screened, and at orders with more pairs left than how many.
-_SPACINGS = ((0.7, 4), (0.3, 4))
-_FINER = ((0.05, 12), (0.012, 48))
+# Spacing of the kernels by which pairs are screened first, where more are left than are worth evaluating; of
+# closer ones, in units of the root of how far apart bounds usually are; and how much closer, in halvings.
+# Sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
+_SPACING = 0.3
+_CLOSE = 3.0
+_CLOSEST = 8
+_CLOSER = 1
+_HARDLY = 5.0
 # Components are rare that so many are expected of.
 _RARE = 1e-3
 # Pairs that are evaluated first at every order, since they seem the largest.
@@ -38,10 +44,10 @@ _CANDIDATES = 4
 _MANY = 24
 _BEYOND = 8
 _SPARSER = 4
+_EVERY = (4, 1)
 _REMEMBERED = 4
-# Pairs of which all bounds are remembered.
-_FEW_PAIRS = 64
-_MOST_ORDERS = 1 << 13
+# Bounds that are remembered, of all pairs and orders.
+_MOST_KNOWN = 1 << 22
 # What a pair may add to the upper bound without being evaluated, as a share of the bounds' distance, or of
 # what is usual.
 _SHARE = 0.5
@@ -71,36 +77,51 @@ class _Screen:
         return Powers.of(self._pairs, self._reports, self._few)
 
     def ceilings(
-        self, which: IndexArray, order: IndexArray, excess: FloatArray, spacing: float
+        self,
+        left: tuple[IndexArray, IndexArray],
+        excess: FloatArray,
+        spacing: FloatArray,
+        reached: FloatArray,
     ) -> FloatArray:
-        """Upper bounds of the pairs `which[i]` at the orders `1 + excess[order[i]]`."""
-        near = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1)
-        own = Tilts(*(one[which, near[order]] for one in self._tilts))
-        return ceilings(self._pairs, which, order, self._reports, excess, tilts=own, spacing=spacing)
+        """Upper bounds of the pairs that are left at orders, by kernels of the spacings of these, where some
+        pair reaches so much."""
+        which, order = left
+        near, found = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1), np.ones(which.size)
+        some = self._saddles.at(which, near[order])
+        # The less of a tilted law is near the kink, the more what is far from it counts.
+        rare = some.height - np.log(np.maximum(reached, TINY))[order]
+        tilts = some.tilts(_HARDLY - 2 * np.log(spacing)[order] + 2 * np.fmax(rare, 0.0))
+        for one in np.unique(spacing).tolist():
+            rows = np.flatnonzero(spacing[order] == one)
+            own, at = Tilts(*(column[rows] for column in tilts)), order[rows]
+            found[rows] = ceilings(
+                self._pairs, which[rows], at, self._reports, excess, tilts=own, spacing=one
+            )
+        return found
 
     @functools.cached_property
-    def _tilts(self) -> Tilts:
-        return self.powers.tilts()
+    def _saddles(self) -> Saddles:
+        return self.powers.saddles(self._reports)
 
 
 class _Pass(NamedTuple):
-    """One look at pairs, by kernels of that spacing, at orders with more pairs left than so many."""
+    """One look at pairs where they are many: by wide kernels, or by close ones."""
 
     screen: _Screen
-    spacing: float
-    crowd: int
+    close: bool
 
     def ceilings(
-        self, left: tuple[IndexArray, IndexArray], excess: FloatArray
+        self, left: tuple[IndexArray, IndexArray], excess: FloatArray, worst: WorstPair, reached: FloatArray
     ) -> tuple[IndexArray, IndexArray, FloatArray] | None:
         """Of pairs and orders that are left those that are looked at, and their bounds; None where that would
         not be worthwhile."""
         which, order = left
-        crowded = np.bincount(order, minlength=1)[order] > self.crowd
-        which, order = which[crowded], order[crowded]
+        looked_at = np.bincount(order, minlength=1)[order] > _CANDIDATES
+        which, order = which[looked_at], order[looked_at]
         if which.size <= _MUCH:
             return None
-        return which, order, self.screen.ceilings(which, order, excess, self.spacing)
+        spacing = worst.spacing(reached) if self.close else np.full_like(excess, _SPACING)
+        return which, order, self.screen.ceilings((which, order), excess, spacing, reached)
 
 
 class _Sample(NamedTuple):
@@ -220,11 +241,11 @@ class WorstPair:
             search.screen(sample)
             search.evaluate_some(search.highest())
         search.evaluate(search.left)
-        if 1 < len(self.pairs) <= _FEW_PAIRS:
+        if len(self.pairs) > 1:
             reached = search.reached()
             for one in self._known:
                 reached = reached.with_orders_of(one)
-            self._known[:] = [reached] if reached.few.size <= _MOST_ORDERS else []
+            self._known[:] = [reached] if reached.upper.size <= _MOST_KNOWN else []
         return ProfileBounds(search.upper, search.lower), search.best
 
     def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
@@ -258,7 +279,7 @@ class WorstPair:
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
             for look in screens:
-                found = look.ceilings(known.open(columns), few)
+                found = look.ceilings(known.open(columns), few, self, known.lower.max(axis=0))
                 if found is None:
                     break
                 which, order, closer = found
@@ -275,10 +296,22 @@ class WorstPair:
         if len(self.pairs) <= _CANDIDATES:
             return ()
         whole, rarer = _Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
-        made = [_Pass(whole, *one) for one in _SPACINGS]
-        if rarer is not None:
-            made.append(_Pass(_Screen(rarer, self.reports, few), *_SPACINGS[-1]))
-        return (*made, *(_Pass(whole, *one) for one in _FINER))
+        made = [whole] if rarer is None else [whole, _Screen(rarer, self.reports, few)]
+        return (*(_Pass(one, close=False) for one in made), _Pass(whole, close=True))
+
+    def spacing(self, reached: FloatArray) -> FloatArray:
+        """Of the kernels that are as close as pairs need to be told apart where one reaches so much."""
+        close = _CLOSE * np.sqrt(self.usual(reached)) / _SPACING
+        return np.asarray(_SPACING * np.exp2(np.clip(np.floor(2 * np.log2(close)) / 2, -_CLOSEST, -_CLOSER)))
+
+    def usual(self, reached: FloatArray) -> FloatArray:
+        """How far apart bounds are that are about so large, relative, where one scale rules the law; see
+        `_width`."""
+        return self.smoothing**2 * (1 + _depth(reached, self._most))
+
+    @functools.cached_property
+    def _most(self) -> float:
+        return float(_at_1(self.pairs.spread, self.reports).max())
 
     def _evaluate_highest(self, sample: _Sample, columns: IndexArray) -> None:
         """Evaluate the pairs of the largest bounds in these columns, closely."""
@@ -307,8 +340,7 @@ class WorstPair:
         at, most = excess[order], np.full(order.size, self.smoothing)
         smoothing = self._needed.at(which, at, self.smoothing) if likely else most
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
-        # The divergences of order 1 of sums as if they were Gaussian.
-        usual = np.maximum(np.sqrt(self.pairs.spread / (2 * math.pi * self.reports)), NEGLIGIBLE_DELTA)[which]
+        usual = _at_1(self.pairs.spread, self.reports)[which]
         reached, wide = certain.copy(), np.arange(order.size)
         width = first = _width(upper, lower, usual) / self.smoothing**2
         smoothing = smoothing.copy()
@@ -362,10 +394,11 @@ class _Search:
         """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
         chords between these, at the others."""
         size = self._excess.size
-        for columns in (np.unique(np.append(np.arange(0, size, _SPARSER), size - 1)), np.arange(size)):
+        for every in _EVERY:
+            columns = np.unique(np.append(np.arange(0, size, every), size - 1))
             for look in sample.screens:
                 which, order = np.nonzero(self.left[:, columns])
-                found = look.ceilings((which, columns[order]), self._excess)
+                found = look.ceilings((which, columns[order]), self._excess, self._worst, self.lower)
                 if found is None:
                     break
                 which, order, closer = found
@@ -417,8 +450,7 @@ class _Search:
 
     def _settle(self) -> None:
         """Let pairs go that are hardly above the upper bound, if at all: it takes theirs."""
-        usual = self._worst.smoothing**2 * self.upper
-        enough = self.upper + _SHARE * np.minimum(self.upper - self.lower, usual) + NEGLIGIBLE_DELTA
+        enough = self.upper * (1 + _SHARE * self._worst.usual(self.upper)) + NEGLIGIBLE_DELTA
         settled = self.left & (self._ceiling <= enough)
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled
@@ -450,6 +482,16 @@ def _highest(values: FloatArray, most: int) -> tuple[IndexArray, IndexArray]:
     return which.ravel(), np.tile(np.arange(values.shape[1]), most)
 
 
+def _at_1(spread: FloatArray, reports: int) -> FloatArray:
+    """The divergences of order 1 of sums as if they were Gaussian."""
+    return np.maximum(np.sqrt(spread / (2 * math.pi * reports)), NEGLIGIBLE_DELTA)
+
+
+def _depth(values: FloatArray, usual: FloatArray | float) -> FloatArray:
+    """About the square of how many deviations a sum needs, by the divergence and that of order 1."""
+    return np.asarray(-2 * np.log(np.clip(values / usual, NEGLIGIBLE_DELTA, 1.0)))
+
+
 def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArray:
     """How far apart bounds are, in units of what a smoothing of 1 makes them where one scale rules the law.
 
@@ -457,6 +499,5 @@ def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArra
     of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
     many small ones, have a deviation that is that of neither.
     """
-    depth = -2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
-    width: FloatArray = (upper - lower) / np.maximum(upper * (1 + depth), NEGLIGIBLE_DELTA)
+    width: FloatArray = (upper - lower) / np.maximum(upper * (1 + _depth(upper, usual)), NEGLIGIBLE_DELTA)
     return width

@@ -6,18 +6,21 @@ from __future__ import annotations
 import math
 import warnings
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 
+import accounting.ceilings as ceilings_module
 from accounting import Accountant, ShuffledRound, Table
 from accounting.blanket_sum import blanket_profile
+from accounting.ceilings import Tilts, ceilings
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs, Pairs
 from accounting.randomizers.two_inputs import bracketed
-from accounting.screening import Powers, Tilts, ceilings, chernoff, saddles
+from accounting.screening import Powers, chernoff, saddles
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
 
@@ -58,7 +61,7 @@ def test_no_ceiling_is_below_a_profile(seed: int, spacing: float) -> None:
     rarer = pairs.hiding(float(np.median(rows.min(axis=0))) + 1e-9)
     assert rarer is not None
     for some in (pairs, rarer, ListedPairs(list(pairs))):
-        own = Powers.of(some, reports, excess).tilts()
+        own = Powers.of(some, reports, excess).saddles(reports).tilts(8.0)
         theirs = saddles(some, np.full(excess.size, len(some) - 1), reports, excess)[order]
         anything = np.exp(draw.uniform(-5, 5, (2, which.size)))
         for tilts in (
@@ -77,13 +80,15 @@ def test_ceilings_are_as_near_as_the_kernel(reports: int) -> None:
     """A 24th of the spacing's square where tilts suit the pair, however many users there are; and with it the
     outcomes of few reports."""
     pairs = TablePairs(_rows(np.random.default_rng(5), (2, 8), 1.0))
-    largest = min(0.9 * float(np.log1p(pairs.last_excess[0])), 6 / math.sqrt(reports))
+    largest = min(0.5 * float(np.log1p(pairs.last_excess[0])), 4 / math.sqrt(reports))
     excess, which = np.expm1(np.linspace(0.0, largest, 5)), np.zeros(5, dtype=np.int64)
     exact = blanket_profile(pairs[0], reports, excess, smoothing=0.003)
-    own = Tilts(*(one[0] for one in Powers.of(pairs, reports, excess).tilts()))
-    for spacing, room in ((0.7, 0.1), (0.3, 0.04), (0.1, 0.03)):
-        found = ceilings(pairs, which, np.arange(5), reports, excess, tilts=own, spacing=spacing)
-        assert np.all(found <= (1 + room) * exact.upper)
+    own = Powers.of(pairs, reports, excess).saddles(reports).at(which, np.arange(5))
+    rare = np.maximum(own.height - np.log(exact.lower), 0.0)
+    for spacing in (0.3, 0.1, 0.03):
+        tilts = own.tilts(5.0 - 2 * math.log(spacing) + 2 * rare)
+        found = ceilings(pairs, which, np.arange(5), reports, excess, tilts=tilts, spacing=spacing)
+        assert np.all(found <= (1 + spacing**2 / 12 + 5e-3) * exact.upper)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.99])
@@ -127,30 +132,91 @@ def test_where_others_seldom_hide_a_report_it_adds_what_it_gains() -> None:
 def test_moments_of_gains_that_are_far_below_0(lost: float) -> None:
     """They matter by what is left of their weights, in 50 digits; and no moment overflows because of them."""
     pair = Decomposition(np.array([0.6, 0.39, 0.01]), np.array([0.2, 0.3, 0.5]), np.array([0.2, 0.3, 1e-6]))
-    theta, step = 3e-2 / lost, 0.4 / lost
-    found, error = ListedPairs([pair]).moments(np.zeros(1, dtype=np.int64), 50.0, theta, step, 30)
+    theta, u = 3e-2 / lost, 13.0 * np.arange(30.0)
+    tilted = ListedPairs([pair]).tilted(np.zeros(1, dtype=np.int64), np.array([50.0]), np.array([theta]))
+    assert tilted.finite[0]
+    error = tilted.error(u)[:, 0] + 11 * 2.0**-53
     with mpmath.workdps(50):
         gains = [
             (mpmath.mpf(a) - 51 * mpmath.mpf(b)) / c for a, b, c in zip(pair.a, pair.b, pair.c, strict=True)
         ]
         rest = 1 - mpmath.fsum(mpmath.mpf(c) for c in pair.c)
-        for place in range(30):
-            z = mpmath.mpc(theta, mpmath.mpf(step) * place)
-            exact = rest + mpmath.fsum(c * mpmath.exp(z * g) for c, g in zip(pair.c, gains, strict=True))
-            off = abs(mpmath.mpc(complex(found[place, 0])) - exact)
-            assert off <= (error[place] + 11 * 2.0**-53) * found[0, 0].real
+        exact = [
+            rest
+            + mpmath.fsum(
+                c * mpmath.exp(mpmath.mpc(1, v) * mpmath.mpf(theta) * g)
+                for c, g in zip(pair.c, gains, strict=True)
+            )
+            for v in u
+        ]
+        square = mpmath.fsum(
+            c * mpmath.exp(theta * g) * (theta * g) ** 2 for c, g in zip(pair.c, gains, strict=True)
+        )
+    for found, turns in ((tilted.moments(u), 0), (tilted.multiples(13.0, u.size), 8)):
+        off = [abs(mpmath.mpc(complex(one)) - other) for one, other in zip(found[:, 0], exact, strict=True)]
+        assert np.all(
+            np.array(off, dtype=float) <= (error + turns * 2.0**-53 * np.arange(30)) * tilted.mass[0]
+        )
+    assert float(square) <= tilted.square[0] <= 1.01 * float(square)
+    assert tilted.mass[0] == pytest.approx(float(exact[0].real), rel=1e-12)
 
 
-def test_tables_and_lists_have_the_same_moments() -> None:
+def test_tables_and_lists_have_the_same_tilted_laws() -> None:
     rows = _rows(np.random.default_rng(2), (4, 6), 3.0)
     rows[0, 2] = 0.0
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
-    listed, places = ListedPairs(list(pairs)), np.arange(len(pairs))
-    ours, error = pairs.moments(places, 0.7, 0.3, 0.2, 40)
-    theirs, other = listed.moments(places, 0.7, 0.3, 0.2, 40)
-    assert np.all(np.abs(ours - theirs) <= (error + other)[:, None] * ours[0].real)
-    np.testing.assert_array_less(0, error)
+    listed, places, u = ListedPairs(list(pairs)), np.arange(len(pairs)), 0.7 * np.arange(40.0)
+    ours = pairs.shared(places, 0.7, 0.3)
+    theirs = listed.tilted(places, np.full(places.size, 0.7), np.full(places.size, 0.3))
+    assert ours is not None
+    assert listed.shared(places, 0.7, 0.3) is None
+    np.testing.assert_allclose(ours.mass, theirs.mass, rtol=1e-13)
+    np.testing.assert_allclose(ours.square, theirs.square, rtol=1e-8)
+    error = (ours.error(u) + theirs.error(u)) * ours.mass
+    turns = 16 * 2.0**-53 * np.arange(40.0)[:, None] * ours.mass
+    values = ours.moments(u)
+    assert np.all(np.abs(values - theirs.moments(u)) <= error)
+    for multiples in (ours.multiples(0.7, 40), theirs.multiples(0.7, 40)):
+        assert np.all(np.abs(values - multiples) <= error + turns)
     np.testing.assert_allclose(pairs.leftover(places), listed.leftover(places), rtol=1e-12)
+
+
+@pytest.mark.parametrize("reports", [30, 1000, 10**5, 10**9])
+def test_points_that_are_next_to_nothing_are_left_out_and_nothing_else(
+    reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without them ceilings are the same; among the tables are some whose sums are on a lattice,
+    whose characteristic functions come back."""
+    left_out: list[int] = []
+    summed = ceilings_module._Line.summed
+
+    def watched(line: ceilings_module._Line, *rest: Any) -> np.ndarray:
+        left_out.append(rest[2].real.size - rest[3])
+        return summed(line, *rest)
+
+    monkeypatch.setattr(ceilings_module._Line, "summed", watched)
+    for seed in range(12):
+        draw = np.random.default_rng(seed)
+        rows = _rows(draw, (4, 6), float(draw.choice([0.1, 1.0, 3.0])))
+        if seed % 3 == 0:
+            rows = np.full((4, 6), 0.1) + 0.4 * np.eye(4, 6) + 0.2 * (np.arange(6) > 3)
+            rows += 1e-5 * draw.random((4, 6))
+            rows /= rows.sum(axis=1, keepdims=True)
+        pairs = TablePairs(rows)
+        for some in (pairs, ListedPairs(list(pairs))):
+            excess = np.expm1(
+                np.linspace(0.0, 0.9, 4) * min(np.log1p(some.last_excess.min()), 8 / reports**0.5)
+            )
+            which, order = _everywhere(some, excess)
+            own = Powers.of(some, reports, excess).saddles(reports).tilts(12.0)
+            tilts = Tilts(*(one.ravel() for one in own))
+            for spacing in (0.3, 0.03):
+                found = ceilings(some, which, order, reports, excess, tilts=tilts, spacing=spacing)
+                with pytest.MonkeyPatch.context() as whole:
+                    whole.setattr(ceilings_module, "_FADED", math.inf)
+                    every = ceilings(some, which, order, reports, excess, tilts=tilts, spacing=spacing)
+                np.testing.assert_allclose(found, every, rtol=1e-5)
+    assert reports < 1000 or max(left_out) > 100
 
 
 @pytest.mark.parametrize("seed", range(6))
