@@ -81,31 +81,46 @@ def ceilings(
 
     Guarantee: round-off included, for all tilts.
     """
-    found = np.ones(order.size)
-    usable = (tilts.theta > 0) & (tilts.theta < np.inf)
-    least = np.full(excess.size, np.inf)
-    np.minimum.at(least, order[usable], tilts.theta[usable])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        level = np.where(usable, np.floor(np.log2(tilts.theta / least[order])), 0.0).astype(np.int64)
-    alone = usable.copy()
-    for rows in _together(order * (level.max(initial=0) + 1) + level, np.flatnonzero(usable)):
-        theta = math.exp(float(np.log(tilts.theta[rows]).mean()))
-        tilted = pairs.shared(which[rows], float(excess[order[rows[0]]]), theta)
-        if tilted is not None:
-            alone[rows] = False
-            line = _Line(pairs, reports, which[rows], excess[order[rows]], np.full(rows.size, theta))
-            found[rows] = line.ceilings(tilted, _kernel(spacing, theta * tilts.extent[rows]))
-    rows = np.flatnonzero(alone)
-    rows = rows[np.argsort(tilts.theta[rows] * tilts.extent[rows])]
-    height = max(1, _BLOCK_ELEMENTS // max(pairs.components, 1))
-    for start in range(0, rows.size, height):
-        some = rows[start : start + height]
-        line = _Line(pairs, reports, which[some], excess[order[some]], tilts.theta[some])
-        found[some] = line.ceilings(line.tilted(), _kernel(spacing, line.theta * tilts.extent[some]))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = _summed(pairs, (which, order), reports, excess, tilts=tilts, spacing=spacing)
     # A report adds no more to a sum's positive part than by itself: close where others seldom hide it.
     rows = np.flatnonzero((reports - 1) * np.log(np.maximum(pairs.leftover(which), TINY)) > _LONELY)
     found[rows] = np.minimum(found[rows], pairs.gained(which[rows], excess[order[rows]]) * (1 + 1e-12))
     return np.minimum(found + pairs.unhidden(which, excess[order]) + TINY, 1.0)
+
+
+def _summed(
+    pairs: Pairs,
+    rows: tuple[IndexArray, IndexArray],
+    reports: int,
+    excess: FloatArray,
+    *,
+    tilts: Tilts,
+    spacing: float,
+) -> FloatArray:
+    """The bounds on what hidden components contribute."""
+    which, order = rows
+    found = np.ones(order.size)
+    usable = (tilts.theta > 0) & (tilts.theta < np.inf)
+    least = np.full(excess.size, np.inf)
+    np.minimum.at(least, order[usable], tilts.theta[usable])
+    level = np.where(usable, np.floor(np.log2(tilts.theta / least[order])), 0.0).astype(np.int64)
+    alone = usable.copy()
+    for some in _together(order * (level.max(initial=0) + 1) + level, np.flatnonzero(usable)):
+        theta = math.exp(float(np.log(tilts.theta[some]).mean()))
+        tilted = pairs.shared(which[some], float(excess[order[some[0]]]), theta)
+        if tilted is not None:
+            alone[some] = False
+            line = _Line(pairs, reports, which[some], excess[order[some]], np.full(some.size, theta))
+            found[some] = line.ceilings(tilted, _kernel(spacing, theta * tilts.extent[some]))
+    left = np.flatnonzero(alone)
+    left = left[np.argsort(tilts.theta[left] * tilts.extent[left])]
+    height = max(1, _BLOCK_ELEMENTS // max(pairs.components, 1))
+    for start in range(0, left.size, height):
+        some = left[start : start + height]
+        line = _Line(pairs, reports, which[some], excess[order[some]], tilts.theta[some])
+        found[some] = line.ceilings(line.tilted(), _kernel(spacing, line.theta * tilts.extent[some]))
+    return found
 
 
 def _together(group: IndexArray, rows: IndexArray) -> Iterator[IndexArray]:
@@ -116,7 +131,7 @@ def _together(group: IndexArray, rows: IndexArray) -> Iterator[IndexArray]:
 
 def _kernel(spacing: float, extents: FloatArray) -> _Kernel:
     """The kernel for sums that are hardly ever farther from 0 than these extents, for most of them."""
-    period = float(np.sort(extents)[int(_MOST * (extents.size - 1))])
+    period = float(np.sort(np.where(np.isfinite(extents), extents, 0.0))[int(_MOST * (extents.size - 1))])
     return _Kernel.of(max(spacing, period / _MOST_POINTS), period)
 
 
@@ -166,7 +181,7 @@ class _Line(NamedTuple):
         while _DIRECT * len(beyond) + start / kernel.step < points:
             beyond.append(beyond[-1] + min(_STRIDE * beyond[-1], 1 / high) if beyond else start)
             if beyond[-1] >= end:
-                return math.ceil(start / kernel.step) + 1, np.array(beyond)
+                return min(math.ceil(start / kernel.step) + 1, points), np.array(beyond)
         return points, np.zeros(0)
 
     def _fades(self, tilted: Tilted, u: FloatArray, most: int) -> BoolArray:

@@ -36,13 +36,13 @@ class Outcomes(NamedTuple):
     missing: float  # bound on the mass, under either law, of outcomes that are not listed
     unsure: float  # bound on the error of masses that are known to few digits
     relative_error: float  # bound on the relative round-off of every mass
-    blur: float = 0.0  # bound on what rounding did to `P - Q`, in units of `P + Q`
+    terms: FloatArray | None = None  # moduli of what `P - Q` is a sum of, where it is known to units of these
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
         ratios = self.ratio_excess
-        if self.blur > 0:  # what may be above an order counts, though it seems to be next to it
-            ratios = ratios + self.blur * (2 + ratios)
+        if self.terms is not None:  # what may be above an order counts, though it seems to be next to it
+            ratios = ratios + _BLUR * (self.terms / np.where(self.q > 0, self.q, 1.0) + np.abs(ratios))
         cell = np.searchsorted(excess, ratios, side="left") - 1
         inside = cell >= 0
         cells, q = cell[inside], self.q[inside]
@@ -58,18 +58,15 @@ class Outcomes(NamedTuple):
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
         rounding = 16 * UNIT_ROUND_OFF * (_suffix(doubt_cell) + value) + self.relative_error * value
-        if self.blur > 0:
-            both = np.bincount(cells, weights=self.p[inside] + q, minlength=size)
-            rounding += self.blur * _suffix(both)
+        if self.terms is not None:
+            rounding += _BLUR * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
         lower = np.maximum(value - rounding - self.unsure, 0.0)
         return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
 
 
-def enumerate_outcomes(
-    decomposition: Decomposition, reports: int, *, limit: int, rounded: bool = False
-) -> Outcomes | None:
+def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int) -> Outcomes | None:
     """Every outcome of the blanket pair of `reports` users, or None when more than `limit` would have to be
-    listed; `rounded` where the differences of masses are those of rounded ones.
+    listed.
 
     Source: Su, Cheng, Wang, Theorem 4, before the expectation is taken.
     """
@@ -80,13 +77,15 @@ def enumerate_outcomes(
     leftover = decomposition.leftover
     ranges = _ranges(decomposition, reports)
     masses = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
+    masses.append(np.abs(masses[-1]))
     listed = _combinations(ranges, reports, c, masses, exact=leftover == 0)
     known = decomposition.rest is not None
     log_mass, magnitude = _log_multinomial(listed, c, leftover, reports, known=known)
-    p, q, gap = np.exp(log_mass) / reports * listed.sums
+    p, q, gap, terms = np.exp(log_mass) / reports * listed.sums
     bare = ~hidden & (decomposition.a + decomposition.b > 0)
     p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
     gap = np.append(gap, decomposition.difference[bare])
+    terms = np.append(terms, np.abs(decomposition.difference[bare]))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
     seen = (p > 0) | (q > 0)
@@ -99,8 +98,7 @@ def enumerate_outcomes(
     if unsure > _UNSURE:
         return None
     missing = 4 * len(ranges) * math.exp(_LOG_CUT)
-    blur = _BLUR if rounded else 0.0
-    return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error, blur)
+    return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error, terms[seen])
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:

@@ -28,6 +28,8 @@ _REMEMBERED_SEARCHES = 8
 _OUTCOMES_OF_ONE = 50_000
 # Pairs that are looked at one by one even where a rough bound is enough.
 _FEW_PAIRS = 8
+# Of more pairs orders cost something, even if the outcomes of each are listed.
+_FEW_LISTED = 64
 # Width of the smoothing of a first look at a profile.
 _ROUGH = 0.2
 
@@ -80,7 +82,6 @@ class BlanketProfile(MechanismProfile):
         room: relative room that bounds make for the rounding of the masses.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
-        rounded: whether differences of masses are those of rounded ones.
     """
 
     def __init__(
@@ -93,10 +94,8 @@ class BlanketProfile(MechanismProfile):
         room: float,
         smoothing: float,
         outcomes: int,
-        rounded: bool = False,
     ) -> None:
         self.largest_loss = largest_loss
-        self._rounded = rounded
         self._weight = weight
         self._room = room
         self._smoothing = smoothing
@@ -143,7 +142,8 @@ class BlanketProfile(MechanismProfile):
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
         sides = (self._above,) if self._below is self._above else (self._above, self._below)
-        return all(is_countable(one, honest, limit=self._limit) for side in sides for one in side)
+        few = max(map(len, sides)) <= _FEW_LISTED
+        return few and all(is_countable(one, honest, limit=self._limit) for side in sides for one in side)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
@@ -172,7 +172,7 @@ class BlanketProfile(MechanismProfile):
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
         key = (id(pairs), place, honest)
         if key not in self._outcomes:
-            found = enumerate_outcomes(pairs[place], honest, limit=self._limit, rounded=self._rounded)
+            found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
             self._remembered += 0 if found is None else found.p.size
             while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
                 _, oldest = self._outcomes.popitem(last=False)

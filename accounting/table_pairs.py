@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition, rounded
-from accounting.gain_laws import ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
+from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0
@@ -14,8 +18,45 @@ _UNDERFLOW = 1e-40
 _LOST = 1e-20
 # What a pair costs by itself, and an input, in units of one more pair of two inputs.
 _PAIR, _INPUT = 6, 5
+# Rows whose losses vary by no more than this are told apart in more digits than one float has.
+_NEAR = 1e-3
 # Numbers that are multiplied together.
 _BLOCK_ELEMENTS = 1 << 12
+
+
+class Twofold(NamedTuple):
+    """Probabilities in two pieces, for nearly equal rows differ in digits that one float has not; arrays of
+    shape (inputs, outputs)."""
+
+    high: FloatArray
+    low: FloatArray
+
+    def of(self, outputs: BoolArray) -> Twofold:
+        """Some of the outputs."""
+        return Twofold(self.high[:, outputs], self.low[:, outputs])
+
+    def difference(self, first: IndexArray | int, second: IndexArray | int) -> FloatArray:
+        """Differences of rows, to nearly all of their own digits, shape (outputs,) or (pairs, outputs)."""
+        return np.asarray((self.high[first] - self.high[second]) + (self.low[first] - self.low[second]))
+
+
+class _Gains(NamedTuple):
+    """Gains of pairs of inputs are differences of what one says for, shape (inputs, outputs), and the other
+    against, shape (others, outputs); that is known to units of its terms."""
+
+    gained: FloatArray
+    lost: FloatArray
+    terms: FloatArray
+
+    @property
+    def size(self) -> float:
+        """What the largest terms add up to."""
+        return float(np.abs(self.gained).max(initial=0.0) + self.terms.max(initial=0.0))
+
+    def exponents(self, theta: float) -> tuple[FloatArray, FloatArray]:
+        """Two that add up to theta times the gain: both are large only where those of some pair are."""
+        middle = (self.gained.max(axis=0) + self.lost.min(axis=0)) / 2
+        return theta * (self.gained - middle), theta * (middle - self.lost)
 
 
 class TablePairs(Pairs):
@@ -24,6 +65,7 @@ class TablePairs(Pairs):
 
     Args:
         rows: probabilities of every output under every input, shape (inputs, outputs).
+        low: what they are more than that, where differences of rows are known to more digits.
         rest: what no output hides, to its own digits; 1 less the rest by default.
         least: outputs that are less probable under some input hide nobody.
         ends: the first and the second rows of the pairs, where they are known.
@@ -36,16 +78,19 @@ class TablePairs(Pairs):
     def __init__(
         self,
         rows: FloatArray,
-        rest: float | None = None,
+        low: FloatArray | None = None,
         *,
+        rest: float | None = None,
         least: float = 0.0,
         ends: tuple[IndexArray, IndexArray] | None = None,
     ) -> None:
-        rows = _joined(rows[:, rows.max(axis=0) > 0])
-        hidden = (rows.min(axis=0) > 0) & (rows.min(axis=0) >= least)
-        self._rows, self._bare = rows[:, hidden], rows[:, ~hidden]
-        self._c = self._rows.min(axis=0)
-        self._ends = _different(self._rows, self._c, self._bare) if ends is None else ends
+        possible = rows.max(axis=0) > 0
+        self._all = _joined(Twofold(rows, np.zeros_like(rows) if low is None else low).of(possible))
+        smallest = self._all.high.min(axis=0)
+        hidden = (smallest > 0) & (smallest >= least)
+        self._hidden, self._bare = self._all.of(hidden), self._all.of(~hidden)
+        self._rows, self._c = self._hidden.high, smallest[hidden]
+        self._ends = _different(self._hidden, self._c, self._bare) if ends is None else ends
         self._rest = rest
         self._made: dict[int, Decomposition] = {}
 
@@ -56,9 +101,11 @@ class TablePairs(Pairs):
         if place not in self._made:
             if not 0 <= place < len(self):
                 raise IndexError(place)
-            a, b = (np.concatenate([self._rows[one[place]], self._bare[one[place]]]) for one in self._ends)
-            c = np.concatenate([self._c, np.zeros(self._bare.shape[1])])
-            self._made[place] = Decomposition(a, b, c, rest=self._rest).merged()
+            x0, x1 = (int(one[place]) for one in self._ends)
+            both = Twofold(*(np.hstack(one) for one in zip(self._hidden, self._bare, strict=True)))
+            c = np.append(self._c, np.zeros(self._bare.high.shape[1]))
+            a, b, difference = both.high[x0], both.high[x1], both.difference(x0, x1)
+            self._made[place] = Decomposition(a, b, c, difference, self._rest).merged()
         return self._made[place]
 
     @property
@@ -69,13 +116,13 @@ class TablePairs(Pairs):
     def masses(self, which: IndexArray) -> Masses:
         """See `Pairs.masses`."""
         first, second = (one[which] for one in self._ends)
-        b, bare_b = self._rows[second], self._bare[second]
+        b = self._rows[second]
         return Masses(
-            difference=self._rows[first] - b,
+            difference=self._hidden.difference(first, second),
             b=b,
             c=np.broadcast_to(self._c, b.shape),
-            bare_difference=self._bare[first] - bare_b,
-            bare_b=bare_b,
+            bare_difference=self._bare.difference(first, second),
+            bare_b=self._bare.high[second],
             leftover=np.full(which.size, self._leftover),
         )
 
@@ -86,39 +133,51 @@ class TablePairs(Pairs):
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
         """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
         pairs are one product of matrices."""
-        ratios, rest = self._rows / self._c - 1, self._leftover
-        rest += UNIT_ROUND_OFF * (self._c.size + 4)
+        rest = self._leftover + UNIT_ROUND_OFF * (self._c.size + 4)
         found = np.full((len(self), excess.size), np.inf)
+        every = np.arange(len(self._rows))
         for place, (tilt, more) in enumerate(zip(theta, excess, strict=True)):
-            gained, lost = _exponents(float(tilt), float(more), ratios, ratios)
+            gains = self._gains(every, every, float(more))
+            gained, lost = gains.exponents(float(tilt))
             if max(gained.max(initial=0.0), lost.max(initial=0.0)) < _LARGEST / 2:
                 moments = np.exp(gained) @ (np.exp(lost) * self._c).T + rest + _UNDERFLOW
-                size = tilt * (float(ratios.max(initial=0.0)) + 1)
-                error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * (2 + more) * size)
+                error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * tilt * gains.size)
                 found[:, place] = np.log(moments[self._ends]) + error
         return found
+
+    def _gains(self, inputs: IndexArray, others: IndexArray, excess: float) -> _Gains:
+        """What the inputs say for and the others against."""
+        apart = self._apart / self._c
+        taken = excess * self._rows[others] / self._c
+        return _Gains(apart[inputs], apart[others] + taken, np.abs(apart[others]) + taken)
+
+    @functools.cached_property
+    def _apart(self) -> FloatArray:
+        """How far the rows are from the first one."""
+        every = np.arange(len(self._rows))
+        return self._hidden.difference(every, np.zeros_like(every))
 
     def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
         """See `Pairs.shared`: a product of matrices for each point."""
         (inputs, first), (others, second) = (np.unique(one[which], return_inverse=True) for one in self._ends)
         if _PAIR * which.size < inputs.size * others.size + _INPUT * (inputs.size + others.size):
             return None
-        gained, lost = (self._rows[one] / self._c - 1 for one in (inputs, others))
-        highest = theta * (max(float(gained.max(initial=0.0)), float(lost.max(initial=0.0))) + 1)
-        sizes = _exponents(theta, excess, gained, lost)
+        gains = self._gains(inputs, others, excess)
+        sizes, size = gains.exponents(theta), theta * gains.size
         finite = max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2
         left, right = (np.exp(np.minimum(one, _LARGEST / 2)) for one in sizes)
         right *= self._c
-        gained, lost = theta * gained, theta * ((1 + excess) * lost + excess)
+        gained, lost, terms = (theta * one for one in gains)
         flat = first * others.size + second
 
         def chosen(products: FloatArray) -> FloatArray:
             return np.asarray(products.ravel().take(flat))
 
         # The square by those of its terms and their product, which are rounded to units of the squares.
-        squares = chosen((left * gained**2) @ right.T) + chosen(left @ (right * lost**2).T)
-        units = 2 * self._c.size + 128 + 32 * (2 + excess) * highest
-        square = squares * (1 + 2 * UNIT_ROUND_OFF * units) - 2 * chosen((left * gained) @ (right * lost).T)
+        own, their = chosen((left * gained**2) @ right.T), chosen(left @ (right * lost**2).T)
+        units = 2 * self._c.size + 128 + 32 * size
+        square = own + their - 2 * chosen((left * gained) @ (right * lost).T)
+        square += 2 * UNIT_ROUND_OFF * units * (own + chosen(left @ (right * terms**2).T))
 
         def summed(left: ComplexArray, right: ComplexArray) -> ComplexArray:
             products = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
@@ -143,7 +202,7 @@ class TablePairs(Pairs):
             return found
 
         def error(u: FloatArray) -> FloatArray:
-            units = 2 * self._c.size + 128 + 16 * (2 + excess) * np.hypot(1.0, u) * highest
+            units = 2 * self._c.size + 128 + 16 * np.hypot(1.0, u) * size
             return np.asarray(UNIT_ROUND_OFF * units + _LOST)[:, None]
 
         mass = chosen(left @ right.T) + self._leftover
@@ -155,11 +214,12 @@ class TablePairs(Pairs):
         if not np.any(rare):
             return None
         rest = self._leftover + float(self._c[rare].sum())
-        return TablePairs(np.hstack([self._rows, self._bare]), rest, least=least, ends=self._ends)
+        return TablePairs(*self._all, rest=rest, least=least, ends=self._ends)
 
     def impossible(self) -> tuple[FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
-        without = np.where(self._bare[self._ends[1]] == 0, self._bare[self._ends[0]], 0.0).sum(axis=1)
+        bare = self._bare.high
+        without = np.where(bare[self._ends[1]] == 0, bare[self._ends[0]], 0.0).sum(axis=1)
         return without, np.full(len(self), float(self._c.sum()))
 
     @property
@@ -167,41 +227,54 @@ class TablePairs(Pairs):
         return max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
 
 
-def _exponents(
-    theta: float, excess: float, gained: FloatArray, lost: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Two exponents that add up to `theta G`, `G = gained - (1 + excess) lost - excess`, (inputs, outputs)
-    each: both are large only where those of some pair are."""
-    lost = (1 + excess) * lost + excess
-    middle = (gained.max(axis=0) + lost.min(axis=0)) / 2
-    return theta * (gained - middle), theta * (middle - lost)
-
-
-def _joined(rows: FloatArray) -> FloatArray:
+def _joined(masses: Twofold) -> Twofold:
     """Outputs of equal ratios joined, but for outputs that some input cannot make: others see them."""
-    least = rows.min(axis=0)
-    hidden = least > 0
-    _, group = np.unique(rounded(rows[:, hidden] / least[hidden]), axis=1, return_inverse=True)
-    size = int(group.max(initial=-1)) + 1
-    together = [np.bincount(group.ravel(), weights=row, minlength=size) for row in rows[:, hidden]]
-    return np.hstack([np.array(together).reshape(len(rows), size), rows[:, ~hidden]])
+    least = masses.high.min(axis=0)
+    shown, hidden = masses.of(least == 0), masses.of(least > 0)
+    least = least[least > 0]
+    _, group = np.unique(rounded(hidden.high / least), axis=1, return_inverse=True)
+    group = group.ravel()
+    alike = np.bincount(group)[group] > 1
+    if np.any(alike):
+        # Ratios may differ in digits that one float has not.
+        first, second = np.divmod(np.arange(len(hidden.high) ** 2), len(hidden.high))
+        apart = rounded(hidden.of(alike).difference(first, second) / least[alike])
+        _, finer = np.unique(np.vstack([group[alike], apart]), axis=1, return_inverse=True)
+        group[alike] = group.size + finer.ravel()
+    _, place, group = np.unique(group, return_index=True, return_inverse=True)
+    high, low = hidden.high[:, place], hidden.low[:, place]
+    for one in np.flatnonzero(np.bincount(group, minlength=place.size) > 1):
+        together = hidden.of(group == one)
+        high[:, one] = together.high.sum(axis=1)
+        for row, parts in enumerate(zip(*together, strict=True)):
+            low[row, one] = math.fsum([*parts[0], *parts[1], -high[row, one]])
+    return Twofold(np.hstack([high, shown.high]), np.hstack([low, shown.low]))
 
 
-def _different(rows: FloatArray, c: FloatArray, bare: FloatArray) -> tuple[IndexArray, IndexArray]:
+def _different(hidden: Twofold, c: FloatArray, bare: Twofold) -> tuple[IndexArray, IndexArray]:
     """The first and the second rows of pairs that have different columns, in any order."""
-    first, second = (one.ravel() for one in np.indices((len(rows), len(rows))))
+    first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
-    ratios, masses, alone = (_numbered(rounded(one)) for one in (rows / c, c, bare))
+    ratios, masses, alone = (_numbered(rounded(one)) for one in (hidden.high / c, c, bare.high))
     pairs = [(ratios[first] * (ratios.max(initial=0) + 1) + ratios[second]) * (masses.max(initial=0) + 1)]
     pairs[0] += masses
     pairs.append(alone[first] * (alone.max(initial=0) + 1) + alone[second])
+    apart = hidden.difference(first, second)
+    near = (apart**2 / c).sum(axis=1) < _NEAR**2
+    if np.any(near):
+        # Where rows are nearly equal their differences tell pairs apart that have the same ratios.
+        numbers = np.zeros(apart.shape, dtype=np.int64)
+        numbers[near] = 1 + _numbered(rounded(apart[near] / c))
+        pairs[0] = _numbered(pairs[0]) * (numbers.max(initial=0) + 1) + numbers
     signatures = np.hstack([np.sort(one, axis=1) for one in pairs])
+    equal = np.all(apart == 0, axis=1) & np.all(bare.difference(first, second) == 0, axis=1)
+    signatures[equal] = -1
     kept = {row.tobytes(): place for place, row in reversed(list(enumerate(signatures)))}
     places = np.array(sorted(kept.values()), dtype=np.int64)
     return first[places], second[places]
 
 
-def _numbered(values: FloatArray) -> IndexArray:
+def _numbered(values: FloatArray | IndexArray) -> IndexArray:
     """Equal numbers for equal values, in their order."""
     _, number = np.unique(values, return_inverse=True)
     return np.asarray(number.reshape(values.shape), dtype=np.int64)

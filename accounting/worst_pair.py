@@ -17,7 +17,7 @@ import numpy as np
 
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
 from accounting.ceilings import TINY, Tilts, ceilings
-from accounting.contour import FloatArray
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
@@ -159,7 +159,15 @@ class _Sample(NamedTuple):
 
     def ceilings(self, excess: FloatArray) -> FloatArray:
         """Upper bounds at all orders, shape (pairs, orders): a profile falls, and is below its chords."""
-        return np.array([np.interp(excess, self.few, one, left=1.0) for one in self.upper])
+        after = np.searchsorted(self.few, excess, side="right")
+        before, after = np.maximum(after - 1, 0), np.minimum(after, self.few.size - 1)
+        width = self.few[after] - self.few[before]
+        # Both ends with shares that are not negative: what is left of a steep fall is not lost to a rounding.
+        share = np.where(width > 0, (excess - self.few[before]) / np.where(width > 0, width, 1.0), 1.0)
+        rest = np.where(width > 0, (self.few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
+        chords = (rest * self.upper[:, before] + share * self.upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
+        chords[:, excess < self.few[0]] = 1.0
+        return np.asarray(chords)
 
     def with_orders_of(self, other: _Sample) -> _Sample:
         """Both samples' orders and bounds."""

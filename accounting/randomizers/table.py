@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,17 +18,17 @@ from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import BlanketProfile, MechanismProfile
 from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import bracketed
-from accounting.table_pairs import TablePairs
+from accounting.table_pairs import TablePairs, Twofold
 
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
 _MAXIMUM_TERMS = 1 << 20
 _MAXIMUM_WITNESSES = 8
+# How many pairs are ruled out in the time that one takes.
+_SCREENED = 30
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
-# Rows whose losses vary by no more than this are told apart in more digits than one float has.
-_NEAR = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +68,9 @@ class Table(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        masses = self._masses.extreme()
-        if masses.has_near_rows():
-            return super().profile(
-                analysis, participation=participation, smoothing=smoothing, outcomes=outcomes
-            )
-        rows = masses.high
-        if participation < 1:
-            silence = np.full((len(rows), 1), 1 - participation)
-            rows = np.hstack([participation * rows, silence])
-        pairs = TablePairs(rows, participation * masses.rest())
-        brackets = [bracketed(one) for one in pairs] if len(rows) == 2 else []
+        masses = self._split(Fraction(participation)).rows(self._masses.extreme())
+        pairs = TablePairs(*masses, rest=participation * self._masses.rest())
+        brackets = [bracketed(one) for one in pairs] if len(masses.high) == 2 else []
         coarse = any(one.below is not one.above for one in brackets)
         return BlanketProfile(
             above=[one.above for one in brackets] if coarse else pairs,
@@ -89,12 +80,12 @@ class Table(DecomposedRandomizer):
             room=ROOM,
             smoothing=smoothing,
             outcomes=outcomes,
-            rounded=True,
         )
 
     def terms(self, analysis: str) -> int:
         """See `DecomposedRandomizer.terms`."""
-        return len(self.rows) * (len(self.rows) - 1) * len(self.rows[0])
+        inputs, outputs = len(self.rows), len(self.rows[0])
+        return outputs * (1 + inputs * (inputs - 1) // _SCREENED)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`: of all triples of inputs those whose losses vary most."""
@@ -115,9 +106,15 @@ class Table(DecomposedRandomizer):
     @functools.cached_property
     def _masses(self) -> _Masses:
         """The probabilities, each row divided by its exact sum."""
+        return self._split(Fraction(1))
+
+    def _split(self, participation: Fraction) -> _Masses:
+        """The same of users who report with this probability; their silence is the last output."""
         exact = [[Fraction(value) for value in row] for row in self.rows]
-        totals = [sum(row) for row in exact]
-        shares = [[value / total for value in row] for row, total in zip(exact, totals, strict=True)]
+        scales = [participation / sum(row) for row in exact]
+        shares = [[value * scale for value in row] for row, scale in zip(exact, scales, strict=True)]
+        if participation < 1:
+            shares = [[*row, 1 - participation] for row in shares]
         high = [[float(value) for value in row] for row in shares]
         low = [
             [float(value - Fraction(near)) for value, near in zip(*both, strict=True)]
@@ -134,36 +131,20 @@ class Table(DecomposedRandomizer):
         return f"table({[list(row) for row in self.rows]})"
 
 
-class _Masses(NamedTuple):
-    """Probabilities in two pieces, for nearly equal rows differ in digits that one float has not; arrays of
-    shape (inputs, outputs)."""
+class _Masses(Twofold):
+    """Probabilities of all outputs under all inputs, and what pairs of them make of it."""
 
-    high: FloatArray
-    low: FloatArray
+    def rows(self, inputs: list[int]) -> _Masses:
+        """Those of some of the inputs."""
+        return _Masses(self.high[inputs], self.low[inputs])
 
-    def difference(self, x0: int, x1: int) -> FloatArray:
-        """The difference of two rows, to nearly all of its own digits."""
-        gap: FloatArray = (self.high[x0] - self.high[x1]) + (self.low[x0] - self.low[x1])
-        return gap
-
-    def extreme(self) -> _Masses:
+    def extreme(self) -> list[int]:
         """Of a table of two outputs the rows that all others are mixtures of; all rows of others."""
-        possible = self.high[:, self.high.max(axis=0) > 0]
-        if possible.shape[1] != 2:
-            return self
-        rows = [int(possible[:, 0].argmax()), int(possible[:, 0].argmin())]
-        return _Masses(self.high[rows], self.low[rows])
-
-    def has_near_rows(self) -> bool:
-        """Whether two rows differ by so little that this matters: by the deviation of what a report gains, in
-        which outputs that hardly ever happen do not count."""
-        least = self.high.min(axis=0)
-        for x0, x1 in itertools.combinations(range(len(self.high)), 2):
-            larger = np.maximum(self.high[x0], self.high[x1])
-            hides = np.where(least > 0, least, np.where(larger > 0, larger, 1.0))
-            if 0 < float((self.difference(x0, x1) ** 2 / hides).sum()) < _NEAR**2:
-                return True
-        return False
+        possible = self.high.max(axis=0) > 0
+        if possible.sum() != 2:
+            return list(range(len(self.high)))
+        order = np.lexsort([masses[:, possible][:, 0] for masses in (self.low, self.high)])
+        return [int(order[-1]), int(order[0])]
 
     def decomposition(self, x0: int, x1: int, hidden: FloatArray, rest: float | None = None) -> Decomposition:
         """That of a user who holds x0 or x1, among users who hide so much."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import warnings
 from fractions import Fraction
+from itertools import permutations
 from typing import Any
 
 import mpmath
@@ -14,7 +15,7 @@ import pytest
 
 import accounting.ceilings as ceilings_module
 from accounting import Accountant, ShuffledRound, Table
-from accounting.blanket_sum import blanket_profile
+from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.ceilings import Tilts, ceilings
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
@@ -239,6 +240,49 @@ def test_pairs_of_a_table_are_its_decompositions(seed: int) -> None:
 
 def test_pairs_that_exchange_outputs_count_once() -> None:
     assert len(TablePairs(np.full((6, 6), 0.1) + 0.4 * np.eye(6))) == 1
+
+
+def test_digits_that_one_float_has_not_tell_rows_apart() -> None:
+    """Rows that differ by 1e-15, columns of equal ratios otherwise: against fractions, two reports."""
+    steps = [(0, 0, 0, 0), (3, -1, -2, 0), (3, -2, -1, 0), (1, 1, -1, -1), (0, 5, -5, 0)]
+    exact = [[Fraction(1, 4) + Fraction(step, 3 * 10**15) for step in row] for row in steps]
+    high = np.array([[float(value) for value in row] for row in exact])
+    low = [
+        [float(value - Fraction(near)) for value, near in zip(*both, strict=True)]
+        for both in zip(exact, high.tolist(), strict=True)
+    ]
+    rest = float(max(sum(row) for row in exact) - sum(map(min, zip(*exact, strict=True))))
+    pairs = TablePairs(high, np.array(low), rest=rest)
+    assert pairs.components == 4
+    differences = {tuple(sorted(x - y for x, y in zip(*two, strict=True))) for two in permutations(steps, 2)}
+    assert len(pairs) >= len(differences)
+    excess = np.array([0.0, 1e-16, 1e-15, 2.5e-15])
+    which, order = _everywhere(pairs, excess)
+    least = [min(column) for column in zip(*exact, strict=True)]
+    truth = []
+    for place, at in zip(which, order, strict=True):
+        a, b = (exact[int(one[place])] for one in pairs._ends)
+        r = Fraction(float(excess[at]))
+        gains = [(x - (1 + r) * y) / c for x, y, c in zip(a, b, least, strict=True)]
+        outcomes = [*zip(least, gains, strict=True), (1 - sum(least), Fraction(0))]
+        truth.append(
+            float(sum(p * q * max(g + h, Fraction(0)) for p, g in outcomes for q, h in outcomes) / 2)
+        )
+    found = blanket_profiles(pairs, which, 2, excess[order], smoothing=0.003)
+    assert np.all(found.upper * (1 + 1e-9) >= truth)
+    assert np.all(found.lower * (1 - 1e-9) <= truth)
+    for place, (first, second) in enumerate(zip(*pairs._ends, strict=True)):
+        apart = sorted(float(x - y) for x, y in zip(exact[first], exact[second], strict=True))
+        known = pairs.masses(np.array([place])).difference[0]
+        np.testing.assert_allclose(np.sort(known), apart, rtol=1e-12, atol=1e-30)
+        listed = enumerate_outcomes(pairs[place], 2, limit=1000)
+        assert listed is not None
+        bounds = listed.profile(excess)
+        np.testing.assert_allclose(bounds.upper, np.array(truth)[which == place], rtol=1e-6, atol=1e-24)
+    own = Powers.of(pairs, 2, excess).saddles(2).tilts(12.0)
+    tilts = Tilts(*(one.ravel() for one in own))
+    above = ceilings(pairs, which, order, 2, excess, tilts=tilts, spacing=0.1)
+    assert np.all(above * (1 + 1e-9) >= truth)
 
 
 @pytest.mark.parametrize(("spread", "reports"), [(0.01, 1), (1.0, 1), (1.0, 50), (4.0, 10**4), (8.0, 10**6)])

@@ -112,3 +112,27 @@ def test_pairs_are_summed_alike_alone_and_together() -> None:
         alone = blanket_profile(one, 50, excess[which == place], smoothing=_SMOOTHING)
         assert np.allclose(together.upper[which == place], alone.upper, rtol=1e-9, atol=0)
         assert np.allclose(together.lower[which == place], alone.lower, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("reports", "first", "last"),
+    [(21085, 0.0, 0.02631349071008806), (5948, 0.0028388429992434318, 0.06140471743171324)],
+)
+def test_chords_keep_what_is_left_of_a_steep_fall(reports: int, first: float, last: float) -> None:
+    """An order next to a remembered one, where the profile has fallen by more digits than a float has."""
+    rows = np.array(
+        [
+            [0.16145250475972736, 0.43120278954031965, 0.4073447056999529],
+            [0.1809454074125427, 0.5304937794203379, 0.2885608131671193],
+            [0.311056542418426, 0.3596627963826438, 0.3292806611989301],
+        ]
+    )
+    pairs = TablePairs(rows)
+    worst = WorstPair(pairs=pairs, reports=reports, smoothing=0.01, listed=lambda _: None)
+    worst.largest(np.array([first, last]))
+    excess = np.nextafter(last, 0)
+    found, _ = worst.largest(np.array([excess]))
+    every = blanket_profiles(
+        pairs, np.arange(len(pairs)), reports, np.full(len(pairs), excess), smoothing=0.002
+    )
+    assert found.upper[0] >= every.lower.max()
