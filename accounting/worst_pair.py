@@ -37,6 +37,8 @@ _CLOSE = 3.0
 _CLOSEST = 8
 _CLOSER = 1
 _HARDLY = 5.0
+# What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
+_LITTLE = 1e-37
 # Components are rare that so many are expected of.
 _RARE = 1e-3
 # Pairs that are evaluated first at every order, since they seem the largest.
@@ -138,14 +140,14 @@ class _Sample(NamedTuple):
     def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
         columns."""
-        reached = np.maximum(self.lower.max(axis=0), NEGLIGIBLE_DELTA)[columns]
+        reached = np.maximum(self.lower.max(axis=0), _LITTLE)[columns]
         which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
         return which, columns[order]
 
     def highest(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Pairs, not evaluated, that may be above all that are, with the largest bounds at orders in these
         columns; and the orders."""
-        reached = np.maximum(self.lower.max(axis=0), NEGLIGIBLE_DELTA)[columns]
+        reached = np.maximum(self.lower.max(axis=0), _LITTLE)[columns]
         unknown = np.where(self.lower < 0, self.upper, -1.0)[:, columns]
         which, order = _highest(unknown, _CANDIDATES)
         left = unknown[which, order] > reached[order]
@@ -355,7 +357,7 @@ class WorstPair:
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
             again = (width[wide] > _UNUSUAL) & (
-                upper[wide] > np.maximum(reached[order[wide]], NEGLIGIBLE_DELTA)
+                upper[wide] > np.maximum(reached[order[wide]], _LITTLE)
             )
             wide = wide[again & (smoothing[wide] > self.smoothing * _FINEST)]
             if not wide.size:
@@ -389,6 +391,7 @@ class _Search:
         self._excess = excess
         self._ceiling = np.ones((len(worst.pairs), excess.size))
         self.upper, self.lower = np.zeros_like(excess), np.zeros_like(excess)
+        self._evaluated = np.zeros_like(excess)
         self.best = np.zeros(excess.size, dtype=np.int64)
         self.left = np.ones(self._ceiling.shape, dtype=np.bool_)
 
@@ -450,15 +453,17 @@ class _Search:
         self._settle()
 
     def _raise(self, which: IndexArray, order: IndexArray, found: ProfileBounds) -> None:
-        np.maximum.at(self.upper, order, found.upper)
+        np.maximum.at(self._evaluated, order, found.upper)
+        np.maximum(self.upper, self._evaluated, out=self.upper)
         # Of several at one order, the last one that is assigned stays.
         rising = np.argsort(found.lower, kind="stable")
         rising = rising[found.lower[rising] > self.lower[order[rising]]]
         self.lower[order[rising]], self.best[order[rising]] = found.lower[rising], which[rising]
 
     def _settle(self) -> None:
-        """Let pairs go that are hardly above the upper bound, if at all: it takes theirs."""
-        enough = self.upper * (1 + _SHARE * self._worst.usual(self.upper)) + NEGLIGIBLE_DELTA
+        """Let pairs go that are hardly above those that were evaluated, if at all: the upper bound takes
+        theirs."""
+        enough = self._evaluated * (1 + _SHARE * self._worst.usual(self._evaluated)) + _LITTLE
         settled = self.left & (self._ceiling <= enough)
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled

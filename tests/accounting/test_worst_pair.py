@@ -39,7 +39,7 @@ def _little(upper: np.ndarray) -> np.ndarray:
     """What bounds may be raised by for pairs that are not evaluated: as far as bounds on one are apart, more
     the farther out."""
     depth = -2 * np.log(np.clip(upper / upper.max(), NEGLIGIBLE_DELTA, 1.0))
-    return np.asarray(_SMOOTHING**2 * upper * (1 + depth) + NEGLIGIBLE_DELTA)
+    return np.asarray(_SMOOTHING**2 * upper * (1 + depth) + 1e-37)
 
 
 @pytest.mark.parametrize("reports", [1, 40, 10**6])
