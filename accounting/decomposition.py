@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +119,11 @@ class Decomposition:
         """
         return self._joined
 
+    def merged_exactly(self) -> Decomposition:
+        """The same where every digit of the ratios tells: components of masses that were given, not
+        computed."""
+        return _merged(self.a, self.b, self.c, self.difference, self.rest, digits=np.asarray)
+
     @functools.cached_property
     def _joined(self) -> Decomposition:
         return _merged(self.a, self.b, self.c, self.difference, self.rest)
@@ -180,14 +185,21 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
 
 
 def _merged(
-    a: FloatArray, b: FloatArray, c: FloatArray, difference: FloatArray, rest: float | None = None
+    a: FloatArray,
+    b: FloatArray,
+    c: FloatArray,
+    difference: FloatArray,
+    rest: float | None = None,
+    *,
+    digits: Callable[[FloatArray], FloatArray] | None = None,
 ) -> Decomposition:
+    digits = rounded if digits is None else digits
     empty = (a == 0) & (b == 0)  # hides nothing and reveals nothing: part of the leftover
     rest = None if rest is None else math.fsum([rest, *c[empty]])
     a, b, c, difference = (column[~empty] for column in (a, b, c, difference))
     bare = c == 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        keys = np.column_stack([rounded(a / c), rounded(b / c), rounded(difference / c)])
+        keys = np.column_stack([digits(a / c), digits(b / c), digits(difference / c)])
     shown = np.column_stack([a, b, np.zeros_like(a)])
     keys[bare] = np.where(shown[bare] > 0, np.inf, 0.0)
     apart = bare & (a > 0) & (b > 0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.decomposition import Decomposition, rounded
+from accounting.decomposition import Decomposition
 from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
@@ -18,8 +18,6 @@ _UNDERFLOW = 1e-40
 _LOST = 1e-20
 # What a pair costs by itself, and an input, in units of one more pair of two inputs.
 _PAIR, _INPUT = 6, 5
-# Rows whose losses vary by no more than this are told apart in more digits than one float has.
-_NEAR = 1e-3
 # Numbers that are multiplied together.
 _BLOCK_ELEMENTS = 1 << 12
 
@@ -105,7 +103,7 @@ class TablePairs(Pairs):
             both = Twofold(*(np.hstack(one) for one in zip(self._hidden, self._bare, strict=True)))
             c = np.append(self._c, np.zeros(self._bare.high.shape[1]))
             a, b, difference = both.high[x0], both.high[x1], both.difference(x0, x1)
-            self._made[place] = Decomposition(a, b, c, difference, self._rest).merged()
+            self._made[place] = Decomposition(a, b, c, difference, self._rest).merged_exactly()
         return self._made[place]
 
     @property
@@ -232,16 +230,10 @@ def _joined(masses: Twofold) -> Twofold:
     least = masses.high.min(axis=0)
     shown, hidden = masses.of(least == 0), masses.of(least > 0)
     least = least[least > 0]
-    _, group = np.unique(rounded(hidden.high / least), axis=1, return_inverse=True)
+    # Ratios may differ in digits that one float has not; and where all other digits agree, these decide.
+    keys = np.vstack([hidden.high / least, hidden.low / least])
+    _, place, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     group = group.ravel()
-    alike = np.bincount(group)[group] > 1
-    if np.any(alike):
-        # Ratios may differ in digits that one float has not.
-        first, second = np.divmod(np.arange(len(hidden.high) ** 2), len(hidden.high))
-        apart = rounded(hidden.of(alike).difference(first, second) / least[alike])
-        _, finer = np.unique(np.vstack([group[alike], apart]), axis=1, return_inverse=True)
-        group[alike] = group.size + finer.ravel()
-    _, place, group = np.unique(group, return_index=True, return_inverse=True)
     high, low = hidden.high[:, place], hidden.low[:, place]
     for one in np.flatnonzero(np.bincount(group, minlength=place.size) > 1):
         together = hidden.of(group == one)
@@ -252,29 +244,22 @@ def _joined(masses: Twofold) -> Twofold:
 
 
 def _different(hidden: Twofold, c: FloatArray, bare: Twofold) -> tuple[IndexArray, IndexArray]:
-    """The first and the second rows of pairs that have different columns, in any order."""
+    """The first and the second rows of pairs that have different columns, in any order: in any digit, for
+    next to the largest ratio the last one decides."""
     first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
-    ratios, masses, alone = (_numbered(rounded(one)) for one in (hidden.high / c, c, bare.high))
+    ratios, alone = (_numbered(one.high + 1j * one.low) for one in (hidden, bare))
+    masses = _numbered(c)
     pairs = [(ratios[first] * (ratios.max(initial=0) + 1) + ratios[second]) * (masses.max(initial=0) + 1)]
     pairs[0] += masses
     pairs.append(alone[first] * (alone.max(initial=0) + 1) + alone[second])
-    apart = hidden.difference(first, second)
-    near = (apart**2 / c).sum(axis=1) < _NEAR**2
-    if np.any(near):
-        # Where rows are nearly equal their differences tell pairs apart that have the same ratios.
-        numbers = np.zeros(apart.shape, dtype=np.int64)
-        numbers[near] = 1 + _numbered(rounded(apart[near] / c))
-        pairs[0] = _numbered(pairs[0]) * (numbers.max(initial=0) + 1) + numbers
     signatures = np.hstack([np.sort(one, axis=1) for one in pairs])
-    equal = np.all(apart == 0, axis=1) & np.all(bare.difference(first, second) == 0, axis=1)
-    signatures[equal] = -1
     kept = {row.tobytes(): place for place, row in reversed(list(enumerate(signatures)))}
     places = np.array(sorted(kept.values()), dtype=np.int64)
     return first[places], second[places]
 
 
-def _numbered(values: FloatArray | IndexArray) -> IndexArray:
+def _numbered(values: FloatArray | ComplexArray) -> IndexArray:
     """Equal numbers for equal values, in their order."""
     _, number = np.unique(values, return_inverse=True)
     return np.asarray(number.reshape(values.shape), dtype=np.int64)

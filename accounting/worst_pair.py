@@ -356,9 +356,7 @@ class WorstPair:
         smoothing = smoothing.copy()
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
-            again = (width[wide] > _UNUSUAL) & (
-                upper[wide] > np.maximum(reached[order[wide]], _LITTLE)
-            )
+            again = (width[wide] > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], _LITTLE))
             wide = wide[again & (smoothing[wide] > self.smoothing * _FINEST)]
             if not wide.size:
                 break

@@ -35,7 +35,6 @@ def bracketed(pair: Decomposition) -> Bracket:
     Where a is larger, `a/c` is `1 + gain` and `b/c` is 1. In every cell of gains the mass goes to the two
     ends, with its mean kept (above), or to the mean (below); where b is larger, likewise.
     """
-    pair = pair.merged()
     hidden = pair.c > 0
     gains, c = pair.difference[hidden] / pair.c[hidden], pair.c[hidden]
     above: list[FloatArray] = []

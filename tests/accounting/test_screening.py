@@ -285,6 +285,48 @@ def test_digits_that_one_float_has_not_tell_rows_apart() -> None:
     assert np.all(above * (1 + 1e-9) >= truth)
 
 
+_UNIT = 2.0**-52
+
+
+@pytest.mark.parametrize(
+    ("rows", "epsilon"),
+    [
+        (
+            [[1e-50, 0.3, 0.7], [1e-25, 0.3 + _UNIT, 0.7 - _UNIT], [1e-25, 0.3 + 2 * _UNIT, 0.7 - 2 * _UNIT]],
+            0.0,
+        ),
+        ([[0.5, 0.3, 0.2], [0.5 + 10 * _UNIT, 0.3 - 10 * _UNIT, 0.2], [0.05, 0.35, 0.6]], math.log(10)),
+        ([[0.05, 0.35, 0.6], [0.5 + 10 * _UNIT, 0.3 - 10 * _UNIT, 0.2], [0.5, 0.3, 0.2]], math.log(10)),
+        (
+            [
+                [0.2434098233782001, 0.15702113465316342, 0.5995690419686366],
+                [0.0006802090363167144, 0.00043879574456546057, 0.9988809952191178],
+            ],
+            math.log1p(356.8456186002011),
+        ),
+    ],
+)
+@pytest.mark.parametrize("reports", [1, 2])
+def test_the_last_digit_decides_next_to_the_largest_ratio(
+    rows: list[list[float]], epsilon: float, reports: int
+) -> None:
+    """Outputs, and pairs of rows, that are alike but for a few units in the last place: none stands for the
+    other. Against fractions."""
+    exact = [[Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows]
+    least = [min(column) for column in zip(*exact, strict=True)]
+    order, largest = Fraction(math.exp(epsilon)), Fraction(0)
+    for a, b in permutations(exact, 2):
+        gains = [(x - order * y) / c for x, y, c in zip(a, b, least, strict=True)]
+        law = [*zip(least, gains, strict=True), (1 - sum(least), Fraction(0))]
+        sums = law if reports == 1 else [(p * q, g + h) for p, g in law for q, h in law]
+        largest = max(largest, sum((p * total for p, total in sums if total > 0), Fraction(0)) / reports)
+    shuffled = ShuffledRound(randomizer=_table(np.array(rows)), reports=reports)
+    profile = RoundProfile(shuffled, smoothing=0.012)(np.array([float(order - 1)]))
+    assert profile.lower[0] <= largest <= profile.upper[0]
+    certificate = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
+    assert largest <= certificate.delta_upper * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("spread", "reports"), [(0.01, 1), (1.0, 1), (1.0, 50), (4.0, 10**4), (8.0, 10**6)])
 def test_grids_enclose_pairs_of_many_components(spread: float, reports: int) -> None:
     pair = TablePairs(_rows(np.random.default_rng(reports), (2, 1000), spread))[0]
