@@ -170,8 +170,7 @@ class _Line(NamedTuple):
     def _outlook(self, tilted: Tilted, kernel: _Kernel) -> tuple[int, FloatArray]:
         """How many of the points seem to count, and frequencies at which to see that those beyond do not; all
         of them where that would not be worthwhile."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            deviation, points = np.sort(np.sqrt(tilted.square / tilted.mass)), kernel.real.size
+        deviation, points = np.sort(np.sqrt(tilted.square / tilted.mass)), kernel.real.size
         low, high = (float(deviation[int(share * (deviation.size - 1))]) for share in (1 - _MOST, _MOST))
         if not 0 < high < math.inf:
             return points, np.zeros(0)
@@ -226,33 +225,32 @@ class _Line(NamedTuple):
         """The same for some of the pairs."""
         n, (values, error, mass, doubt) = float(self.reports), moments
         first = kernel.first(len(values))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            real, imaginary = values.real / mass, values.imag / mass
-            # Where a modulus is known no better than a power makes of it, it is taken to be that large.
-            least = n * (error + doubt)
-            known = least[-1] < 1
-            square = real * real + imaginary * imaginary
-            np.maximum(square, np.minimum(np.square(least, out=least), 1.0, out=least), out=square)
-            size = np.exp(n / 2 * np.log(square))
-            cosine, sine = circle(n * np.arctan2(imaginary, real))
-            sums = first.real @ (size * cosine) - first.imaginary @ (size * sine)
-            astray = first.modulus * (UNIT_ROUND_OFF * (64 + 32 * n + kernel.real.size)) + first.round_off
-            sums += astray @ size
-            # A moment that is off by at most a share of 1/n of itself: so is its power, but for a factor e.
-            size /= np.sqrt(square)
-            sums += 5 * n * (first.modulus @ (error * size) + doubt * (first.modulus @ size))
-            if len(values) < kernel.real.size:
-                sums += math.exp(-_NEGLIGIBLE) * float(kernel.modulus.sum())
-            log_mass = np.log(mass)
-            rounding = 16 * UNIT_ROUND_OFF * (2 + np.abs(log_mass))
-            sums -= few.sums(first, real, imaginary)
-            most = (doubt + few.doubt + 4 * n * rounding) * float(first.modulus.sum())
-            sums += few.size * (first.modulus @ error + most + astray.sum())
-            scale = n * (log_mass + 2 * (error[0] + doubt) + rounding) - np.log(n * self.theta)
-            found = np.exp(np.minimum(scale, _LARGEST)) * np.maximum(sums, 0.0) * (1 + 1e-12)
-            if np.any(few.apply):
-                gained = self.pairs.gained(self.which[few.apply], self.excess[few.apply])
-                found[few.apply] += gained * few.others[few.apply]
+        real, imaginary = values.real / mass, values.imag / mass
+        # Where a modulus is known no better than a power makes of it, it is taken to be that large.
+        least = n * (error + doubt)
+        known = least[-1] < 1
+        square = real * real + imaginary * imaginary
+        np.maximum(square, np.minimum(np.square(least, out=least), 1.0, out=least), out=square)
+        size = np.exp(n / 2 * np.log(square))
+        cosine, sine = circle(n * np.arctan2(imaginary, real))
+        sums = first.real @ (size * cosine) - first.imaginary @ (size * sine)
+        astray = first.modulus * (UNIT_ROUND_OFF * (64 + 32 * n + kernel.real.size)) + first.round_off
+        sums += astray @ size
+        # A moment that is off by at most a share of 1/n of itself: so is its power, but for a factor e.
+        size /= np.sqrt(square)
+        sums += 5 * n * (first.modulus @ (error * size) + doubt * (first.modulus @ size))
+        if len(values) < kernel.real.size:
+            sums += math.exp(-_NEGLIGIBLE) * float(kernel.modulus.sum())
+        log_mass = np.log(mass)
+        rounding = 16 * UNIT_ROUND_OFF * (2 + np.abs(log_mass))
+        sums -= few.sums(first, real, imaginary)
+        most = (doubt + few.doubt + 4 * n * rounding) * float(first.modulus.sum())
+        sums += few.size * (first.modulus @ error + most + astray.sum())
+        scale = n * (log_mass + 2 * (error[0] + doubt) + rounding) - np.log(n * self.theta)
+        found = np.exp(np.minimum(scale, _LARGEST)) * np.maximum(sums, 0.0) * (1 + 1e-12)
+        if np.any(few.apply):
+            gained = self.pairs.gained(self.which[few.apply], self.excess[few.apply])
+            found[few.apply] += gained * few.others[few.apply]
         return np.where((mass > _SMALLEST) & (scale < _LARGEST) & known & (found < 1), found, 1.0)
 
 

@@ -248,9 +248,9 @@ def _different(hidden: Twofold, c: FloatArray, bare: Twofold) -> tuple[IndexArra
     next to the largest ratio the last one decides."""
     first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
-    ratios, alone = (_numbered(one.high + 1j * one.low) for one in (hidden, bare))
+    common, alone = (_numbered(one.high + 1j * one.low) for one in (hidden, bare))
     masses = _numbered(c)
-    pairs = [(ratios[first] * (ratios.max(initial=0) + 1) + ratios[second]) * (masses.max(initial=0) + 1)]
+    pairs = [(common[first] * (common.max(initial=0) + 1) + common[second]) * (masses.max(initial=0) + 1)]
     pairs[0] += masses
     pairs.append(alone[first] * (alone.max(initial=0) + 1) + alone[second])
     signatures = np.hstack([np.sort(one, axis=1) for one in pairs])

@@ -16,37 +16,37 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
-from accounting.ceilings import TINY, Tilts, ceilings
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.ceilings import TINY
+from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import BoolArray, IndexArray, Pairs
+from accounting.looks import (
+    CANDIDATES,
+    LITTLE,
+    SAMPLES,
+    SPACING,
+    SPARSER,
+    Look,
+    Sample,
+    Screen,
+    highest,
+    spread,
+)
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.screening import Powers, Saddles, chernoff
+from accounting.screening import chernoff
 
-# Orders at which all pairs are looked at, every eighth first; how many pairs and orders are worth screening;
-# and the smoothing.
-_SAMPLES = 33
+# Of the orders at which all pairs are looked at, every eighth comes first; and the smoothing.
 _STRIDE = 8
-_MUCH = 100
 _COARSE = 0.04
-# Spacing of the kernels by which pairs are screened first, where more are left than are worth evaluating; of
-# closer ones, in units of the root of how far apart bounds usually are; and how much closer, in halvings.
-# Sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
-_SPACING = 0.3
+# Spacing of close kernels, in units of the root of how far apart bounds usually are; and how much closer they
+# are than wide ones, in halvings.
 _CLOSE = 3.0
 _CLOSEST = 8
 _CLOSER = 1
-_HARDLY = 5.0
-# What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
-_LITTLE = 1e-37
 # Components are rare that so many are expected of.
 _RARE = 1e-3
-# Pairs that are evaluated first at every order, since they seem the largest.
-_CANDIDATES = 4
-_MANY = 24
-_BEYOND = 8
-_SPARSER = 4
-_EVERY = (4, 1)
+# Of the orders of a question, which are looked at, one time after the other.
+_EVERY = (SPARSER, 1)
 _REMEMBERED = 4
 # Bounds that are remembered, of all pairs and orders.
 _MOST_KNOWN = 1 << 22
@@ -65,127 +65,6 @@ _IN_VAIN = 0.7
 # Smoothing is remembered as if bounds were no closer than that, and where it is less than the usual one.
 _NARROWEST = 0.1
 _OFTEN = 0.9
-
-
-class _Screen:
-    """Bounds on many pairs at once, by the tilts that suit them at a few orders."""
-
-    def __init__(self, pairs: Pairs, reports: int, few: FloatArray) -> None:
-        self._pairs, self._reports, self._few = pairs, reports, few
-
-    @functools.cached_property
-    def powers(self) -> Powers:
-        """Moments at the few orders."""
-        return Powers.of(self._pairs, self._reports, self._few)
-
-    def ceilings(
-        self,
-        left: tuple[IndexArray, IndexArray],
-        excess: FloatArray,
-        spacing: FloatArray,
-        reached: FloatArray,
-    ) -> FloatArray:
-        """Upper bounds of the pairs that are left at orders, by kernels of the spacings of these, where some
-        pair reaches so much."""
-        which, order = left
-        near, found = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1), np.ones(which.size)
-        some = self._saddles.at(which, near[order])
-        # The less of a tilted law is near the kink, the more what is far from it counts.
-        rare = some.height - np.log(np.maximum(reached, TINY))[order]
-        tilts = some.tilts(_HARDLY - 2 * np.log(spacing)[order] + 2 * np.fmax(rare, 0.0))
-        for one in np.unique(spacing).tolist():
-            rows = np.flatnonzero(spacing[order] == one)
-            own, at = Tilts(*(column[rows] for column in tilts)), order[rows]
-            found[rows] = ceilings(
-                self._pairs, which[rows], at, self._reports, excess, tilts=own, spacing=one
-            )
-        return found
-
-    @functools.cached_property
-    def _saddles(self) -> Saddles:
-        return self.powers.saddles(self._reports)
-
-
-class _Pass(NamedTuple):
-    """One look at pairs where they are many: by wide kernels, or by close ones."""
-
-    screen: _Screen
-    close: bool
-
-    def ceilings(
-        self, left: tuple[IndexArray, IndexArray], excess: FloatArray, worst: WorstPair, reached: FloatArray
-    ) -> tuple[IndexArray, IndexArray, FloatArray] | None:
-        """Of pairs and orders that are left those that are looked at, and their bounds; None where that would
-        not be worthwhile."""
-        which, order = left
-        looked_at = np.bincount(order, minlength=1)[order] > _CANDIDATES
-        which, order = which[looked_at], order[looked_at]
-        if which.size <= _MUCH:
-            return None
-        spacing = worst.spacing(reached) if self.close else np.full_like(excess, _SPACING)
-        return which, order, self.screen.ceilings((which, order), excess, spacing, reached)
-
-
-class _Sample(NamedTuple):
-    """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
-
-    `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated.
-    """
-
-    few: FloatArray
-    upper: FloatArray
-    lower: FloatArray
-    screens: tuple[_Pass, ...] = ()
-
-    def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
-        columns."""
-        reached = np.maximum(self.lower.max(axis=0), _LITTLE)[columns]
-        which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
-        return which, columns[order]
-
-    def highest(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Pairs, not evaluated, that may be above all that are, with the largest bounds at orders in these
-        columns; and the orders."""
-        reached = np.maximum(self.lower.max(axis=0), _LITTLE)[columns]
-        unknown = np.where(self.lower < 0, self.upper, -1.0)[:, columns]
-        which, order = _highest(unknown, _CANDIDATES)
-        left = unknown[which, order] > reached[order]
-        return which[left], columns[order[left]]
-
-    def covers(self, excess: FloatArray) -> bool:
-        """Whether it says in all this range about what a sample of its own would say."""
-        within = self.few[0] <= excess[0] and excess[-1] <= self.few[-1]
-        first, last = np.searchsorted(self.few, [excess[0], excess[-1]])
-        return bool(within and last - first >= min(excess.size, _SAMPLES) // _SPARSER)
-
-    def ceilings(self, excess: FloatArray) -> FloatArray:
-        """Upper bounds at all orders, shape (pairs, orders): a profile falls, and is below its chords."""
-        after = np.searchsorted(self.few, excess, side="right")
-        before, after = np.maximum(after - 1, 0), np.minimum(after, self.few.size - 1)
-        width = self.few[after] - self.few[before]
-        # Both ends with shares that are not negative: what is left of a steep fall is not lost to a rounding.
-        share = np.where(width > 0, (excess - self.few[before]) / np.where(width > 0, width, 1.0), 1.0)
-        rest = np.where(width > 0, (self.few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
-        chords = (rest * self.upper[:, before] + share * self.upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
-        chords[:, excess < self.few[0]] = 1.0
-        return np.asarray(chords)
-
-    def with_orders_of(self, other: _Sample) -> _Sample:
-        """Both samples' orders and bounds."""
-        few = np.concatenate([self.few, other.few])
-        order = np.argsort(few, kind="stable")
-        upper, lower = (
-            np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower))
-        )
-        return _Sample(few[order], upper, lower)
-
-    def likely(self, excess: FloatArray) -> IndexArray:
-        """The pair that seems the largest at each order."""
-        nearest = np.minimum(np.searchsorted(self.few, excess), self.few.size - 1)
-        seen = np.where(self.lower.max(axis=0) > 0, self.lower, self.upper)
-        found: IndexArray = seen.argmax(axis=0)[nearest]
-        return found
 
 
 class _Needed(NamedTuple):
@@ -231,8 +110,8 @@ class WorstPair:
     smoothing: float
     listed: Callable[[int], Outcomes | None]
     # Memories, nothing else: lattices are made finer, and ask again in the same range.
-    _samples: list[_Sample] = field(default_factory=list, init=False, compare=False)
-    _known: list[_Sample] = field(default_factory=list, init=False, compare=False)
+    _samples: list[Sample] = field(default_factory=list, init=False, compare=False)
+    _known: list[Sample] = field(default_factory=list, init=False, compare=False)
     _needed: _Needed = field(default_factory=lambda: _Needed({}), init=False, compare=False)
 
     def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
@@ -268,51 +147,52 @@ class WorstPair:
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
             return self.largest(excess)[0]
-        which, order = _highest(chernoff(self.pairs, self.reports, excess), _CANDIDATES)
+        which, order = highest(chernoff(self.pairs, self.reports, excess), CANDIDATES)
         found = self.roughly(self.smoothing, which, excess[order])
         upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
         return ProfileBounds(upper, lower)
 
-    def _sample(self, excess: FloatArray) -> _Sample:
+    def _sample(self, excess: FloatArray) -> Sample:
         """Rough bounds on all pairs' profiles at a few orders."""
         for one in self._samples:
             if one.covers(excess):
                 return one
-        few = _spread(excess, _SAMPLES, float(self.pairs.last_excess.max()))
+        few = spread(excess, SAMPLES, float(self.pairs.last_excess.max()))
         screens = self._screens(few)
         logarithm = chernoff(self.pairs, self.reports, few, screens[0].screen.powers if screens else None)
         ceiling = np.exp(np.minimum(logarithm, 0.0)) + TINY
-        known = _Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
+        known = Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
         # What the pairs reach that seem largest rules most of the others out, by what costs least first; and
         # since profiles are convex, some of the orders rule out what is left at the others.
         some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
             for look in screens:
-                found = look.ceilings(known.open(columns), few, self, known.lower.max(axis=0))
+                reached = known.lower.max(axis=0)
+                found = look.ceilings(known.open(columns), few, self.spacing(reached), reached)
                 if found is None:
                     break
                 which, order, closer = found
                 known.upper[which, order] = np.minimum(known.upper[which, order], closer)
                 self._evaluate_highest(known, columns)
             self._evaluate(_COARSE, known, *known.open(columns))
-            chords = _Sample(few[columns], known.upper[:, columns], known.lower[:, columns]).ceilings(few)
+            chords = Sample(few[columns], known.upper[:, columns], known.lower[:, columns]).ceilings(few)
             np.minimum(known.upper, chords, out=known.upper)
         self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
         return known
 
-    def _screens(self, few: FloatArray) -> tuple[_Pass, ...]:
+    def _screens(self, few: FloatArray) -> tuple[Look, ...]:
         """How many pairs are screened, one way after the other."""
-        if len(self.pairs) <= _CANDIDATES:
+        if len(self.pairs) <= CANDIDATES:
             return ()
-        whole, rarer = _Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
-        made = [whole] if rarer is None else [whole, _Screen(rarer, self.reports, few)]
-        return (*(_Pass(one, close=False) for one in made), _Pass(whole, close=True))
+        whole, rarer = Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
+        made = [whole] if rarer is None else [whole, Screen(rarer, self.reports, few)]
+        return (*(Look(one, close=False) for one in made), Look(whole, close=True))
 
     def spacing(self, reached: FloatArray) -> FloatArray:
         """Of the kernels that are as close as pairs need to be told apart where one reaches so much."""
-        close = _CLOSE * np.sqrt(self.usual(reached)) / _SPACING
-        return np.asarray(_SPACING * np.exp2(np.clip(np.floor(2 * np.log2(close)) / 2, -_CLOSEST, -_CLOSER)))
+        close = _CLOSE * np.sqrt(self.usual(reached)) / SPACING
+        return np.asarray(SPACING * np.exp2(np.clip(np.floor(2 * np.log2(close)) / 2, -_CLOSEST, -_CLOSER)))
 
     def usual(self, reached: FloatArray) -> FloatArray:
         """How far apart bounds are that are about so large, relative, where one scale rules the law; see
@@ -323,7 +203,7 @@ class WorstPair:
     def _most(self) -> float:
         return float(_at_1(self.pairs.spread, self.reports).max())
 
-    def _evaluate_highest(self, sample: _Sample, columns: IndexArray) -> None:
+    def _evaluate_highest(self, sample: Sample, columns: IndexArray) -> None:
         """Evaluate the pairs of the largest bounds in these columns, closely."""
         which, order = sample.highest(columns)
         reached = np.maximum(sample.lower.max(axis=0), 0.0)
@@ -331,7 +211,7 @@ class WorstPair:
         sample.upper[which, order] = np.minimum(sample.upper[which, order], found.upper)
         sample.lower[which, order] = np.maximum(sample.lower[which, order], found.lower)
 
-    def _evaluate(self, smoothing: float, sample: _Sample, which: IndexArray, order: IndexArray) -> None:
+    def _evaluate(self, smoothing: float, sample: Sample, which: IndexArray, order: IndexArray) -> None:
         """Evaluate the pairs `which[i]` at the orders `order[i]` of the sample."""
         upper, lower = self.roughly(smoothing, which, sample.few[order])
         sample.upper[which, order] = np.minimum(sample.upper[which, order], upper)
@@ -356,7 +236,7 @@ class WorstPair:
         smoothing = smoothing.copy()
         for _ in range(_RETRIES):
             np.maximum.at(reached, order, lower)
-            again = (width[wide] > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], _LITTLE))
+            again = (width[wide] > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], LITTLE))
             wide = wide[again & (smoothing[wide] > self.smoothing * _FINEST)]
             if not wide.size:
                 break
@@ -399,7 +279,7 @@ class _Search:
             np.minimum(self._ceiling, one, out=self._ceiling)
         self._settle()
 
-    def screen(self, sample: _Sample) -> None:
+    def screen(self, sample: Sample) -> None:
         """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
         chords between these, at the others."""
         size = self._excess.size
@@ -407,7 +287,8 @@ class _Search:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
             for look in sample.screens:
                 which, order = np.nonzero(self.left[:, columns])
-                found = look.ceilings((which, columns[order]), self._excess, self._worst, self.lower)
+                closest = self._worst.spacing(self.lower)
+                found = look.ceilings((which, columns[order]), self._excess, closest, self.lower)
                 if found is None:
                     break
                 which, order, closer = found
@@ -415,7 +296,7 @@ class _Search:
                 self._settle()
             if columns.size < size:
                 some = self._ceiling[:, columns]
-                chords = _Sample(self._excess[columns], some, some).ceilings(self._excess)
+                chords = Sample(self._excess[columns], some, some).ceilings(self._excess)
                 self.lower_ceilings([chords])
 
     def highest(self) -> IndexArray:
@@ -423,9 +304,9 @@ class _Search:
         found: IndexArray = np.where(self.left, self._ceiling, -1.0).argmax(axis=0)
         return found
 
-    def reached(self) -> _Sample:
+    def reached(self) -> Sample:
         """All bounds on single pairs."""
-        return _Sample(self._excess, self._ceiling, np.full_like(self._ceiling, -1.0))
+        return Sample(self._excess, self._ceiling, np.full_like(self._ceiling, -1.0))
 
     def evaluate_some(self, likely: IndexArray) -> None:
         """Evaluate one pair at each order, where it is left."""
@@ -461,36 +342,10 @@ class _Search:
     def _settle(self) -> None:
         """Let pairs go that are hardly above those that were evaluated, if at all: the upper bound takes
         theirs."""
-        enough = self._evaluated * (1 + _SHARE * self._worst.usual(self._evaluated)) + _LITTLE
+        enough = self._evaluated * (1 + _SHARE * self._worst.usual(self._evaluated)) + LITTLE
         settled = self.left & (self._ceiling <= enough)
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled
-
-
-def _spread(excess: FloatArray, most: int, last: float) -> FloatArray:
-    """Up to so many orders, spread like these, the first and, but for a rounding, the last among them; all of
-    them and some between and up to the last of all where they are fewer but many."""
-    few = excess.copy()
-    if excess.size > most:
-        few = excess[np.linspace(0, excess.size - 1, most).round().astype(np.int64)]
-    elif excess.size >= _MANY:
-        parts = -(-most // excess.size)
-        divided = np.arange(parts * (excess.size - 1) + 1) / parts
-        few = np.expm1(np.interp(divided, np.arange(excess.size), np.log1p(excess)))
-        few[::parts] = excess
-    if excess.size >= _MANY and few[-1] < last < math.inf:
-        beyond = np.linspace(math.log1p(few[-1]), math.log1p(last), _BEYOND + 1)
-        few = np.append(few, np.expm1(beyond[1:]))
-    if few.size > 1:
-        few[-1] *= 1 + 2.0**-40
-    return few
-
-
-def _highest(values: FloatArray, most: int) -> tuple[IndexArray, IndexArray]:
-    """The places of the largest values in every column, up to so many; and their columns."""
-    most = min(most, len(values))
-    which = np.argpartition(-values, most - 1, axis=0)[:most]
-    return which.ravel(), np.tile(np.arange(values.shape[1]), most)
 
 
 def _at_1(spread: FloatArray, reports: int) -> FloatArray:

@@ -1,0 +1,182 @@
+"""Looks at many pairs' profiles at a few orders: which of them may be the largest."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from accounting.ceilings import TINY, Tilts, ceilings
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.gain_laws import IndexArray, Pairs
+from accounting.screening import Powers, Saddles
+
+#: Pairs that are evaluated first at every order, since they seem the largest.
+CANDIDATES = 4
+#: Spacing of the kernels by which pairs are looked at first.
+SPACING = 0.3
+#: What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
+LITTLE = 1e-37
+#: Orders at which all pairs are looked at, and which of those of a question at least.
+SAMPLES = 33
+SPARSER = 4
+# How many pairs and orders are worth a look.
+_MUCH = 100
+# Tilted sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
+_HARDLY = 5.0
+# Fewer orders are divided, and orders beyond them added.
+_MANY = 24
+_BEYOND = 8
+
+
+class Screen:
+    """Bounds on many pairs at once, by the tilts that suit them at a few orders."""
+
+    def __init__(self, pairs: Pairs, reports: int, few: FloatArray) -> None:
+        self._pairs, self._reports, self._few = pairs, reports, few
+
+    @functools.cached_property
+    def powers(self) -> Powers:
+        """Moments at the few orders."""
+        return Powers.of(self._pairs, self._reports, self._few)
+
+    def ceilings(
+        self,
+        left: tuple[IndexArray, IndexArray],
+        excess: FloatArray,
+        spacing: FloatArray,
+        reached: FloatArray,
+    ) -> FloatArray:
+        """Upper bounds of the pairs that are left at orders, by kernels of the spacings of these, where some
+        pair reaches so much."""
+        which, order = left
+        near, found = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1), np.ones(which.size)
+        some = self._saddles.at(which, near[order])
+        # The less of a tilted law is near the kink, the more what is far from it counts.
+        rare = some.height - np.log(np.maximum(reached, TINY))[order]
+        tilts = some.tilts(_HARDLY - 2 * np.log(spacing)[order] + 2 * np.fmax(rare, 0.0))
+        for one in np.unique(spacing).tolist():
+            rows = np.flatnonzero(spacing[order] == one)
+            own, at = Tilts(*(column[rows] for column in tilts)), order[rows]
+            found[rows] = ceilings(
+                self._pairs, which[rows], at, self._reports, excess, tilts=own, spacing=one
+            )
+        return found
+
+    @functools.cached_property
+    def _saddles(self) -> Saddles:
+        return self.powers.saddles(self._reports)
+
+
+class Look(NamedTuple):
+    """One look at pairs where they are many: by wide kernels, or by close ones."""
+
+    screen: Screen
+    close: bool
+
+    def ceilings(
+        self,
+        left: tuple[IndexArray, IndexArray],
+        excess: FloatArray,
+        spacing: FloatArray,
+        reached: FloatArray,
+    ) -> tuple[IndexArray, IndexArray, FloatArray] | None:
+        """Of pairs and orders that are left those that are looked at, and their bounds, where some pair
+        reaches so much and close kernels are of such a spacing; None where that would not be worthwhile."""
+        which, order = left
+        looked_at = np.bincount(order, minlength=1)[order] > CANDIDATES
+        which, order = which[looked_at], order[looked_at]
+        if which.size <= _MUCH:
+            return None
+        spacing = spacing if self.close else np.full_like(excess, SPACING)
+        return which, order, self.screen.ceilings((which, order), excess, spacing, reached)
+
+
+class Sample(NamedTuple):
+    """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
+
+    `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated.
+    """
+
+    few: FloatArray
+    upper: FloatArray
+    lower: FloatArray
+    screens: tuple[Look, ...] = ()
+
+    def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
+        columns."""
+        reached = np.maximum(self.lower.max(axis=0), LITTLE)[columns]
+        which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
+        return which, columns[order]
+
+    def highest(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Pairs, not evaluated, that may be above all that are, with the largest bounds at orders in these
+        columns; and the orders."""
+        reached = np.maximum(self.lower.max(axis=0), LITTLE)[columns]
+        unknown = np.where(self.lower < 0, self.upper, -1.0)[:, columns]
+        which, order = highest(unknown, CANDIDATES)
+        left = unknown[which, order] > reached[order]
+        return which[left], columns[order[left]]
+
+    def covers(self, excess: FloatArray) -> bool:
+        """Whether it says in all this range about what a sample of its own would say."""
+        within = self.few[0] <= excess[0] and excess[-1] <= self.few[-1]
+        first, last = np.searchsorted(self.few, [excess[0], excess[-1]])
+        return bool(within and last - first >= min(excess.size, SAMPLES) // SPARSER)
+
+    def ceilings(self, excess: FloatArray) -> FloatArray:
+        """Upper bounds at all orders, shape (pairs, orders): a profile falls, and is below its chords."""
+        after = np.searchsorted(self.few, excess, side="right")
+        before, after = np.maximum(after - 1, 0), np.minimum(after, self.few.size - 1)
+        width = self.few[after] - self.few[before]
+        # Both ends with shares that are not negative: what is left of a steep fall is not lost to a rounding.
+        share = np.where(width > 0, (excess - self.few[before]) / np.where(width > 0, width, 1.0), 1.0)
+        rest = np.where(width > 0, (self.few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
+        chords = (rest * self.upper[:, before] + share * self.upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
+        chords[:, excess < self.few[0]] = 1.0
+        return np.asarray(chords)
+
+    def with_orders_of(self, other: Sample) -> Sample:
+        """Both samples' orders and bounds."""
+        few = np.concatenate([self.few, other.few])
+        order = np.argsort(few, kind="stable")
+        upper, lower = (
+            np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower))
+        )
+        return Sample(few[order], upper, lower)
+
+    def likely(self, excess: FloatArray) -> IndexArray:
+        """The pair that seems the largest at each order."""
+        nearest = np.minimum(np.searchsorted(self.few, excess), self.few.size - 1)
+        seen = np.where(self.lower.max(axis=0) > 0, self.lower, self.upper)
+        found: IndexArray = seen.argmax(axis=0)[nearest]
+        return found
+
+
+def spread(excess: FloatArray, most: int, last: float) -> FloatArray:
+    """Up to so many orders, spread like these, the first and, but for a rounding, the last among them; all of
+    them and some between and up to the last of all where they are fewer but many."""
+    few = excess.copy()
+    if excess.size > most:
+        few = excess[np.linspace(0, excess.size - 1, most).round().astype(np.int64)]
+    elif excess.size >= _MANY:
+        parts = -(-most // excess.size)
+        divided = np.arange(parts * (excess.size - 1) + 1) / parts
+        few = np.expm1(np.interp(divided, np.arange(excess.size), np.log1p(excess)))
+        few[::parts] = excess
+    if excess.size >= _MANY and few[-1] < last < math.inf:
+        beyond = np.linspace(math.log1p(few[-1]), math.log1p(last), _BEYOND + 1)
+        few = np.append(few, np.expm1(beyond[1:]))
+    if few.size > 1:
+        few[-1] *= 1 + 2.0**-40
+    return few
+
+
+def highest(values: FloatArray, most: int) -> tuple[IndexArray, IndexArray]:
+    """The places of the largest values in every column, up to so many; and their columns."""
+    most = min(most, len(values))
+    which = np.argpartition(-values, most - 1, axis=0)[:most]
+    return which.ravel(), np.tile(np.arange(values.shape[1]), most)
