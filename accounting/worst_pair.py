@@ -50,8 +50,7 @@ _EVERY = (SPARSER, 1)
 _REMEMBERED = 4
 # Bounds that are remembered, of all pairs and orders.
 _MOST_KNOWN = 1 << 22
-# What a pair may add to the upper bound without being evaluated, as a share of the bounds' distance, or of
-# what is usual.
+# What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.

@@ -19,7 +19,7 @@ from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.ceilings import Tilts, ceilings
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
-from accounting.gain_laws import ListedPairs, Pairs
+from accounting.gain_laws import ListedPairs, Pairs, Tilted
 from accounting.randomizers.two_inputs import bracketed
 from accounting.screening import Powers, chernoff, saddles
 from accounting.shuffling import RoundProfile
@@ -218,6 +218,54 @@ def test_points_that_are_next_to_nothing_are_left_out_and_nothing_else(
                     every = ceilings(some, which, order, reports, excess, tilts=tilts, spacing=spacing)
                 np.testing.assert_allclose(found, every, rtol=1e-5)
     assert reports < 1000 or max(left_out) > 100
+
+
+def test_a_characteristic_function_that_comes_back_between_two_points_is_noted() -> None:
+    """That of gains of 1 or -1 is 0 at both points, and -1 between; that of 20 even gains stays small."""
+    pair = Decomposition(np.array([0.6, 0.4]), np.array([0.4, 0.6]), np.array([0.4, 0.4]))
+    one = np.ones(1)
+    line = ceilings_module._Line(ListedPairs([pair]), 1000, np.zeros(1, dtype=np.int64), one, one)
+    for gains, fades in ((np.array([-1.0, 1.0]), False), (np.linspace(-1.0, 1.0, 20), True)):
+
+        def moments(u: np.ndarray, gains: np.ndarray = gains) -> np.ndarray:
+            return np.asarray(np.exp(1j * np.outer(u, gains)).mean(axis=1, keepdims=True))
+
+        law = Tilted(
+            mass=one,
+            square=np.square(gains).mean(keepdims=True),
+            moments=moments,
+            multiples=lambda step, count: moments(step * np.arange(count)),
+            error=lambda u: np.full((u.size, 1), 1e-15),
+            finite=np.ones(1, dtype=np.bool_),
+        )
+        assert line._fades(law, np.array([math.pi / 2, 3 * math.pi / 2]), 100)[0] == fades
+
+
+def test_points_that_are_left_out_have_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few are kept, ceilings are bounds: against every outcome listed."""
+    kept: list[float] = []
+    summed = ceilings_module._Line.summed
+
+    def watched(line: ceilings_module._Line, *rest: Any) -> np.ndarray:
+        kept.append(rest[3] / rest[2].real.size)
+        return summed(line, *rest)
+
+    monkeypatch.setattr(ceilings_module._Line, "summed", watched)
+    monkeypatch.setattr(ceilings_module, "_NEGLIGIBLE", 0.7)
+    monkeypatch.setattr(ceilings_module, "_FADED", 0.5)
+    for seed in range(30):
+        pairs = TablePairs(_rows(np.random.default_rng(seed), (2, 3), 2.0))
+        excess = np.expm1(np.linspace(0.0, 0.4, 5))
+        which, order = _everywhere(pairs, excess)
+        theta = saddles(pairs, which, 30, excess[order])
+        exact = np.array(
+            [enumerate_outcomes(one, 30, limit=10**6).profile(excess).lower for one in pairs]  # type: ignore[union-attr]
+        )
+        for share in (0.3, 1.0, 3.0):
+            tilts = Tilts(share * theta, 15 / np.maximum(share * theta, 1e-9))
+            found = ceilings(pairs, which, order, 30, excess, tilts=tilts, spacing=0.1)
+            assert np.all(found >= exact.ravel() * (1 - 1e-12))
+    assert min(kept) < 0.2
 
 
 @pytest.mark.parametrize("seed", range(6))
