@@ -32,6 +32,10 @@ _FEW_PAIRS = 8
 _FEW_LISTED = 64
 # Width of the smoothing of a first look at a profile.
 _ROUGH = 0.2
+# Components of computed masses are joined where 46 binary digits agree, in composites again and again. What
+# moving an order by that may change in a profile is little where it is this share.
+_JOINED = 2.0**-39
+_LITTLE = 1e-7
 
 
 class MechanismProfile(ABC):
@@ -79,7 +83,8 @@ class BlanketProfile(MechanismProfile):
         below: the same for lower bounds; None when `above` is exact.
         weight: factor of the divergences.
         largest_loss: loss beyond which the profile is exactly 0.
-        room: relative room that bounds make for the rounding of the masses.
+        room: relative room that bounds make for the rounding of masses; where they are computed, components
+            of nearly equal ratios were joined, too.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
     """
@@ -99,6 +104,7 @@ class BlanketProfile(MechanismProfile):
         self._weight = weight
         self._room = room
         self._smoothing = smoothing
+        self._is_exact = isinstance(above, Pairs) or room == 0
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
         self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
@@ -111,16 +117,37 @@ class BlanketProfile(MechanismProfile):
         inside = excess < math.expm1(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            found, best = self._search(self._above, honest).largest(excess[inside])
-            upper[inside], lower[inside] = found
-            if self._below is not self._above:
-                below = self._search(self._below, honest)
-                alike = len(self._below) == len(self._above)
-                lower[inside] = (
-                    below.reached(best, excess[inside]) if alike else below.largest(excess[inside])[0].lower
-                )
+            found = self._largest if self._is_exact else self._moved
+            upper[inside], lower[inside] = found(honest, excess[inside])
         scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
         return ProfileBounds(upper * scale_upper, lower * scale_lower)
+
+    def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """Bounds on the largest profile of the pairs as they stand."""
+        found, best = self._search(self._above, honest).largest(excess)
+        if self._below is self._above:
+            return found
+        below = self._search(self._below, honest)
+        alike = len(self._below) == len(self._above)
+        lower = below.reached(best, excess) if alike else below.largest(excess)[0].lower
+        return ProfileBounds(found.upper, lower)
+
+    def _moved(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """The same where ratios are known, or alike, to fewer digits: orders are as far off as these."""
+        upper, lower = self._largest(honest, excess)
+        off = _JOINED * (excess - 2 * math.expm1(-self.largest_loss))
+        nearer = np.maximum(excess - off, 0.0)
+        # A convex profile falls no faster than it did on average since the order before; at order 1 no
+        # outcome changes sides.
+        run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
+        far = rise > _LITTLE * upper
+        upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
+        if np.any(far):
+            upper[far] = self._largest(honest, nearer[far]).upper
+            lower[far] = self._largest(honest, (excess + off)[far]).lower
+        return ProfileBounds(upper, lower)
 
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.sketch`."""

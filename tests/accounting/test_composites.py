@@ -581,3 +581,39 @@ def test_one_report_of_rows_that_are_alike_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Accountant().certify({shuffled: 1}, delta=1e-3).epsilon_upper == 0.0
+
+
+# Largest ratios just above a power of two, where 46 binary digits tell least: (p, p, q), p rather than q of
+# the first output in the first and in the second part.
+NEARLY_EQUAL = [
+    (0.4535877684286123, 0.4535877684286153, 0.05665493077620374),
+    (0.2838966971934532, 0.28389669719345484, 0.03548545527313882),
+    (0.21171115196236026, 0.21171115196236182, 0.10575719615331104),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "q"), NEARLY_EQUAL)
+def test_nearly_equal_ratios_are_joined_at_a_price(first: float, second: float, q: float) -> None:
+    """Joined, both end at their mean: between it and the larger one nothing would be left of the profile."""
+    tables = [[[p, 1 - p], [q, 1 - q]] for p in (first, second)]
+    parts = [{"weight": 0.5, "randomizer": {"kind": "table", "rows": rows}} for rows in tables]
+    randomizer = parse_randomizer({"kind": "parallel", "parts": parts})
+    ratios = [_shares(rows)[0][0] / _shares(rows)[1][0] for rows in tables]
+    for share in (-1.0, 0.0, 0.3, 0.49, 0.51, 0.7, 0.9, 1.0, 1.1):
+        excess = float(ratios[0] + Fraction(share) * (ratios[1] - ratios[0]) - 1)
+        # One report, which says which part made it: each part's own two inputs.
+        truth = sum(_divergence(_shares(rows), 1 + Fraction(excess)) / 2 for rows in tables)
+        found = _bounds(randomizer, 1, [excess])
+        assert Fraction(float(found.lower[0])) <= truth <= Fraction(float(found.upper[0]))
+        assert found.upper[0] <= truth + 1e-11
+
+
+def _shares(rows: Rows) -> list[list[Fraction]]:
+    exact = [[Fraction(mass) for mass in row] for row in rows]
+    return [[mass / sum(row) for mass in row] for row in exact]
+
+
+def _divergence(rows: list[list[Fraction]], order: Fraction) -> Fraction:
+    """The larger one of both directions."""
+    both = (zip(*rows, strict=True), zip(*rows[::-1], strict=True))
+    return max(sum((max(p - order * q, Fraction(0)) for p, q in way), Fraction(0)) for way in both)
