@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.lattices import Gaps, Lattice, between, even, gaps, graded
+from accounting.lattices import Gaps, Lattice, Polygon, between, even, gaps, graded
 from accounting.privacy_loss import IndexArray, PrivacyLossDistribution, Side
+from accounting.supporting_lines import SupportingLines, corners
 
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
@@ -30,8 +32,11 @@ _END = 0.3
 _REFINEMENTS = 4
 _MOST_POINTS = 6000
 _HELPED = 0.8
-# Points between the ends of a chord that supports the profile's lower bound, fewer than.
-_FARTHEST = 64
+# The pair below has a loss more in a cell whose corners would draw it down by so much of the precision, at
+# one of so many parts of the cell, while the lattice has no more than `2^this` losses.
+_BENT = 0.02
+_PARTS = 8
+_SPAN = 14
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
@@ -76,17 +81,26 @@ def from_profile(
         first = first.fine_at_the_end(_END * precision * stop)
 
     def pairs(lattice: Lattice, bounds: ProfileBounds) -> tuple[_Pairs, Gaps]:
-        values = _values(lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded)
-        shown = lattice.reduced()
-        above = _pair(shown, values.upper, support=largest_loss, side="upper")
-        found, lower = gaps(lattice.excess, bounds, values, above), values.lower
-        if np.any((lower[:-1] <= 0) & (bounds.lower[:-1] > 0)):
-            longer = _values(
-                lattice, bounds, infinity=infinity, support=largest_loss, bounded=bounded, steep=True
-            )
-            if gaps(lattice.excess, bounds, longer, above).apart < found.apart:
-                lower = longer.lower
-        return (above, _pair(shown, lower, support=largest_loss, side="lower")), found
+        values = _values(lattice, bounds, support=largest_loss, bounded=bounded)
+        above = _pair(lattice.reduced(), values.upper, support=largest_loss, side="upper")
+        lines = _Below.of(lattice, values, infinity)
+
+        def tried(cells: IndexArray, *, steep: bool) -> tuple[Polygon, Gaps]:
+            below, plain = lines.polygon(cells, steep=steep), lines.polygon(cells[:0], steep=steep)
+            plainly = ProfileBounds(values.upper, plain.values)
+            return below, gaps(lattice.excess, bounds, plainly, below, above)
+
+        bent = np.zeros(0, dtype=np.int64)
+        below, found = tried(bent, steep=False)
+        if (drawn := np.flatnonzero(found.drawn > _BENT * precision)).size:
+            bent = drawn
+            below, found = tried(bent, steep=False)
+        if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
+            longer, other = tried(bent, steep=True)
+            # Cells stay to blame for where the other one ends.
+            below = longer if other.apart < found.apart else below
+        shown = Lattice(below.positions, lattice.unit).reduced()
+        return (above, _pair(shown, below.values, support=largest_loss, side="lower")), found
 
     if model is None:
         return _refined(profile, first, pairs, precision)[1]
@@ -143,17 +157,9 @@ def _with_points(
     return Lattice(np.insert(lattice.positions, places, added), lattice.unit), ProfileBounds(*both)
 
 
-def _values(
-    lattice: Lattice,
-    bounds: ProfileBounds,
-    *,
-    infinity: float,
-    support: float,
-    bounded: bool,
-    steep: bool = False,
-) -> ProfileBounds:
-    """Values at the lattice's orders whose greatest convex minorants lie above and below the profile, which
-    is 0 at the lattice's end if `bounded`; see `_supporting_values` for steep ones."""
+def _values(lattice: Lattice, bounds: ProfileBounds, *, support: float, bounded: bool) -> ProfileBounds:
+    """Bounds at the lattice's orders as pairs have them, the profile being 0 at the lattice's end if
+    `bounded`."""
     excess = lattice.excess
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
     upper = np.minimum.accumulate(np.minimum(bounds.upper * (1 + _ROOM), 1.0))
@@ -162,17 +168,59 @@ def _values(
         upper[-1] = lower[-1] = 0.0
     # A symmetric profile falls at order 1 by at most (1 - H)/2, so each value bounds the first one.
     upper[0] = min(upper[0], float(((upper + excess / 2) / (1 + excess / 2)).min()))
-    lower = np.minimum(lower, upper)
-    # What is certainly infinite is taken off first: the rest of the profile is convex and falls towards 0.
-    certain = min(infinity, float(upper[-1]))
-    supporting = certain + _supporting_values(
-        excess, upper - certain, np.maximum(lower - certain, 0.0), steep=steep
-    )
-    # For the same reason the lower pair begins with the line, no steeper, that touches it from below.
-    begin = (supporting + excess / 2) / (1 + excess / 2)
-    touch = int(begin.argmin())
-    supporting[:touch] = begin[touch] - (1 - begin[touch]) / 2 * excess[:touch]
-    return ProfileBounds(upper, supporting)
+    return ProfileBounds(upper, np.minimum(lower, upper))
+
+
+class _Below(NamedTuple):
+    """What is certain below a profile.
+
+    Attributes:
+        lattice: losses at whose orders it is known.
+        lines: lines below the profile, less what is certainly infinite.
+        certain: that.
+    """
+
+    lattice: Lattice
+    lines: SupportingLines
+    certain: float
+
+    @classmethod
+    def of(cls, lattice: Lattice, values: ProfileBounds, infinity: float) -> _Below:
+        """The lines of a profile between these values."""
+        upper, lower = values
+        # What is certainly infinite is taken off first: the rest of the profile is convex and falls to 0.
+        certain = min(infinity, float(upper[-1]))
+        least = np.maximum(lower - certain, 0.0)
+        steepest = -(1 - float(lower[0])) / 2  # of a symmetric one
+        return cls(lattice, SupportingLines.of(lattice.excess, upper - certain, least, steepest), certain)
+
+    def polygon(self, cells: IndexArray, *, steep: bool) -> Polygon:
+        """Values at losses, more than those of the lattice where these cells can be bent, whose greatest
+        convex minorant lies below the profile; see `SupportingLines.values` for steep ones."""
+        positions, unit = self.lattice
+        cells, bends = self._bends(cells)
+        values = self.certain + self.lines.values(cells, np.expm1(bends * unit), steep=steep)
+        positions = np.insert(positions, cells + 1, bends)
+        excess = np.expm1(positions * unit)
+        # A pair begins with the line, no steeper than that of a symmetric profile, that touches it from
+        # below.
+        begin = (values + excess / 2) / (1 + excess / 2)
+        touch = int(begin.argmin())
+        values[:touch] = begin[touch] - (1 - begin[touch]) / 2 * excess[:touch]
+        return Polygon(positions, excess, values)
+
+    def _bends(self, cells: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Of the cells those that have a position within them that lies above 0, near where their lines meet;
+        and these."""
+        positions, unit = self.lattice
+        start, width = positions[cells], np.diff(positions)[cells]
+        finest = max(int(positions[-1]) >> _SPAN, 1)
+        part = np.maximum(np.exp2(np.floor(np.log2(width / _PARTS))).astype(np.int64), finest)
+        place = np.round((np.log1p(self.lines.meeting[cells]) / unit - start) / part).astype(np.int64)
+        place = np.clip(place, 1, np.maximum((width - 1) // part, 1)) * part
+        cells, bends = cells[place < width], (start + place)[place < width]
+        above = self.lines.at(cells, np.expm1(bends * unit)) > 0
+        return cells[above], bends[above]
 
 
 def _deviation(profile: Profile, stop: float) -> float:
@@ -190,10 +238,10 @@ def _deviation(profile: Profile, stop: float) -> float:
 def _slope_changes(excess: FloatArray, values: FloatArray) -> FloatArray:
     """Masses under Q at the positive losses of the greatest convex minorant of the points, zero where it has
     no corner."""
-    corners = _lower_hull(excess, values)
-    slopes = np.diff(values[corners]) / np.diff(excess[corners])
+    kept = corners(excess, values)
+    slopes = np.diff(values[kept]) / np.diff(excess[kept])
     changes = np.zeros(len(excess))
-    changes[corners[1:]] = np.append(slopes[1:], 0.0) - slopes
+    changes[kept[1:]] = np.append(slopes[1:], 0.0) - slopes
     return np.maximum(changes[1:], 0.0)
 
 
@@ -222,78 +270,3 @@ def _pair(lattice: Lattice, values: FloatArray, *, support: float, side: Side) -
         support=support,
         side=side,
     )
-
-
-def _supporting_values(
-    excess: FloatArray, upper: FloatArray, lower: FloatArray, *, steep: bool
-) -> FloatArray:
-    """Values at the lattice orders of a piecewise linear function that lies below every convex function
-    between the bounds.
-
-    On each cell chords from its ends to points further out, extended, lie below the profile, at its other
-    end, too, if nothing better is known there; a line below the steepest of them on either side is found by
-    lowering the cell's own chord, and each corner takes the lower of the two lines that meet there.
-
-    Where the profile falls steeply, such a line ends the pair; if `steep`, the one that supports the profile
-    at the cell's right end takes its place there: less is left before that cell, and all beyond it. The
-    bounds must have room for the rounding of chords, `_ROOM` of themselves.
-    """
-    step = np.diff(excess)
-    left, right = _supporting_slopes(excess, upper, lower)
-    lower = lower.copy()
-    lower[1:] = np.maximum(lower[1:], lower[:-1] + left * step)
-    lower[:-1] = np.maximum(lower[:-1], lower[1:] - right * step)
-    lower = np.minimum(lower, upper)
-    left, right = _supporting_slopes(excess, upper, lower)
-    chord = np.diff(lower) / step
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # The lines meet at distance t from the left end, where both lie (chord - left) t below the chord.
-        gap_left, gap_right = np.maximum(chord - left, 0.0), np.maximum(right - chord, 0.0)
-        sag = np.where(np.isinf(gap_left), gap_right * step, step / (1 / gap_left + 1 / gap_right))
-    sag = np.where((gap_left == 0) | (gap_right == 0), 0.0, sag)
-    room = 8 * UNIT_ROUND_OFF
-    lines_left, lines_right = lower[:-1] - sag - room * upper[:-1], lower[1:] - sag - room * (upper[1:] + sag)
-    if steep:
-        rise, ends = -right * step, (lines_right < 0) & (lower[1:] > 0)
-        lines_left = np.where(ends, lower[1:] + rise - room * (lower[1:] + np.abs(rise)), lines_left)
-        lines_right = np.where(ends, lower[1:] * (1 - room), lines_right)
-    values = np.minimum(np.append(lines_left, np.inf), np.insert(lines_right, 0, np.inf))
-    # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes down to
-    # 0 too.
-    ends = np.append(np.flatnonzero(values < 0), len(values) - 1)
-    values[max(int(ends[0]) - 1, 0) :] = 0.0
-    return np.minimum.accumulate(values)
-
-
-def _supporting_slopes(
-    excess: FloatArray, upper: FloatArray, lower: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Slopes, for every cell, of lines from its left and from its right end that lie below the profile in it.
-
-    Far chords suffer less from how far apart the bounds are, near ones from the curvature.
-    """
-    cells = excess.size - 1
-    left, right = np.full(cells, -np.inf), np.append(np.full(cells - 1, np.inf), 0.0)
-    apart = 1
-    while apart < min(cells, _FARTHEST):
-        width = excess[apart:] - excess[:-apart]
-        at_most, at_least = (lower[apart:] - upper[:-apart]) / width, (upper[apart:] - lower[:-apart]) / width
-        left[apart:] = np.maximum(left[apart:], at_most[:-1])
-        right[:-apart] = np.minimum(right[:-apart], at_least[1:])
-        apart *= 2
-    return left, right
-
-
-def _lower_hull(x: FloatArray, y: FloatArray) -> IndexArray:
-    """Positions of the corners of the greatest convex minorant of the points, first and last included."""
-    corners: list[int] = []
-    xs, ys = x.tolist(), y.tolist()
-    for k in range(len(xs)):
-        while len(corners) >= 2:
-            i, j = corners[-2], corners[-1]
-            if (ys[j] - ys[i]) * (xs[k] - xs[j]) >= (ys[k] - ys[j]) * (xs[j] - xs[i]):
-                corners.pop()
-            else:
-                break
-        corners.append(k)
-    return np.array(corners, dtype=np.int64)

@@ -15,6 +15,7 @@ from accounting.blanket_sum import ProfileBounds
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.privacy_loss import IndexArray, PrivacyLossDistribution
 from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
+from accounting.supporting_lines import corners
 
 _MAXIMUM_POINTS = 1 << 15
 # A lattice may be halved so often after all, while its positions remain that few.
@@ -87,12 +88,26 @@ class Gaps(NamedTuple):
         apart: their epsilons, relative to them, however often the round is repeated: at most about so much.
         cells: what each cell contributes to it, shape (losses - 1,).
         blurred, blurs: how much of these the bounds of the profile itself account for.
+        drawn: what the pair below loses far around each cell, since its corners are low; see `_Hull`.
     """
 
     apart: float
     cells: FloatArray
     blurred: float
     blurs: FloatArray
+    drawn: FloatArray
+
+
+class Polygon(NamedTuple):
+    """Values at lattice positions, or the orders, less one, of their losses; arrays of shape (positions,)."""
+
+    positions: IndexArray
+    excess: FloatArray
+    values: FloatArray
+
+    def at(self, excess: FloatArray) -> FloatArray:
+        """Values at some orders, about."""
+        return np.interp(excess, self.excess, self.values)
 
 
 def graded(deviation: float, stop: float, spacing: float) -> Lattice:
@@ -125,24 +140,29 @@ def _graded_positions(last: int, deviation: float) -> list[int]:
 
 
 def gaps(
-    excess: FloatArray, bounds: ProfileBounds, values: ProfileBounds, above: PrivacyLossDistribution
+    excess: FloatArray,
+    bounds: ProfileBounds,
+    values: ProfileBounds,
+    below: Polygon,
+    above: PrivacyLossDistribution,
 ) -> Gaps:
-    """What keeps pairs apart that have the profiles `values` at the orders `1 + excess`, made from `bounds`.
+    """What keeps pairs apart that have the profiles `values` at the orders `1 + excess`, made from `bounds`;
+    but for what the pair below loses where these are no profile: that of the polygon.
 
     Of k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
     logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
     high = LossSpectrum(above, SpectrumMemory())
-    cells, blurs = np.zeros(excess.size - 1), np.zeros(excess.size - 1)
+    cells, blurs, drawn = np.zeros((3, excess.size - 1))
     if high.variance == 0:
-        return Gaps(0.0, cells, 0.0, blurs)
+        return Gaps(0.0, cells, 0.0, blurs, drawn)
     step = np.diff(excess)
     log_order = np.log1p(excess[:-1] + step / 2)
     areas = [
         step * (one[1:] + one[:-1]) / 2 for one in (values.upper - values.lower, bounds.upper - bounds.lower)
     ]
-    blamed = _Blame.of(bounds, values)
+    blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
     apart = blurred = 0.0
     first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(high.variance)) / math.log(TILT_RATIO))
     for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
@@ -153,10 +173,53 @@ def gaps(
         log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
         weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
         shares, blur = (area * weight for area in areas)
-        shares = blamed(shares)
+        lost = hull(weight)
+        shares = blamed(shares) + lost
         apart, blurred = max(apart, float(shares.sum())), max(blurred, float(blur.sum()))
-        cells, blurs = np.maximum(cells, shares), np.maximum(blurs, blur)
-    return Gaps(apart, cells, blurred, blurs)
+        cells, blurs, drawn = (np.maximum(*both) for both in ((cells, shares), (blurs, blur), (drawn, lost)))
+    return Gaps(apart, cells, blurred, blurs, drawn)
+
+
+class _Hull(NamedTuple):
+    """What the pair below loses where its values are not convex.
+
+    A corner that is low, since the lines that support the profile in a cell beside it are, draws chords down
+    on either side, however far: the cells beside it are to blame.
+
+    Attributes:
+        area: what is lost in each cell, shape (cells,).
+        chord: the chord above each cell.
+        blame: shares of the cells to blame in what their chords lose, shape (2, 2, chords): left and right
+            of its left and its right corner.
+        beside: these cells.
+    """
+
+    area: FloatArray
+    chord: IndexArray
+    blame: FloatArray
+    beside: IndexArray
+
+    @classmethod
+    def of(cls, excess: FloatArray, known: FloatArray, below: Polygon) -> _Hull:
+        """The hull of the polygon, where so much is known at the orders."""
+        kept = corners(below.excess, below.values)
+        hull = Polygon(below.positions[kept], below.excess[kept], below.values[kept])
+        x, middle = hull.excess, (excess[1:] + excess[:-1]) / 2
+        ends, middles = (np.maximum(below.at(one) - hull.at(one), 0.0) for one in (excess, middle))
+        area = np.diff(excess) * (ends[1:] + ends[:-1] + 2 * middles) / 4
+        chord = np.clip(np.searchsorted(x, middle, side="right") - 1, 0, x.size - 2)
+        low = np.interp(x, excess, np.maximum(known - below.at(excess), 0.0)) + 1e-300
+        share = low[:-1] / (low[:-1] + low[1:])
+        beside = np.array([np.searchsorted(excess, x, side=side) for side in ("left", "right")]) - 1
+        beside = np.clip(beside, 0, excess.size - 2)
+        blame = np.array([share, 1 - share])[:, None, :] / 2 * np.ones((1, 2, 1))
+        return cls(area, chord, blame, np.stack([beside[:, :-1], beside[:, 1:]]))
+
+    def __call__(self, weight: FloatArray) -> FloatArray:
+        """What each cell is to blame for, given the weights of areas, shape (cells,)."""
+        lost = np.bincount(self.chord, weights=self.area * weight, minlength=self.blame.shape[2])
+        shares = np.bincount(self.beside.ravel(), weights=(self.blame * lost).ravel(), minlength=weight.size)
+        return np.asarray(shares)
 
 
 class _Blame(NamedTuple):

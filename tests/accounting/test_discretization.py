@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.discretization import _supporting_values, from_profile
+from accounting.discretization import from_profile
+from accounting.supporting_lines import SupportingLines
 
 
 @given(
@@ -32,9 +33,17 @@ def test_no_supporting_line_is_above_the_profile(seed: int, points: int, blur: f
     exact = profile(excess)
     upper, lower = exact * (1 + blur * draw.uniform(size=exact.size)), exact * (1 - blur)
     lower[draw.uniform(size=exact.size) < lost] = 0.0
+    steepest = -float(weights.sum() / kinks.max())  # of the profile at order 1
+    lines = SupportingLines.of(excess, upper, lower, float(draw.choice([-np.inf, steepest])))
     for steep in (False, True):
-        found = np.interp(between, excess, _supporting_values(excess, upper, lower, steep=steep))
-        assert np.all(found <= profile(between) + 1e-12)
+        for bent in (0.0, 0.3, 1.0):
+            cells = np.flatnonzero(draw.uniform(size=points) < bent)
+            bends = draw.uniform(excess[cells], excess[cells + 1])
+            bends += draw.choice([0.0, 0.999]) * (lines.meeting[cells] - bends)
+            above = lines.at(cells, bends) > 0
+            cells, bends = cells[above], bends[above]
+            orders, values = np.insert(excess, cells + 1, bends), lines.values(cells, bends, steep=steep)
+            assert np.all(np.interp(between, orders, values) <= profile(between) + 1e-12)
 
 
 def test_one_order_of_which_nothing_is_known_costs_little() -> None:
@@ -43,7 +52,8 @@ def test_one_order_of_which_nothing_is_known_costs_little() -> None:
     exact = np.exp(-excess) - np.exp(-excess[-1])
     lower = exact.copy()
     lower[70] = 0.0
-    found = _supporting_values(excess, exact, lower, steep=False)
+    none = np.zeros(0, dtype=np.int64)
+    found = SupportingLines.of(excess, exact, lower, -np.inf).values(none, np.zeros(0), steep=False)
     kept = np.abs(np.arange(200) - 70) > 3
     assert np.all(found[kept] >= 0.99 * exact[kept] - 3e-4)
 

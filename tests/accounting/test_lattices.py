@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
-from accounting.lattices import Gaps, Lattice, between, even, gaps, graded
+from accounting.lattices import Gaps, Lattice, Polygon, between, even, gaps, graded
 from accounting.privacy_loss import PrivacyLossDistribution
 
 
@@ -21,7 +21,8 @@ def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation:
     """What is beyond the last loss would count as infinite, or be taken for nothing."""
     for lattice in (graded(deviation * stop, stop, step * deviation * stop), even(stop, 1e-2, 0.0)):
         finer = lattice.divisible(0.0)
-        found = Gaps(1.0, np.full(finer.positions.size - 1, 1e-3), 0.0, np.zeros(finer.positions.size - 1))
+        nothing = np.zeros(finer.positions.size - 1)
+        found = Gaps(1.0, nothing + 1e-3, 0.0, nothing, nothing)
         added = between(finer.positions, found, 1e-4)
         more = Lattice(np.union1d(finer.positions, added), finer.unit)
         assert more.positions.size == finer.positions.size + added.size
@@ -72,6 +73,7 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
     upper = np.array([0.1, 0.07, 0.05, 1e-3, 9e-4, 7e-4, 0.0])
     bounds = ProfileBounds(upper, upper)
     lost = ProfileBounds(upper, np.where(loss < 0.25, upper, 0.0))
+    below = Polygon(np.arange(7), np.expm1(loss), lost.lower)
     above = PrivacyLossDistribution(
         spacing=0.1,
         index=np.array([1, 2, 3]),
@@ -82,7 +84,7 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
         support=0.6,
         side="upper",
     )
-    found = gaps(np.expm1(loss), bounds, lost, above)
+    found = gaps(np.expm1(loss), bounds, lost, below, above)
     assert found.cells[2] > 0
     assert found.cells[3:5].max() < 0.02 * found.cells[2]
     assert found.cells.sum() >= found.apart * (1 - 1e-12)
