@@ -165,6 +165,11 @@ class Pairs(Sequence[Decomposition]):
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
         """The pair at a place."""
 
+    def is_whole(self, place: int) -> bool:
+        """Whether none of a pair's components were joined, where all pairs hide as much in each: those that
+        are whole have equally many outcomes. False where that would be work to know."""
+        return False
+
     @functools.cached_property
     def spread(self) -> FloatArray:
         """About the variance of `(a - b)/c` of every pair, where other users hide it."""

@@ -110,6 +110,7 @@ class BlanketProfile(MechanismProfile):
         self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
         self._outcomes: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
         self._remembered = 0
+        self._beyond: dict[tuple[int, int], bool] = {}
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
@@ -199,13 +200,24 @@ class BlanketProfile(MechanismProfile):
         """The outcomes of so many reports, None when there are too many; remembered for a while."""
         key = (id(pairs), place, honest)
         if key not in self._outcomes:
-            found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
+            found = None
+            if not self._is_beyond(pairs, place, honest):
+                found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
             self._remembered += 0 if found is None else found.p.size
             while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
                 _, oldest = self._outcomes.popitem(last=False)
                 self._remembered -= 0 if oldest is None else oldest.p.size
             self._outcomes[key] = found
         return self._outcomes[key]
+
+    def _is_beyond(self, pairs: Pairs, place: int, honest: int) -> bool:
+        """Whether too many outcomes would have to be listed, as far as that is known without looking."""
+        if not pairs.is_whole(place):
+            return False
+        key = (id(pairs), honest)
+        if key not in self._beyond:
+            self._beyond[key] = not is_countable(pairs[place], honest, limit=self._limit)
+        return self._beyond[key]
 
 
 def _directions(pairs: Sequence[Decomposition]) -> Pairs:
