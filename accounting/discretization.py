@@ -35,8 +35,9 @@ _HELPED = 0.8
 # The pair below has a loss more in a cell whose corners would draw it down by so much of the precision, at
 # one of so many parts of the cell, while the lattice has no more than `2^this` losses.
 _BENT = 0.02
-_PARTS = 8
-_SPAN = 14
+_PARTS = 32
+_SPAN = 12
+_DEEPER = 1.5
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
@@ -82,13 +83,16 @@ def from_profile(
 
     def pairs(lattice: Lattice, bounds: ProfileBounds) -> tuple[_Pairs, Gaps]:
         values = _values(lattice, bounds, support=largest_loss, bounded=bounded)
-        above = _pair(lattice.reduced(), values.upper, support=largest_loss, side="upper")
+        upper = Polygon.of(lattice.positions, lattice.excess, values.upper)
+        above = _pair(upper, lattice.unit, support=largest_loss, side="upper")
         lines = _Below.of(lattice, values, infinity)
 
         def tried(cells: IndexArray, *, steep: bool) -> tuple[Polygon, Gaps]:
-            below, plain = lines.polygon(cells, steep=steep), lines.polygon(cells[:0], steep=steep)
-            plainly = ProfileBounds(values.upper, plain.values)
-            return below, gaps(lattice.excess, bounds, plainly, below, above)
+            plain = below = lines.polygon(cells[:0], steep=steep)
+            if cells.size:
+                below = lines.polygon(cells, steep=steep)
+            shown = ProfileBounds(values.upper, plain.values)
+            return below, gaps(lattice.excess, bounds, shown, below, above)
 
         bent = np.zeros(0, dtype=np.int64)
         below, found = tried(bent, steep=False)
@@ -99,8 +103,7 @@ def from_profile(
             longer, other = tried(bent, steep=True)
             # Cells stay to blame for where the other one ends.
             below = longer if other.apart < found.apart else below
-        shown = Lattice(below.positions, lattice.unit).reduced()
-        return (above, _pair(shown, below.values, support=largest_loss, side="lower")), found
+        return (above, _pair(below, lattice.unit, support=largest_loss, side="lower")), found
 
     if model is None:
         return _refined(profile, first, pairs, precision)[1]
@@ -207,20 +210,25 @@ class _Below(NamedTuple):
         begin = (values + excess / 2) / (1 + excess / 2)
         touch = int(begin.argmin())
         values[:touch] = begin[touch] - (1 - begin[touch]) / 2 * excess[:touch]
-        return Polygon(positions, excess, values)
+        return Polygon.of(positions, excess, values)
 
     def _bends(self, cells: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Of the cells those that have a position within them that lies above 0, near where their lines meet;
         and these."""
         positions, unit = self.lattice
         start, width = positions[cells], np.diff(positions)[cells]
-        finest = max(int(positions[-1]) >> _SPAN, 1)
+        finest = min(1 << max(int(positions[-1]).bit_length() - _SPAN, 0), self.lattice.stride)
         part = np.maximum(np.exp2(np.floor(np.log2(width / _PARTS))).astype(np.int64), finest)
         place = np.round((np.log1p(self.lines.meeting[cells]) / unit - start) / part).astype(np.int64)
         place = np.clip(place, 1, np.maximum((width - 1) // part, 1)) * part
         cells, bends = cells[place < width], (start + place)[place < width]
-        above = self.lines.at(cells, np.expm1(bends * unit)) > 0
-        return cells[above], bends[above]
+        # Where lines meet too near an end, no position in between would do any better.
+        excess, lines = np.expm1(bends * unit), self.lines
+        values, sag = lines.at(cells, excess), lines.sag[cells]
+        share = (excess - lines.excess[cells]) / (lines.excess[cells + 1] - lines.excess[cells])
+        chord = (1 - share) * lines.lower[cells] + share * lines.lower[cells + 1]
+        helps = (values > 0) & (chord - values <= _DEEPER * sag)
+        return cells[helps], bends[helps]
 
 
 def _deviation(profile: Profile, stop: float) -> float:
@@ -228,30 +236,30 @@ def _deviation(profile: Profile, stop: float) -> float:
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
     excess = np.expm1(pilot)
     values = np.minimum.accumulate(np.minimum(profile(excess).upper, 1.0))
-    q = _slope_changes(excess, values)
+    q = _slope_changes(excess, values, corners(excess, values))
     second = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
     # Of small losses the divergence is half the variance; among large ones it rules what they add up to.
     divergence = float((pilot[1:] * q * excess[1:]).sum())
     return math.sqrt(min(second, 2 * divergence))
 
 
-def _slope_changes(excess: FloatArray, values: FloatArray) -> FloatArray:
+def _slope_changes(excess: FloatArray, values: FloatArray, kept: IndexArray) -> FloatArray:
     """Masses under Q at the positive losses of the greatest convex minorant of the points, zero where it has
     no corner."""
-    kept = corners(excess, values)
     slopes = np.diff(values[kept]) / np.diff(excess[kept])
     changes = np.zeros(len(excess))
     changes[kept[1:]] = np.append(slopes[1:], 0.0) - slopes
     return np.maximum(changes[1:], 0.0)
 
 
-def _pair(lattice: Lattice, values: FloatArray, *, support: float, side: Side) -> PrivacyLossDistribution:
-    excess = lattice.excess
-    q = _slope_changes(excess, values)
+def _pair(polygon: Polygon, unit: float, *, support: float, side: Side) -> PrivacyLossDistribution:
+    """The pair whose profile is the polygon's greatest convex minorant."""
+    shown, excess = Lattice(polygon.positions, unit).reduced(), polygon.excess
+    q = _slope_changes(excess, polygon.values, polygon.corners)
     kept = q > 0
     q = q[kept]
     p = q * (1 + excess[1:][kept])
-    infinity = float(values[-1])
+    infinity = float(polygon.values[-1])
     zero = 1.0 - infinity - math.fsum(np.concatenate([p, q]))
     if zero < 0:
         # Round-off of a pair without mass at 0. For an upper pair dropping the deficit adds mass, never
@@ -261,8 +269,8 @@ def _pair(lattice: Lattice, values: FloatArray, *, support: float, side: Side) -
             p, q, infinity = p * shrink, q * shrink, infinity * shrink
         zero = 0.0
     return PrivacyLossDistribution(
-        spacing=lattice.unit,
-        index=lattice.positions[1:][kept],
+        spacing=shown.unit,
+        index=shown.positions[1:][kept],
         p=p,
         q=q,
         zero=zero,

@@ -54,6 +54,12 @@ class Lattice(NamedTuple):
         """The last loss."""
         return float(self.positions[-1] * self.unit)
 
+    @property
+    def stride(self) -> int:
+        """The largest power of two that divides all positions."""
+        together = int(np.bitwise_or.reduce(self.positions))
+        return together & -together
+
     def divisible(self, finest: float) -> Lattice:
         """The same losses, with room for cells to be halved, down to a unit of no less than `finest`."""
         halvings = 0
@@ -76,8 +82,7 @@ class Lattice(NamedTuple):
 
     def reduced(self) -> Lattice:
         """The same losses, in the largest unit that is a power of two times this one."""
-        together = int(np.bitwise_or.reduce(self.positions))
-        halvings = (together & -together).bit_length() - 1
+        halvings = self.stride.bit_length() - 1
         return Lattice(self.positions >> halvings, math.ldexp(self.unit, halvings))
 
 
@@ -99,15 +104,28 @@ class Gaps(NamedTuple):
 
 
 class Polygon(NamedTuple):
-    """Values at lattice positions, or the orders, less one, of their losses; arrays of shape (positions,)."""
+    """Values at lattice positions, or the orders, less one, of their losses; arrays of shape (positions,).
+
+    `corners` are the places of the corners of the greatest convex function below it.
+    """
 
     positions: IndexArray
     excess: FloatArray
     values: FloatArray
+    corners: IndexArray
+
+    @classmethod
+    def of(cls, positions: IndexArray, excess: FloatArray, values: FloatArray) -> Polygon:
+        """The polygon with these corners."""
+        return cls(positions, excess, values, corners(excess, values))
 
     def at(self, excess: FloatArray) -> FloatArray:
         """Values at some orders, about."""
         return np.interp(excess, self.excess, self.values)
+
+    def convex(self, excess: FloatArray) -> FloatArray:
+        """About those of the greatest convex function below it."""
+        return np.interp(excess, self.excess[self.corners], self.values[self.corners])
 
 
 def graded(deviation: float, stop: float, spacing: float) -> Lattice:
@@ -202,10 +220,8 @@ class _Hull(NamedTuple):
     @classmethod
     def of(cls, excess: FloatArray, known: FloatArray, below: Polygon) -> _Hull:
         """The hull of the polygon, where so much is known at the orders."""
-        kept = corners(below.excess, below.values)
-        hull = Polygon(below.positions[kept], below.excess[kept], below.values[kept])
-        x, middle = hull.excess, (excess[1:] + excess[:-1]) / 2
-        ends, middles = (np.maximum(below.at(one) - hull.at(one), 0.0) for one in (excess, middle))
+        x, middle = below.excess[below.corners], (excess[1:] + excess[:-1]) / 2
+        ends, middles = (np.maximum(below.at(one) - below.convex(one), 0.0) for one in (excess, middle))
         area = np.diff(excess) * (ends[1:] + ends[:-1] + 2 * middles) / 4
         chord = np.clip(np.searchsorted(x, middle, side="right") - 1, 0, x.size - 2)
         low = np.interp(x, excess, np.maximum(known - below.at(excess), 0.0)) + 1e-300

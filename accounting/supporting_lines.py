@@ -62,6 +62,16 @@ class SupportingLines(NamedTuple):
             share = np.where(np.isinf(before), 0.0, beyond / np.where(beyond > 0, before + beyond, 1.0))
         return np.asarray(self.excess[:-1] + share * np.diff(self.excess))
 
+    @property
+    def sag(self) -> FloatArray:
+        """How far below each cell's own chord its lines meet."""
+        before, beyond = self._apart
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            # At distance t from the left end, where both lie `before t` below the chord.
+            step = np.diff(self.excess)
+            sag = np.where(np.isinf(before), beyond * step, step / (1 / before + 1 / beyond))
+        return np.where((before == 0) | (beyond == 0), 0.0, sag)
+
     def at(self, cells: IndexArray, excess: FloatArray) -> FloatArray:
         """Values at an order within each of the cells that are below both of its lines."""
         since, until = excess - self.excess[cells], self.excess[cells + 1] - excess
@@ -80,11 +90,7 @@ class SupportingLines(NamedTuple):
         is left before that cell, and all beyond it.
         """
         upper, lower, step = self.upper, self.lower, np.diff(self.excess)
-        before, beyond = self._apart
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            # The lines meet at distance t from the left end, where both lie `before t` below the chord.
-            sag = np.where(np.isinf(before), beyond * step, step / (1 / before + 1 / beyond))
-        sag[(before == 0) | (beyond == 0)] = 0.0
+        sag = self.sag
         sag[bent] = 0.0
         lines_left = lower[:-1] - sag - _ROUNDING * upper[:-1]
         lines_right = lower[1:] - sag - _ROUNDING * (upper[1:] + sag)

@@ -73,7 +73,7 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
     upper = np.array([0.1, 0.07, 0.05, 1e-3, 9e-4, 7e-4, 0.0])
     bounds = ProfileBounds(upper, upper)
     lost = ProfileBounds(upper, np.where(loss < 0.25, upper, 0.0))
-    below = Polygon(np.arange(7), np.expm1(loss), lost.lower)
+    below = Polygon.of(np.arange(7), np.expm1(loss), lost.lower)
     above = PrivacyLossDistribution(
         spacing=0.1,
         index=np.array([1, 2, 3]),
