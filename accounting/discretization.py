@@ -166,6 +166,8 @@ def _values(lattice: Lattice, bounds: ProfileBounds, *, support: float, bounded:
     excess = lattice.excess
     # Turning values into masses and back rounds each by a few units: the bounds make room for it.
     upper = np.minimum.accumulate(np.minimum(bounds.upper * (1 + _ROOM), 1.0))
+    # A convex function below the values is below their minorant, whose slopes tell more.
+    upper = np.minimum(upper, _convex(excess, upper))
     lower = np.minimum(bounds.lower * (1 - _ROOM), upper)
     if bounded and lattice.end >= support:
         upper[-1] = lower[-1] = 0.0
@@ -229,6 +231,16 @@ class _Below(NamedTuple):
         chord = (1 - share) * lines.lower[cells] + share * lines.lower[cells + 1]
         helps = (values > 0) & (chord - values <= _DEEPER * sag)
         return cells[helps], bends[helps]
+
+
+def _convex(excess: FloatArray, values: FloatArray) -> FloatArray:
+    """The greatest convex minorant of the points, at all of them; a little more, for rounding."""
+    kept = corners(excess, values)
+    end = np.clip(np.searchsorted(kept, np.arange(excess.size)), 1, None)
+    x0, x1, y0, y1 = excess[kept[end - 1]], excess[kept[end]], values[kept[end - 1]], values[kept[end]]
+    # Both terms are positive: nothing is lost where the values fall by many digits.
+    chords = (x1 - excess) / (x1 - x0) * y0 + (excess - x0) / (x1 - x0) * y1
+    return np.asarray(chords * (1 + _ROOM))
 
 
 def _deviation(profile: Profile, stop: float) -> float:

@@ -32,9 +32,7 @@ _FEW_PAIRS = 8
 _FEW_LISTED = 64
 # Width of the smoothing of a first look at a profile.
 _ROUGH = 0.2
-# Components of computed masses are joined where 46 binary digits agree, in composites again and again. What
-# moving an order by that may change in a profile is little where it is this share.
-_JOINED = 2.0**-39
+# What moving an order may change in a profile is little where it is this share.
 _LITTLE = 1e-7
 
 
@@ -83,8 +81,8 @@ class BlanketProfile(MechanismProfile):
         below: the same for lower bounds; None when `above` is exact.
         weight: factor of the divergences.
         largest_loss: loss beyond which the profile is exactly 0.
-        room: relative room that bounds make for the rounding of masses; where they are computed, components
-            of nearly equal ratios were joined, too.
+        room: relative room that bounds make for the rounding of masses.
+        blur: how far off the ratios of components may be, relative, since nearly equal ones were joined.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
     """
@@ -97,6 +95,7 @@ class BlanketProfile(MechanismProfile):
         weight: float,
         largest_loss: float,
         room: float,
+        blur: float,
         smoothing: float,
         outcomes: int,
     ) -> None:
@@ -104,7 +103,7 @@ class BlanketProfile(MechanismProfile):
         self._weight = weight
         self._room = room
         self._smoothing = smoothing
-        self._is_exact = isinstance(above, Pairs) or room == 0
+        self._blur = blur
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
         self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
@@ -118,7 +117,7 @@ class BlanketProfile(MechanismProfile):
         inside = excess < math.expm1(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            found = self._largest if self._is_exact else self._moved
+            found = self._moved if self._blur else self._largest
             upper[inside], lower[inside] = found(honest, excess[inside])
         scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
         return ProfileBounds(upper * scale_upper, lower * scale_lower)
@@ -136,14 +135,16 @@ class BlanketProfile(MechanismProfile):
     def _moved(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """The same where ratios are known, or alike, to fewer digits: orders are as far off as these."""
         upper, lower = self._largest(honest, excess)
-        off = _JOINED * (excess - 2 * math.expm1(-self.largest_loss))
+        off = self._blur * (excess - 2 * math.expm1(-self.largest_loss))
         nearer = np.maximum(excess - off, 0.0)
         # A convex profile falls no faster than it did on average since the order before; at order 1 no
         # outcome changes sides.
         run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
-        far = rise > _LITTLE * upper
+        # Next to where nothing is left any more all orders are to be moved.
+        over = excess[upper <= 0][:1]
+        far = (rise > _LITTLE * upper) | ((before <= 0) & (nearer < over.sum()))
         upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
         if np.any(far):
             upper[far] = self._largest(honest, nearer[far]).upper

@@ -133,7 +133,7 @@ class PrivacyLossDistribution:
         one."""
         value = self.hockey_stick_divergence(epsilon)
         # Losses and their differences from epsilon are off by a few units of the losses.
-        beyond = float(self.p[self.losses > epsilon].sum())
+        beyond = float(self.p[self.losses > epsilon * (1 - 8 * UNIT_ROUND_OFF)].sum())
         doubt = UNIT_ROUND_OFF * (64 * value + 8 * (epsilon + self.largest_loss) * beyond)
         return value + doubt if self.side == "upper" else max(value - doubt, 0.0)
 

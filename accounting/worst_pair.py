@@ -52,6 +52,10 @@ _REMEMBERED = 4
 _MOST_KNOWN = 1 << 22
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
+# Orders are crowded where so many pairs are left, by so little above what was reached: of so many orders one.
+_CROWD = 100
+_CROWD_APART = 0.006
+_CROWDS = 16
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.
 _UNUSUAL = 1.5
@@ -285,6 +289,8 @@ class _Search:
         for every in _EVERY:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
             for look in sample.screens:
+                if look.close:
+                    self._let_crowds_go(columns)
                 which, order = np.nonzero(self.left[:, columns])
                 closest = self._worst.spacing(self.lower)
                 found = look.ceilings((which, columns[order]), self._excess, closest, self.lower)
@@ -297,6 +303,19 @@ class _Search:
                 some = self._ceiling[:, columns]
                 chords = Sample(self._excess[columns], some, some).ceilings(self._excess)
                 self.lower_ceilings([chords])
+
+    def _let_crowds_go(self, columns: IndexArray) -> None:
+        """At the few of these orders where most pairs are left, all hardly above what was reached, the upper
+        bound takes theirs: those of the orders beside them tell more there, since profiles are convex."""
+        crowd = self.left[:, columns].sum(axis=0)
+        ceiling = np.where(self.left[:, columns], self._ceiling[:, columns], 0.0).max(axis=0)
+        near = ceiling <= (1 + _CROWD_APART) * self._evaluated[columns]
+        crowd = np.where(near & (crowd > _CROWD), crowd, 0)
+        some = np.argsort(-crowd, kind="stable")[: 1 + columns.size // _CROWDS]
+        some = some[crowd[some] > 0]
+        gone = columns[some]
+        self.upper[gone] = np.maximum(self.upper[gone], ceiling[some])
+        self.left[:, gone] = False
 
     def highest(self) -> IndexArray:
         """The pair that is left with the largest bound at each order."""

@@ -16,6 +16,8 @@ from accounting.mechanism_profile import BlanketProfile, MechanismProfile
 #: Relative room in a divergence for masses that are rounded a few times, and for joined components that
 #: differ by rounding: 10^6 times what it takes for up to 10^12 reports and delta down to 1e-46.
 ROOM = 1e-6
+#: How far off two ratios of a component may be together, relative, when it was joined with others once.
+JOINED = 2.0**-44
 
 
 class Bracket(NamedTuple):
@@ -50,14 +52,15 @@ class Analysis(NamedTuple):
 
     The hockey-stick divergence at order `1 + excess >= 1` is at most `weight` times the largest, over the
     brackets and both directions, of their blanket pairs', and exactly 0 at losses of `largest_loss` and
-    beyond. `room` is what the rounding of the masses, or joining components that differ by it only, may
-    change in a divergence, relative to it.
+    beyond. `room` is what the rounding of the masses may change in a divergence, relative to it, and `blur`
+    how far off ratios of components may be, relative, since such as differ by rounding only were joined.
     """
 
     brackets: tuple[Bracket, ...]
     weight: float
     largest_loss: float
     room: float = 0.0
+    blur: float = 0.0
 
     @property
     def decomposition(self) -> Decomposition:
@@ -149,6 +152,11 @@ class DecomposedRandomizer(LocalRandomizer):
         """Whether nothing but its local privacy is known of it, or of any part of it."""
         return False
 
+    @property
+    def joins(self) -> int:
+        """How often its components were joined at most, one after the other, as a part of a larger one."""
+        return 1
+
     @abstractmethod
     def analysis(self, name: str) -> Analysis:
         """The bound called `name`, one of `analyses`."""
@@ -173,6 +181,7 @@ class DecomposedRandomizer(LocalRandomizer):
             weight=bound.weight,
             largest_loss=bound.largest_loss,
             room=bound.room,
+            blur=bound.blur,
             smoothing=smoothing,
             outcomes=outcomes,
         )

@@ -13,7 +13,15 @@ from functools import reduce
 from accounting import checks
 from accounting.decomposition import Decomposition, mixture, product
 from accounting.errors import InvalidParameter
-from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer, plain
+from accounting.randomizers.base import (
+    JOINED,
+    ROOM,
+    Analysis,
+    Bracket,
+    Components,
+    DecomposedRandomizer,
+    plain,
+)
 from accounting.randomizers.generic import Generic
 
 _MAXIMUM_PARTS = 16
@@ -55,7 +63,8 @@ class _Composite(DecomposedRandomizer):
         """See `LocalRandomizer.analysis`."""
         if name == "tight":
             return Generic(epsilon0=self.epsilon0).analysis("tight")
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+        # Once more when pairs are counted once, and when both directions of each are looked at.
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, (self.joins + 2) * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`.
@@ -124,6 +133,11 @@ class Joint(_Composite):
         """The parts."""
         return self.parts
 
+    @property
+    def joins(self) -> int:
+        """See `DecomposedRandomizer.joins`: what the parts' ratios are off by adds up."""
+        return sum(part.joins for part in self.parts) + len(self.parts) - 1
+
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
         return reduce(product, parts)
 
@@ -168,6 +182,11 @@ class Parallel(_Composite):
     def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
         """The parts."""
         return self.parts
+
+    @property
+    def joins(self) -> int:
+        """See `DecomposedRandomizer.joins`."""
+        return max(part.joins for part in self.parts) + 1
 
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
         total = sum(Fraction(weight) for weight in self.weights)

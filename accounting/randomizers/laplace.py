@@ -9,7 +9,7 @@ import numpy as np
 
 from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
-from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import grid
 
 # Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4
@@ -33,7 +33,7 @@ class Laplace(DecomposedRandomizer):
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`.

@@ -16,7 +16,7 @@ from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import BlanketProfile, MechanismProfile
-from accounting.randomizers.base import ROOM, Analysis, Bracket, Components, DecomposedRandomizer
+from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import bracketed
 from accounting.table_pairs import TablePairs, Twofold
 
@@ -58,7 +58,7 @@ class Table(DecomposedRandomizer):
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM)
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`."""
@@ -78,6 +78,7 @@ class Table(DecomposedRandomizer):
             weight=1.0,
             largest_loss=self.epsilon0,
             room=ROOM,
+            blur=2 * JOINED if coarse else 0.0,
             smoothing=smoothing,
             outcomes=outcomes,
         )

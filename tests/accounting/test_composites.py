@@ -205,16 +205,13 @@ def test_both_directions_of_a_skewed_pair_count() -> None:
     """A decomposition that is not its own mirror image, given one way only."""
     masses = Decomposition(np.array([0.9, 0.1]), np.array([0.5, 0.5]), np.array([0.5, 0.1]))
     excess = np.expm1([0.0, 0.3, 0.6, 1.2])
-    profile = BlanketProfile(
-        above=[masses], below=None, weight=1.0, largest_loss=2.0, room=0.0, smoothing=2e-3, outcomes=10**6
-    )
-    found = profile.bounds(3, excess)
-    ways = [
-        BlanketProfile(
-            above=[one], below=None, weight=1.0, largest_loss=2.0, room=0.0, smoothing=2e-3, outcomes=0
-        ).bounds(3, excess)
-        for one in (masses, masses.swapped())
-    ]
+
+    def bounds(one: Decomposition, outcomes: int) -> Any:
+        known: Any = {"below": None, "weight": 1.0, "largest_loss": 2.0, "room": 0.0, "blur": 0.0}
+        return BlanketProfile(above=[one], **known, smoothing=2e-3, outcomes=outcomes).bounds(3, excess)
+
+    found = bounds(masses, 10**6)
+    ways = [bounds(one, 0) for one in (masses, masses.swapped())]
     alone = [_blanket(one, 3, excess[2:3]) for one in (masses, masses.swapped())]
     assert abs(alone[0] - alone[1]) > 0.1 * max(alone)
     for way in ways:
@@ -606,6 +603,42 @@ def test_nearly_equal_ratios_are_joined_at_a_price(first: float, second: float, 
         found = _bounds(randomizer, 1, [excess])
         assert Fraction(float(found.lower[0])) <= truth <= Fraction(float(found.upper[0]))
         assert found.upper[0] <= truth + 1e-11
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(0.6931471815599491, 0.6931471815599559), (2.197224578336222, 2.1972245783362463)]
+)
+def test_orders_beyond_the_end_of_what_was_joined(first: float, second: float) -> None:
+    """Of one symmetric pair, too large to be listed, nothing is left beyond the mean of two largest ratios:
+    not at an order, nor at one just before it."""
+
+    def either(weights: list[float], parts: list[object]) -> object:
+        both = [{"weight": one, "randomizer": part} for one, part in zip(weights, parts, strict=True)]
+        return {"kind": "parallel", "parts": both}
+
+    def several(start: float) -> object:
+        return either([1 / 16] * 16, [krr(start + i / 100) for i in range(16)])
+
+    def krr(epsilon0: float) -> object:
+        return {"kind": "krr", "k": 2, "epsilon0": epsilon0}
+
+    top = either([0.875, 0.125], [krr(first), krr(second)])
+    randomizer = parse_randomizer(either([0.5, 0.25, 0.25], [top, several(0.05), several(0.055)]))
+    users, others = 6, [start + i / 100 for start in (0.05, 0.055) for i in range(16)]
+    with mp.workdps(50):
+        ratio = [mp.exp(mp.mpf(one)) for one in (first, second)]
+        c = [w / (one + 1) for w, one in zip((mp.mpf(7) / 16, mp.mpf(1) / 16), ratio, strict=True)]
+        hidden = 2 * (c[0] + c[1] + sum(1 / (mp.exp(mp.mpf(one)) + 1) for one in others) / 64)
+        mean = (c[0] * ratio[0] + c[1] * ratio[1]) / (c[0] + c[1])
+        orders = [float(mean + share * (ratio[1] - mean) - 1) for share in (0.5, 0.5, 0.6, 0.9)]
+        found = _bounds(randomizer, users, orders)
+        for excess, upper in zip(orders, found.upper, strict=True):
+            gain = ratio[1] - 1 - mp.mpf(excess)  # of reports of the second one alone: all else outweighs it
+            truth = sum(
+                k * gain * mp.binomial(users, k) * c[1] ** k * (1 - hidden) ** (users - k)
+                for k in range(users + 1)
+            )
+            assert 0 < truth / users <= upper < 1e-11
 
 
 def _shares(rows: Rows) -> list[list[Fraction]]:
