@@ -44,7 +44,8 @@ class MechanismProfile(ABC):
         last_loss: privacy loss beyond which the profile is exactly flat, None where that is not known.
 
     Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order at
-    least 1, and the profile falls as honest users are added.
+    least 1, and the profile falls as honest users are added. The float that is nearest to the order of
+    `largest_loss`, on whichever side, stands for that loss.
     """
 
     largest_loss: float

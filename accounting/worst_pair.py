@@ -43,6 +43,9 @@ _COARSE = 0.04
 _CLOSE = 3.0
 _CLOSEST = 8
 _CLOSER = 1
+# All pairs are listed, where that can be, if they are no more than that, with no more outcomes altogether.
+_FEW_PAIRS = 64
+_FEW_OUTCOMES = 300_000
 # Components are rare that so many are expected of.
 _RARE = 1e-3
 # Of the orders of a question, which are looked at, one time after the other.
@@ -124,7 +127,7 @@ class WorstPair:
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
         search = _Search(self, excess)
-        if len(self.pairs) > 1:
+        if 1 < len(self.pairs) and not self._is_listed:
             sample = self._sample(excess)
             likely = sample.likely(excess)
             search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._known))
@@ -139,6 +142,19 @@ class WorstPair:
                 reached = reached.with_orders_of(one)
             self._known[:] = [reached] if reached.upper.size <= _MOST_KNOWN else []
         return ProfileBounds(search.upper, search.lower), search.best
+
+    @functools.cached_property
+    def _is_listed(self) -> bool:
+        """Whether the outcomes of all pairs are listed, and few: then it is no use to look for the largest."""
+        if len(self.pairs) > _FEW_PAIRS:
+            return False
+        left = _FEW_OUTCOMES
+        for place in range(len(self.pairs)):
+            outcomes = self.listed(place)
+            left -= left + 1 if outcomes is None else outcomes.p.size
+            if left < 0:
+                return False
+        return True
 
     def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
         """Lower bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
@@ -311,7 +327,7 @@ class _Search:
         ceiling = np.where(self.left[:, columns], self._ceiling[:, columns], 0.0).max(axis=0)
         near = ceiling <= (1 + _CROWD_APART) * self._evaluated[columns]
         crowd = np.where(near & (crowd > _CROWD), crowd, 0)
-        some = np.argsort(-crowd, kind="stable")[: 1 + columns.size // _CROWDS]
+        some = np.argsort(-crowd, kind="stable")[: columns.size // _CROWDS]
         some = some[crowd[some] > 0]
         gone = columns[some]
         self.upper[gone] = np.maximum(self.upper[gone], ceiling[some])
