@@ -138,8 +138,7 @@ class BlanketProfile(MechanismProfile):
         upper, lower = self._largest(honest, excess)
         off = self._blur * (excess - 2 * math.expm1(-self.largest_loss))
         nearer = np.maximum(excess - off, 0.0)
-        # A convex profile falls no faster than it did on average since the order before; at order 1 no
-        # outcome changes sides.
+        # A convex profile falls no faster than it did on average since the order before.
         run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
@@ -150,7 +149,9 @@ class BlanketProfile(MechanismProfile):
         if np.any(far):
             upper[far] = self._largest(honest, nearer[far]).upper
             lower[far] = self._largest(honest, (excess + off)[far]).lower
-        return ProfileBounds(upper, lower)
+        # Beyond order 1 it falls no faster than the order rises.
+        below = np.maximum(off - excess, 0.0)
+        return ProfileBounds(upper + below, np.maximum(lower - below, 0.0))
 
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.sketch`."""

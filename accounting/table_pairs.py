@@ -9,13 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.decomposition import Decomposition
+from accounting.decomposition import Decomposition, rounded
 from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0
 _UNDERFLOW = 1e-40
 _LOST = 1e-20
+# How far ratios are off, relative, where outputs were joined, differences dropped, and pairs counted once
+# that agree to 46 binary digits: three roundings, and the sum's.
+OFF = 2.0**-42
 # What a pair costs by itself, and an input, in units of one more pair of two inputs.
 _PAIR, _INPUT = 6, 5
 # Numbers that are multiplied together.
@@ -67,6 +70,8 @@ class TablePairs(Pairs):
         rest: what no output hides, to its own digits; 1 less the rest by default.
         least: outputs that are less probable under some input hide nobody.
         ends: the first and the second rows of the pairs, where they are known.
+        roughly: whether outputs are joined, and pairs counted once, where they differ by rounding only:
+            ratios are then off by less than `OFF`, relative.
 
     Guarantee: what others certainly hide is the least probability of an output, the largest decomposition
     there is.
@@ -81,14 +86,18 @@ class TablePairs(Pairs):
         rest: float | None = None,
         least: float = 0.0,
         ends: tuple[IndexArray, IndexArray] | None = None,
+        roughly: bool = False,
     ) -> None:
         possible = rows.max(axis=0) > 0
-        self._all = _joined(Twofold(rows, np.zeros_like(rows) if low is None else low).of(possible))
+        self._roughly = roughly
+        self._all = _joined(
+            Twofold(rows, np.zeros_like(rows) if low is None else low).of(possible), roughly=roughly
+        )
         smallest = self._all.high.min(axis=0)
         hidden = (smallest > 0) & (smallest >= least)
         self._hidden, self._bare = self._all.of(hidden), self._all.of(~hidden)
         self._rows, self._c = self._hidden.high, smallest[hidden]
-        self._ends = _different(self._hidden, self._c, self._bare) if ends is None else ends
+        self._ends = _different(self._hidden, self._c, self._bare, roughly=roughly) if ends is None else ends
         self._rest = rest
         self._made: dict[int, Decomposition] = {}
 
@@ -103,7 +112,10 @@ class TablePairs(Pairs):
             both = Twofold(*(np.hstack(one) for one in zip(self._hidden, self._bare, strict=True)))
             c = np.append(self._c, np.zeros(self._bare.high.shape[1]))
             a, b, difference = both.high[x0], both.high[x1], both.difference(x0, x1)
-            self._made[place] = Decomposition(a, b, c, difference, self._rest).merged_exactly()
+            if self._roughly:
+                difference[np.abs(difference) <= OFF / 8 * (a + b)] = 0.0
+            made = Decomposition(a, b, c, difference, self._rest)
+            self._made[place] = made.merged() if self._roughly else made.merged_exactly()
         return self._made[place]
 
     @property
@@ -113,6 +125,8 @@ class TablePairs(Pairs):
 
     def is_whole(self, place: int) -> bool:
         """See `Pairs.is_whole`."""
+        if self._roughly:
+            return False
         x0, x1 = (int(one[place]) for one in self._ends)
         ratios = np.sort(self._ratios[x0] + 1j * self._ratios[x1])
         return bool(np.all(ratios[1:] != ratios[:-1]))
@@ -223,7 +237,7 @@ class TablePairs(Pairs):
         if not np.any(rare):
             return None
         rest = self._leftover + float(self._c[rare].sum())
-        return TablePairs(*self._all, rest=rest, least=least, ends=self._ends)
+        return TablePairs(*self._all, rest=rest, least=least, ends=self._ends, roughly=self._roughly)
 
     def impossible(self) -> tuple[FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
@@ -236,13 +250,14 @@ class TablePairs(Pairs):
         return max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
 
 
-def _joined(masses: Twofold) -> Twofold:
+def _joined(masses: Twofold, *, roughly: bool) -> Twofold:
     """Outputs of equal ratios joined, but for outputs that some input cannot make: others see them."""
     least = masses.high.min(axis=0)
     shown, hidden = masses.of(least == 0), masses.of(least > 0)
     least = least[least > 0]
     # Ratios may differ in digits that one float has not; and where all other digits agree, these decide.
-    keys = np.vstack([hidden.high / least, hidden.low / least])
+    ratios = hidden.high / least
+    keys = rounded(ratios) if roughly else np.vstack([ratios, hidden.low / least])
     _, place, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     group = group.ravel()
     high, low = hidden.high[:, place], hidden.low[:, place]
@@ -254,13 +269,17 @@ def _joined(masses: Twofold) -> Twofold:
     return Twofold(np.hstack([high, shown.high]), np.hstack([low, shown.low]))
 
 
-def _different(hidden: Twofold, c: FloatArray, bare: Twofold) -> tuple[IndexArray, IndexArray]:
+def _different(
+    hidden: Twofold, c: FloatArray, bare: Twofold, *, roughly: bool
+) -> tuple[IndexArray, IndexArray]:
     """The first and the second rows of pairs that have different columns, in any order: in any digit, for
     next to the largest ratio the last one decides."""
     first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
-    common, alone = (_numbered(one.high + 1j * one.low) for one in (hidden, bare))
-    masses = _numbered(c)
+    common, alone = (
+        _numbered(rounded(one.high) if roughly else one.high + 1j * one.low) for one in (hidden, bare)
+    )
+    masses = _numbered(rounded(c) if roughly else c)
     pairs = [(common[first] * (common.max(initial=0) + 1) + common[second]) * (masses.max(initial=0) + 1)]
     pairs[0] += masses
     pairs.append(alone[first] * (alone.max(initial=0) + 1) + alone[second])

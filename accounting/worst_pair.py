@@ -127,7 +127,7 @@ class WorstPair:
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
         search = _Search(self, excess)
-        if 1 < len(self.pairs) and not self._is_listed:
+        if len(self.pairs) > 1 and not self._is_listed:
             sample = self._sample(excess)
             likely = sample.likely(excess)
             search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._known))
@@ -145,7 +145,7 @@ class WorstPair:
 
     @functools.cached_property
     def _is_listed(self) -> bool:
-        """Whether the outcomes of all pairs are listed, and few: then it is no use to look for the largest."""
+        """Whether the outcomes of all pairs are listed, and few: no use to look for the largest."""
         if len(self.pairs) > _FEW_PAIRS:
             return False
         left = _FEW_OUTCOMES

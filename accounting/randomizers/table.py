@@ -18,7 +18,7 @@ from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import BlanketProfile, MechanismProfile
 from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import bracketed
-from accounting.table_pairs import TablePairs, Twofold
+from accounting.table_pairs import OFF, TablePairs, Twofold
 
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
@@ -29,6 +29,8 @@ _SCREENED = 30
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
+# Twice what inputs of less local privacy differ by is much more than rounding for any number of reports.
+_COARSEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class Table(DecomposedRandomizer):
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
         masses = self._split(Fraction(participation)).rows(self._masses.extreme())
-        pairs = TablePairs(*masses, rest=participation * self._masses.rest())
+        pairs, blur = self._pairs(masses, participation * self._masses.rest())
         brackets = [bracketed(one) for one in pairs] if len(masses.high) == 2 else []
         coarse = any(one.below is not one.above for one in brackets)
         return BlanketProfile(
@@ -78,10 +80,20 @@ class Table(DecomposedRandomizer):
             weight=1.0,
             largest_loss=self.epsilon0,
             room=ROOM,
-            blur=2 * JOINED if coarse else 0.0,
+            blur=2 * JOINED if coarse else blur,
             smoothing=smoothing,
             outcomes=outcomes,
         )
+
+    def _pairs(self, masses: Twofold, rest: float) -> tuple[TablePairs, float]:
+        """All pairs of inputs, those that differ by rounding counted once where that makes them much fewer;
+        and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for every excess r."""
+        exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
+        if scale >= _COARSEST:
+            fewer = TablePairs(*masses, rest=rest, roughly=True)
+            if len(fewer) <= len(exact) / 2:
+                return fewer, 2 * OFF / min(scale, 1.0)
+        return exact, 0.0
 
     def terms(self, analysis: str) -> int:
         """See `DecomposedRandomizer.terms`."""

@@ -650,3 +650,41 @@ def _divergence(rows: list[list[Fraction]], order: Fraction) -> Fraction:
     """The larger one of both directions."""
     both = (zip(*rows, strict=True), zip(*rows[::-1], strict=True))
     return max(sum((max(p - order * q, Fraction(0)) for p, q in way), Fraction(0)) for way in both)
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_that_differ_by_rounding_are_counted_once_at_a_price(seed: int, reports: int) -> None:
+    """Randomized response whose probabilities were rounded, by a unit or ten, with another output or not."""
+    draw, shape = np.random.default_rng(seed), (4, 4 + seed % 2)
+    rows = (1 + 3 * np.eye(*shape)) * (1 + 10.0 ** -(15 + seed // 2) * draw.uniform(-1, 1, shape))
+    rows /= rows.sum(axis=1, keepdims=True)
+    randomizer = parse_randomizer({"kind": "table", "rows": rows.tolist()})
+    profile = randomizer.profile("blanket", participation=1.0, smoothing=2e-3, outcomes=10**6)
+    assert isinstance(profile, BlanketProfile)
+    exact = _shares(rows.tolist())
+    hidden = [min(column) for column in zip(*exact, strict=True)]
+    pairs = [list(zip(*two, hidden, strict=True)) for two in itertools.permutations(exact, 2)]
+    ratio = max(a / b for pair in pairs for a, b, _ in pair)
+    beside = [Fraction(float(ratio - 1)) * (1 + Fraction(k, 2**51)) for k in (-40, -3, -1, 0, 1)]
+    orders = np.array([0.0, 1e-14, 0.1, 1.0, *map(float, beside)])
+    for asked in (orders, orders[3:], orders[5:6]):
+        inside = asked < math.expm1(randomizer.epsilon0)
+        found = profile.bounds(reports, asked)
+        for excess, upper, lower in zip(asked[inside], found.upper[inside], found.lower[inside], strict=True):
+            truth = max(_listed(pair, 1 + Fraction(float(excess)), reports) for pair in pairs)
+            assert Fraction(float(lower)) <= truth <= Fraction(float(upper))
+            assert upper - lower <= 1e-3 * truth + 1e-10
+    assert len(profile._above) <= 4
+
+
+def _listed(pair: list[tuple[Fraction, Fraction, Fraction]], order: Fraction, reports: int) -> Fraction:
+    """The blanket pair's divergence, over all outcomes."""
+    gains = [((a - order * b) / c, c) for a, b, c in pair]
+    gains.append((Fraction(0), 1 - sum((c for _, c in gains), Fraction(0))))
+    total = Fraction(0)
+    for some in itertools.combinations_with_replacement(range(len(gains)), reports):
+        ways = math.factorial(reports) // math.prod(math.factorial(count) for count in Counter(some).values())
+        sums = sum((gains[place][0] for place in some), Fraction(0))
+        total += ways * math.prod(gains[place][1] for place in some) * max(sums, Fraction(0))
+    return total / reports
