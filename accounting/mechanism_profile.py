@@ -32,8 +32,8 @@ _FEW_PAIRS = 8
 _FEW_LISTED = 64
 # Width of the smoothing of a first look at a profile.
 _ROUGH = 0.2
-# What moving an order may change in a profile is little where it is this share.
-_LITTLE = 1e-7
+# What moving an order may change in a profile is little where it is this share of what smoothing does.
+_LITTLE = 0.1
 
 
 class MechanismProfile(ABC):
@@ -144,7 +144,7 @@ class BlanketProfile(MechanismProfile):
             rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
         # Next to where nothing is left any more all orders are to be moved.
         over = excess[upper <= 0][:1]
-        far = (rise > _LITTLE * upper) | ((before <= 0) & (nearer < over.sum()))
+        far = (rise > _LITTLE * self._smoothing**2 * upper) | ((before <= 0) & (nearer < over.sum()))
         upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
         if np.any(far):
             upper[far] = self._largest(honest, nearer[far]).upper
