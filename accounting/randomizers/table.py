@@ -89,7 +89,7 @@ class Table(DecomposedRandomizer):
         """All pairs of inputs, those that differ by rounding counted once where that makes them much fewer;
         and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for every excess r."""
         exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
-        if scale >= _COARSEST:
+        if scale >= _COARSEST and len(masses.high) > 2:  # two inputs have few pairs anyway
             fewer = TablePairs(*masses, rest=rest, roughly=True)
             if len(fewer) <= len(exact) / 2:
                 return fewer, 2 * OFF / min(scale, 1.0)

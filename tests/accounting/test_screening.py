@@ -35,6 +35,12 @@ def _table(rows: np.ndarray) -> Table:
     return Table(rows=tuple(tuple(row) for row in rows.tolist()))
 
 
+def _listed(pairs: TablePairs, reports: int, excess: np.ndarray) -> np.ndarray:
+    """What every pair certainly reaches, over all its outcomes, shape (pairs, orders)."""
+    every = [enumerate_outcomes(one, reports, limit=10**6) for one in pairs]
+    return np.array([one.profile(excess).lower for one in every if one is not None]).reshape(len(pairs), -1)
+
+
 def _everywhere(pairs: Pairs, excess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All pairs and orders."""
     which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
@@ -56,9 +62,7 @@ def test_no_ceiling_is_below_a_profile(seed: int, spacing: float) -> None:
     excess = np.expm1(draw.uniform(0.0, float(np.log(rows.max() / rows[rows > 0].min())), 6))
     excess.sort()
     which, order = _everywhere(pairs, excess)
-    exact = np.array(
-        [enumerate_outcomes(one, reports, limit=10**6).profile(excess).lower for one in pairs]  # type: ignore[union-attr]
-    ).ravel()
+    exact = _listed(pairs, reports, excess).ravel()
     rarer = pairs.hiding(float(np.median(rows.min(axis=0))) + 1e-9)
     assert rarer is not None
     for some in (pairs, rarer, ListedPairs(list(pairs))):
@@ -258,9 +262,7 @@ def test_points_that_are_left_out_have_their_price(monkeypatch: pytest.MonkeyPat
         excess = np.expm1(np.linspace(0.0, 0.4, 5))
         which, order = _everywhere(pairs, excess)
         theta = saddles(pairs, which, 30, excess[order])
-        exact = np.array(
-            [enumerate_outcomes(one, 30, limit=10**6).profile(excess).lower for one in pairs]  # type: ignore[union-attr]
-        )
+        exact = _listed(pairs, 30, excess)
         for share in (0.3, 1.0, 3.0):
             tilts = Tilts(share * theta, 15 / np.maximum(share * theta, 1e-9))
             found = ceilings(pairs, which, order, 30, excess, tilts=tilts, spacing=0.1)
