@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.discretization import from_profile
+from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.supporting_lines import SupportingLines
 
 
@@ -88,3 +91,26 @@ def test_the_largest_loss_is_met_from_below(precision: float) -> None:
         precision=precision,
     )
     assert 3.0 * (1 - 0.4 * precision) <= float(below.index[-1] * below.spacing) <= 3.0
+
+
+def test_an_upper_pair_counts_a_loss_whichever_way_it_was_rounded() -> None:
+    """The profile it stands for may fall by many digits at that very order."""
+    p = 0.25
+    above, below = (
+        PrivacyLossDistribution(
+            spacing=0.1,
+            index=np.array([3]),
+            p=np.array([p]),
+            q=np.array([p * np.exp(-0.1 * 3)]),
+            zero=1 - p - p * float(np.exp(-0.1 * 3)),
+            infinity=0.0,
+            support=math.inf,
+            side=side,
+        )
+        for side in ("upper", "lower")
+    )
+    loss = float(above.losses[0])
+    for epsilon in (math.nextafter(loss, 0.0), loss, math.nextafter(loss, 1.0)):
+        # The order of the loss, as a float, may be a unit above what the loss says.
+        assert p * 2.0**-53 * loss <= above.divergence_bound(epsilon) <= 1e-14
+        assert below.divergence_bound(epsilon) == 0
