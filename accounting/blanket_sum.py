@@ -86,16 +86,24 @@ def blanket_profiles(
     smoothing = np.broadcast_to(smoothing, excess.shape)
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
     for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
-        # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
-        rounding = 8 * UNIT_ROUND_OFF * (1 + excess[rows]) * np.where(bare > 0, 1.0, 0.0)
-        upper[rows], lower[rows] = bare + rounding, np.maximum(bare - rounding, 0.0)
-        alive = laws.gains.max(axis=1, initial=0.0) > 0
-        if np.any(alive):
-            some = rows[alive]
-            above, below = _bounds(laws.at(alive), reports, excess[some], smoothing[some])
-            upper[some] += above
-            lower[some] += below
-        upper[rows] += laws.lost(excess[rows])
+        found = law_profiles(laws, bare, reports, excess[rows], smoothing=smoothing[rows])
+        upper[rows], lower[rows] = found
+    return ProfileBounds(upper, lower)
+
+
+def law_profiles(
+    laws: Laws, bare: FloatArray, reports: int, excess: FloatArray, *, smoothing: FloatArray
+) -> ProfileBounds:
+    """The same of laws."""
+    # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
+    rounding = 8 * UNIT_ROUND_OFF * (1 + excess) * np.where(bare > 0, 1.0, 0.0)
+    upper, lower = bare + rounding, np.maximum(bare - rounding, 0.0)
+    alive = laws.gains.max(axis=1, initial=0.0) > 0
+    if np.any(alive):
+        above, below = _bounds(laws.at(alive), reports, excess[alive], smoothing[alive])
+        upper[alive] += above
+        lower[alive] += below
+    upper += laws.lost(excess)
     return ProfileBounds(upper, lower)
 
 

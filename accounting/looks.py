@@ -11,6 +11,7 @@ import numpy as np
 from accounting.ceilings import TINY, Tilts, ceilings
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.gain_laws import IndexArray, Pairs
+from accounting.majorants import Majorants
 from accounting.screening import Powers, Saddles
 
 #: Pairs that are evaluated first at every order, since they seem the largest.
@@ -97,18 +98,20 @@ class Look(NamedTuple):
 class Sample(NamedTuple):
     """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
 
-    `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated.
+    `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated. `majorants` are those of the
+    pairs that may be the largest, where these are many.
     """
 
     few: FloatArray
     upper: FloatArray
     lower: FloatArray
     screens: tuple[Look, ...] = ()
+    majorants: Majorants | None = None
 
-    def open(self, columns: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Which pairs, not evaluated, may be above all that are; and at which orders, of those in the
-        columns."""
-        reached = np.maximum(self.lower.max(axis=0), LITTLE)[columns]
+    def open(self, columns: IndexArray, room: FloatArray) -> tuple[IndexArray, IndexArray]:
+        """Which pairs, not evaluated, may be above all that are by more than such a share; and at which
+        orders, of those in the columns."""
+        reached = (np.maximum(self.lower.max(axis=0), LITTLE) * (1 + room))[columns]
         which, order = np.nonzero((self.lower[:, columns] < 0) & (self.upper[:, columns] > reached))
         return which, columns[order]
 

@@ -32,6 +32,7 @@ from accounting.looks import (
     highest,
     spread,
 )
+from accounting.majorants import Majorants
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.screening import chernoff
 
@@ -55,10 +56,10 @@ _REMEMBERED = 4
 _MOST_KNOWN = 1 << 22
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
-# Orders are crowded where so many pairs are left, by so little above what was reached: of so many orders one.
-_CROWD = 100
-_CROWD_APART = 0.006
-_CROWDS = 16
+# Pairs at an order, on average, that are worth laws above them; and what may be above what was reached at a
+# few orders without being looked at, in units of the usual distance of bounds.
+_MANY = 50
+_ROOM = 2.0
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.
 _UNUSUAL = 1.5
@@ -133,6 +134,8 @@ class WorstPair:
             search.lower_ceilings(one.ceilings(excess) for one in (sample, *self._known))
             # The pairs that seem largest come first: what they reach rules others out.
             search.evaluate_some(likely)
+            if sample.majorants is not None:
+                search.majorize(sample.majorants, self._needed.at(likely, excess, self.smoothing))
             search.screen(sample)
             search.evaluate_some(search.highest())
         search.evaluate(search.left)
@@ -187,18 +190,43 @@ class WorstPair:
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
             for look in screens:
+                if look.close:
+                    known = self._majorized(known, columns)
                 reached = known.lower.max(axis=0)
-                found = look.ceilings(known.open(columns), few, self.spacing(reached), reached)
+                left = known.open(columns, self._room(known))
+                found = look.ceilings(left, few, self.spacing(reached), reached)
                 if found is None:
                     break
                 which, order, closer = found
                 known.upper[which, order] = np.minimum(known.upper[which, order], closer)
                 self._evaluate_highest(known, columns)
-            self._evaluate(_COARSE, known, *known.open(columns))
+            self._evaluate(_COARSE, known, *known.open(columns, self._room(known)))
             chords = Sample(few[columns], known.upper[:, columns], known.lower[:, columns]).ceilings(few)
             np.minimum(known.upper, chords, out=known.upper)
         self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
         return known
+
+    def _room(self, sample: Sample) -> FloatArray:
+        """By which share a pair may be above what was reached at the orders of a sample before it counts."""
+        return _ROOM * self.usual(sample.lower.max(axis=0))
+
+    def _majorized(self, sample: Sample, columns: IndexArray) -> Sample:
+        """The sample with majorants of the pairs that may be the largest at the orders in these columns,
+        where they are many, and bounds by these."""
+        majorants = sample.majorants
+        if majorants is None:
+            which, _ = sample.open(columns, self._room(sample))
+            if which.size < _MANY * columns.size or not Majorants.are_for(self.pairs, sample.few):
+                return sample
+            places = np.unique(which)
+            size = np.log(sample.upper[places][:, columns])
+            ranked = places[np.argsort((size.max(axis=0) - size).mean(axis=1), kind="stable")]
+            majorants = Majorants.of(self.pairs, ranked, sample.few)
+        reached = sample.lower.max(axis=0)
+        enough = np.where(reached > 0, reached * (1 + self._room(sample)), np.inf)
+        smoothing = np.full_like(enough, self.smoothing)
+        majorants.lower(sample.upper, enough, self.reports, sample.few, smoothing)
+        return sample._replace(majorants=majorants)
 
     def _screens(self, few: FloatArray) -> tuple[Look, ...]:
         """How many pairs are screened, one way after the other."""
@@ -298,6 +326,12 @@ class _Search:
             np.minimum(self._ceiling, one, out=self._ceiling)
         self._settle()
 
+    def majorize(self, majorants: Majorants, smoothing: FloatArray) -> None:
+        """Lower the bounds of pairs that are left by laws above all of them, then by those above some, with
+        such smoothing at the orders."""
+        majorants.lower(self._ceiling, self._enough, self._worst.reports, self._excess, smoothing)
+        self._settle()
+
     def screen(self, sample: Sample) -> None:
         """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
         chords between these, at the others."""
@@ -305,8 +339,6 @@ class _Search:
         for every in _EVERY:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
             for look in sample.screens:
-                if look.close:
-                    self._let_crowds_go(columns)
                 which, order = np.nonzero(self.left[:, columns])
                 closest = self._worst.spacing(self.lower)
                 found = look.ceilings((which, columns[order]), self._excess, closest, self.lower)
@@ -319,19 +351,6 @@ class _Search:
                 some = self._ceiling[:, columns]
                 chords = Sample(self._excess[columns], some, some).ceilings(self._excess)
                 self.lower_ceilings([chords])
-
-    def _let_crowds_go(self, columns: IndexArray) -> None:
-        """At the few of these orders where most pairs are left, all hardly above what was reached, the upper
-        bound takes theirs: those of the orders beside them tell more there, since profiles are convex."""
-        crowd = self.left[:, columns].sum(axis=0)
-        ceiling = np.where(self.left[:, columns], self._ceiling[:, columns], 0.0).max(axis=0)
-        near = ceiling <= (1 + _CROWD_APART) * self._evaluated[columns]
-        crowd = np.where(near & (crowd > _CROWD), crowd, 0)
-        some = np.argsort(-crowd, kind="stable")[: columns.size // _CROWDS]
-        some = some[crowd[some] > 0]
-        gone = columns[some]
-        self.upper[gone] = np.maximum(self.upper[gone], ceiling[some])
-        self.left[:, gone] = False
 
     def highest(self) -> IndexArray:
         """The pair that is left with the largest bound at each order."""
@@ -373,11 +392,16 @@ class _Search:
         rising = rising[found.lower[rising] > self.lower[order[rising]]]
         self.lower[order[rising]], self.best[order[rising]] = found.lower[rising], which[rising]
 
+    @property
+    def _enough(self) -> FloatArray:
+        """What pairs are hardly above those that were evaluated."""
+        share = _SHARE * self._worst.usual(self._evaluated)
+        return np.asarray(self._evaluated * (1 + share) + LITTLE)
+
     def _settle(self) -> None:
         """Let pairs go that are hardly above those that were evaluated, if at all: the upper bound takes
         theirs."""
-        enough = self._evaluated * (1 + _SHARE * self._worst.usual(self._evaluated)) + LITTLE
-        settled = self.left & (self._ceiling <= enough)
+        settled = self.left & (self._ceiling <= self._enough)
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled
 

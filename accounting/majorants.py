@@ -1,0 +1,251 @@
+"""Laws above those of many pairs: one is summed in place of hundreds that are nearly as large.
+
+A law is below another in the *increasing convex order* where its stop-loss transform `E[(G - t)_+]` is, for
+every t, and so are then sums of independent gains. The largest transform of several pairs is that of a law,
+next to those of the pairs where these are alike. `docs/theory.md`, "Majorants", has the proofs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from accounting.blanket_sum import law_profiles
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.gain_laws import BoolArray, IndexArray, Laws, Pairs
+
+# Pairs of the first group, and how groups grow: the first ones are nearly as large as the largest pair.
+_FIRST, _GROWTH = 4, 1.5
+# Groups that are looked at together, all others as one.
+_STAGE = 4
+# Where transforms are known: at gains of the group's first pair, at quantiles of the gains of all, closer
+# together at both ends, and at quantiles of their largest and least.
+_OWN, _POOL = 24, 8000
+_NEAR_END = 0.5 ** np.arange(3, 11)
+_QUANTILES = np.concatenate([np.linspace(0, 1, 16), _NEAR_END, 1 - _NEAR_END])
+_ENDS = np.linspace(0, 1, 5)
+# Binary digits of these points, for the largest of an order and for the largest of all, and of the shares of
+# two orders in one between them: products are exact.
+_DIGITS, _MOST_DIGITS, _SHARES = 22, 30, 2.0**20
+# Share of the mass that the least gain has at least, for what roundings add to others.
+_SPARE = 1e-9
+# Transforms that fall short by more than such a factor are no roundings.
+_SHORT = 1.001
+_TINY = 1e-300
+
+
+class Majorants(NamedTuple):
+    """Laws above those of all pairs of a group, at every order of a range.
+
+    Attributes:
+        few: the orders where transforms are known, minus one, ascending, shape (orders,).
+        groups: places of the pairs that a law is above.
+        stages: groups, by number, one of which every pair is in: all pairs in one; then the first ones in
+            small ones and all others in one; and so on.
+        leftover: mass of the leftover component, of all pairs.
+        points: gains, ascending, shape (groups, orders, points).
+        transforms: `E[(G - t)_+; G is no leftover]` at most, at these, shape (groups, orders, points).
+    """
+
+    few: FloatArray
+    groups: list[IndexArray]
+    stages: list[list[int]]
+    leftover: float
+    points: FloatArray
+    transforms: FloatArray
+
+    @staticmethod
+    def are_for(pairs: Pairs, few: FloatArray) -> bool:
+        """Whether there are majorants of some of the pairs at such orders."""
+        leftover = pairs.leftover(np.arange(len(pairs)))
+        return not pairs.bare and np.ptp(leftover) == 0 and few.size > 1 and bool(np.all(np.diff(few) > 0))
+
+    @classmethod
+    def of(cls, pairs: Pairs, ranked: IndexArray, few: FloatArray) -> Majorants:
+        """Those of the pairs at the places `ranked`, which seem the largest in this order.
+
+        Args:
+            pairs: pairs with no component that nobody hides, and leftover components of equal mass.
+            ranked: places, shape (pairs,).
+            few: orders minus one, ascending, shape (orders,).
+        """
+        groups, start = [], 0
+        while start < ranked.size:
+            size = max(_FIRST, int((_GROWTH - 1) * start))
+            groups.append(ranked[start : start + size])
+            start += size
+        stages, starts = _stages(len(groups))
+        # Gains are linear in the order.
+        largest = max(float(np.abs(_gains(pairs, ranked, float(one))[0]).max()) for one in few[[0, -1]])
+        unit = 2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS)
+        leftover = float(pairs.leftover(ranked[:1])[0])
+        points, transforms = [], []
+        for excess in few.tolist():
+            found = [_largest_transform(pairs, group, excess, unit) for group in groups]
+            found += [_together(found[start : len(groups)], leftover) for start in starts]
+            points.append([one[0] for one in found])
+            transforms.append([one[1] for one in found])
+        groups += [np.concatenate(groups[start:]) for start in starts]
+        by_group = (np.swapaxes(np.array(one), 0, 1) for one in (points, transforms))
+        return cls(few, groups, stages, leftover, *by_group)
+
+    def lower(
+        self, upper: FloatArray, enough: FloatArray, reports: int, excess: FloatArray, smoothing: FloatArray
+    ) -> None:
+        """Lower bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs, orders), to those
+        of laws that are above them, as long as they are more than enough, shape (orders,).
+
+        Args:
+            smoothing: see `blanket_profile`, shape (orders,).
+        """
+        for stage in self.stages:
+            left = np.array([(upper[self.groups[place]] > enough).any(axis=0) for place in stage])
+            row, order = np.nonzero(left)
+            found = np.ones(left.shape)
+            rows = np.array(stage, dtype=np.int64)[row], order
+            found[row, order] = self.ceilings(rows, reports, excess, smoothing[order])
+            for place, ceiling in zip(stage, found, strict=True):
+                upper[self.groups[place]] = np.minimum(upper[self.groups[place]], ceiling)
+
+    def ceilings(
+        self, rows: tuple[IndexArray, IndexArray], reports: int, excess: FloatArray, smoothing: FloatArray
+    ) -> FloatArray:
+        """Upper bounds on the divergences of all pairs of the groups `rows[0][i]` at the orders
+        `1 + excess[rows[1][i]]`, for every i; 1 where there is no law above them.
+
+        Guarantee: round-off included.
+        """
+        group, order = rows
+        laws, known = self.laws(group, excess[order])
+        found = np.ones(order.size)
+        if known.size:
+            at = excess[order[known]]
+            bounds = law_profiles(laws, np.zeros_like(at), reports, at, smoothing=smoothing[known])
+            found[known] = np.minimum(bounds.upper + _TINY, 1.0)
+        return found
+
+    def laws(self, group: IndexArray, excess: FloatArray) -> tuple[Laws, IndexArray]:
+        """Laws above those of all pairs of the groups `group[i]` at the orders `1 + excess[i]`, and for which
+        i there are any: at no order before the first one.
+
+        Guarantee: in the increasing convex order, but for 1e-300 and for units in the last place of the
+            gains. Transforms are convex along straight lines of orders and gains, and fall with the order.
+        """
+        after = np.clip(np.searchsorted(self.few, excess, side="right"), 1, self.few.size - 1)
+        before = after - 1
+        share = (excess - self.few[before]) / (self.few[after] - self.few[before])
+        # Of an order that is no later; shares of few digits.
+        share = np.clip(np.floor(share * _SHARES - 1e-3) / _SHARES, 0.0, 1.0)[:, None]
+        points, transforms = (
+            (1 - share) * one[group, before] + share * one[group, after]
+            for one in (self.points, self.transforms)
+        )
+        laws, is_law = _laws(points, transforms * (1 + 8 * UNIT_ROUND_OFF), self.leftover)
+        known = np.flatnonzero(is_law & (excess >= self.few[0]))
+        return laws.at(known), known
+
+
+def _stages(count: int) -> tuple[list[list[int]], list[int]]:
+    """Stages of so many groups: some of these each, and all that come after as one group more; from which on
+    these are, by number."""
+    starts = list(range(0, count, _STAGE))
+    stages = [[count]]
+    for number, start in enumerate(starts, start=1):
+        rest = [count + number] if number < len(starts) else []
+        stages.append([*range(start, min(start + _STAGE, count)), *rest])
+    return stages, starts
+
+
+def _gains(pairs: Pairs, which: IndexArray, excess: float) -> tuple[FloatArray, FloatArray]:
+    """Gains of components, rounded up, and their masses, shape (pairs, components)."""
+    masses = pairs.masses(which)
+    hidden = np.where(masses.c > 0, masses.c, 1.0)
+    taken = excess * masses.b
+    gains = (masses.difference - taken) / hidden
+    return gains + 8 * UNIT_ROUND_OFF * ((np.abs(masses.difference) + taken) / hidden), masses.c
+
+
+def _largest_transform(
+    pairs: Pairs, which: IndexArray, excess: float, unit: float
+) -> tuple[FloatArray, FloatArray]:
+    """Points, ascending, from the least gain to the largest, and there the largest of the pairs' transforms,
+    rounded up."""
+    gains, c = _gains(pairs, which, excess)
+    points = _points(gains, unit)
+    size = points.size
+    # Gains after the point before `place`, up to that at `place`, by pair.
+    place = np.searchsorted(points, gains, side="left")
+    beyond = c * (gains - points[np.maximum(place - 1, 0)])
+    place += size * np.arange(which.size)[:, None]
+    between, mass = (
+        np.bincount(place.ravel(), one.ravel(), which.size * size).reshape(-1, size) for one in (beyond, c)
+    )
+    # From one point to the one before: what is between them, and a step for all mass beyond.
+    after = np.column_stack([np.cumsum(mass[:, :1:-1], axis=1)[:, ::-1], np.zeros(which.size)])
+    steps = between[:, 1:] + np.diff(points) * after
+    transforms = np.column_stack([np.cumsum(steps[:, ::-1], axis=1)[:, ::-1], np.zeros(which.size)])
+    largest = transforms.max(axis=0) * (1 + 4 * (size + gains.shape[1]) * UNIT_ROUND_OFF)
+    spare = (1 - _SPARE) * c.sum(axis=1).min() * (points - points[0])
+    return points, np.append(np.maximum(largest, largest[0] - spare)[:-1], 0.0)
+
+
+def _together(found: list[tuple[FloatArray, FloatArray]], leftover: float) -> tuple[FloatArray, FloatArray]:
+    """Points, and there the largest of the transforms of several groups, each a chord between its points."""
+    points = found[-1][0].copy()
+    points[0], points[-1] = min(one[0][0] for one in found), max(one[0][-1] for one in found)
+    largest = np.zeros_like(points)
+    for own, transform in found:
+        after = np.clip(np.searchsorted(own, points, side="right"), 1, own.size - 1)
+        width = own[after] - own[after - 1]
+        share = np.clip((own[after] - points) / np.where(width > 0, width, 1.0), 0.0, 1.0)
+        chord = share * transform[after - 1] + (1 - share) * transform[after]
+        chord += np.maximum(own[0] - points, 0.0) * (1 - leftover)
+        largest = np.maximum(largest, np.where(points < own[-1], chord, 0.0))
+    spare = (1 - _SPARE) * (1 - leftover) * (points - points[0])
+    largest = np.maximum(largest * (1 + 16 * UNIT_ROUND_OFF), largest[0] - spare)
+    return points, np.append(largest[:-1], 0.0)
+
+
+def _points(gains: FloatArray, unit: float) -> FloatArray:
+    """Points between which gains, shape (pairs, components), are split: multiples of the unit, as many
+    whatever the order, each about a continuous function of it."""
+    highest, lowest = gains.max(axis=1), gains.min(axis=1)
+    pool = gains.ravel()[:: -(-gains.size // _POOL)]
+    places = np.linspace(0, 1, _OWN)
+    parts = (gains[0], places), (pool, _QUANTILES), (lowest, _ENDS), (highest, _ENDS)
+    between = np.concatenate([_quantiles(*one) for one in parts])
+    first, last = lowest.min(), highest.max()
+    unit = max(unit, 2.0 ** (math.frexp(max(last, -first, _TINY))[1] - _DIGITS))
+    first, last = np.floor(first / unit), np.ceil(last / unit)
+    between = np.sort(np.clip(np.round(between / unit), first, last))
+    return np.asarray(np.concatenate([[first], between, [last]]) * unit)
+
+
+def _quantiles(values: FloatArray, shares: FloatArray) -> FloatArray:
+    return np.asarray(np.sort(values)[np.round(shares * (values.size - 1)).astype(np.int64)])
+
+
+def _laws(points: FloatArray, transforms: FloatArray, leftover: float) -> tuple[Laws, BoolArray]:
+    """Laws on these points whose transforms are at least these, one for each row; and which rows have one."""
+    steps, size = np.diff(points, axis=1), points.shape[1]
+    mass, beyond = np.zeros_like(points), np.zeros(len(points))
+    for place in range(size - 1, 0, -1):
+        fallen, step = transforms[:, place - 1] - transforms[:, place], steps[:, place - 1]
+        slope = np.where(step > 0, fallen / np.where(step > 0, step, 1.0), 0.0)
+        mass[:, place] = np.maximum(slope - beyond, 0.0)
+        beyond += mass[:, place]
+    # What these masses come to, and by how much that is to be raised for roundings.
+    after = np.cumsum(mass[:, :0:-1], axis=1)[:, ::-1]
+    reached = np.cumsum((after * steps)[:, ::-1], axis=1)[:, ::-1]
+    wanted = transforms[:, :-1]
+    short = np.where(wanted > 0, wanted / np.maximum(reached, _TINY), 1.0).max(axis=1)
+    mass *= np.maximum(short, 1.0)[:, None] * (1 + 16 * size * UNIT_ROUND_OFF)
+    # The least gain has what is left; of what is lost to a rounding, the leftover component.
+    mass[:, 0] = [(1 - leftover) - math.fsum(one) - 4 * UNIT_ROUND_OFF for one in mass[:, 1:].tolist()]
+    is_law = (short < _SHORT) & (mass[:, 0] > 0) & (points[:, 0] <= 0)
+    gained = mass * points
+    drift = [math.fsum(one) for one in gained.tolist()] + 2 * UNIT_ROUND_OFF * np.abs(gained).sum(axis=1)
+    nothing, rest = np.zeros_like(mass), np.full(len(mass), leftover)
+    return Laws(gained, nothing, mass, points, rest, drift, np.zeros(len(mass))), is_law
