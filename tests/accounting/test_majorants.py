@@ -1,0 +1,226 @@
+"""Laws above those of many pairs, attacked in fractions: every transform, every mean, whole divergences."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import worst_pair
+from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.majorants import Majorants
+from accounting.randomizers import Table
+from accounting.table_pairs import TablePairs
+from accounting.worst_pair import WorstPair
+
+FloatArray = npt.NDArray[np.float64]
+Rows = tuple[tuple[float, ...], ...]
+_SMOOTHING = 0.012
+# Gains are known to units in the last place.
+_UNITS = Fraction(1, 2**50)
+
+
+class _Law(NamedTuple):
+    """A law on finitely many values; what masses leave over is at 0."""
+
+    values: list[Fraction]
+    masses: list[Fraction]
+
+    @property
+    def mean(self) -> Fraction:
+        return sum((c * g for g, c in zip(self.values, self.masses, strict=True)), Fraction(0))
+
+    def transform(self, t: Fraction) -> Fraction:
+        """`E[(G - t)_+]`."""
+        total = sum(
+            (c * max(g - t, Fraction(0)) for g, c in zip(self.values, self.masses, strict=True)), Fraction(0)
+        )
+        return total + (1 - sum(self.masses)) * max(-t, Fraction(0))
+
+    def divergence(self, reports: int) -> Fraction:
+        """`E[(G_1 + ... + G_n)_+] / n`."""
+        values, masses = [*self.values, Fraction(0)], [*self.masses, 1 - sum(self.masses)]
+        total = Fraction(0)
+        for some in itertools.product(range(len(values)), repeat=reports):
+            gained = sum(values[one] for one in some)
+            if gained > 0:
+                total += gained * math.prod(masses[one] for one in some)
+        return total / reports
+
+
+def _exact(rows: Rows, pair: tuple[int, int], excess: float) -> _Law:
+    """The law of what one report gains, of what a device draws from that was given these rows."""
+    shares = [[Fraction(one) / sum(map(Fraction, row)) for one in row] for row in rows]
+    c = [min(column) for column in zip(*shares, strict=True)]
+    gained = [a - (1 + Fraction(excess)) * b for a, b in zip(shares[pair[0]], shares[pair[1]], strict=True)]
+    return _Law([one / mass for one, mass in zip(gained, c, strict=True)], c)
+
+
+def _ends(table: Table) -> tuple[TablePairs, list[tuple[int, int]]]:
+    """All pairs of rows, and which these are."""
+    inputs = len(table.rows)
+    ends = [(x, y) for x in range(inputs) for y in range(inputs) if x != y]
+    first, second = (np.array(one, dtype=np.int64) for one in zip(*ends, strict=True))
+    shares = [[Fraction(one) / sum(map(Fraction, row)) for one in row] for row in table.rows]
+    high = np.array([[float(one) for one in row] for row in shares])
+    low = np.array(
+        [
+            [float(one - Fraction(near)) for one, near in zip(*both, strict=True)]
+            for both in zip(shares, high.tolist(), strict=True)
+        ]
+    )
+    rest = float(1 - sum(min(column) for column in zip(*shares, strict=True)))
+    return TablePairs(high, low, rest=rest, ends=(first, second)), ends
+
+
+def _normal(weights: FloatArray) -> Rows:
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    return tuple(tuple(row) for row in shares.tolist())
+
+
+def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> int:
+    """How many laws there are at these orders: each above all of its pairs', exactly."""
+    pairs, ends = _ends(Table(rows=rows))
+    every = np.arange(len(pairs))
+    majorants = Majorants.of(pairs, every, few)
+    group, order = np.divmod(np.arange(len(majorants.groups) * excess.size), excess.size)
+    laws, known = majorants.laws(group, excess[order])
+    for row, place in enumerate(known):
+        at = float(excess[order[place]])
+        members = [_exact(rows, ends[one], at) for one in majorants.groups[group[place]]]
+        values, masses = laws.gains[row].tolist(), laws.c[row].tolist()
+        law = _Law(
+            [Fraction(one) + abs(Fraction(one)) * _UNITS for one in values], list(map(Fraction, masses))
+        )
+        assert sum(law.masses) <= 1
+        assert 1 - sum(law.masses) >= Fraction(float(laws.leftover[row])) * (1 - _UNITS)
+        drift = Fraction(float(laws.imbalance[row]))
+        assert all(drift >= one.mean for one in members)
+        assert drift >= _Law(list(map(Fraction, values)), law.masses).mean
+        for t in sorted({Fraction(0), *law.values, *(value for one in members for value in one.values)}):
+            assert law.transform(t) >= max(one.transform(t) for one in members)
+        assert law.mean >= max(one.mean for one in members)
+    return known.size
+
+
+@pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
+@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (7, 3)])
+def test_laws_are_above_all_pairs_exactly(shape: tuple[int, int], noise: float) -> None:
+    """At orders where transforms are known, between these, and beyond the last one."""
+    draw = np.random.default_rng(list(shape))
+    rows = _normal(1 + 6 * np.eye(*shape) + noise * draw.uniform(size=shape))
+    few = np.array([0.0, 0.02, 0.3, 1.0, 3.0, 5.9])
+    excess = np.array([0.0, 1e-9, 0.02, 0.7, 8.0])
+    assert _checked_laws(rows, few, excess) >= 8 * excess.size // 2
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
+    shape = data.draw(st.tuples(st.integers(2, 4), st.integers(2, 5)))
+    scale = data.draw(st.sampled_from([1e-12, 0.1, 1.0, 8.0, 40.0]))
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rows = _normal(np.exp(scale * draw.uniform(size=shape)))
+    last = data.draw(st.sampled_from([1e-6, 0.1, 3.0, 1e5]))
+    few = np.sort(np.unique(last * draw.uniform(size=data.draw(st.integers(2, 5)))))
+    _checked_laws(rows, few, np.sort(last * draw.uniform(0.0, 1.2, 4)))
+
+
+@pytest.mark.parametrize("reports", [1, 2, 4])
+@pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
+def test_no_ceiling_is_below_an_exact_divergence(reports: int, noise: float) -> None:
+    rows = _normal(1 + 4 * np.eye(4, 4) + noise * np.random.default_rng(reports).uniform(size=(4, 4)))
+    pairs, ends = _ends(Table(rows=rows))
+    majorants = Majorants.of(pairs, np.arange(len(pairs)), np.array([0.0, 0.5, 2.0, 4.5]))
+    excess = np.array([0.0, 0.1, 0.5, 1.3, 3.0, 3.9])
+    exact = [[float(_exact(rows, pair, float(at)).divergence(reports)) for at in excess] for pair in ends]
+    upper = np.ones((len(pairs), excess.size))
+    majorants.lower(upper, np.zeros(excess.size), reports, excess, np.full(excess.size, 0.003))
+    assert np.all(upper >= np.array(exact) * (1 - 1e-13))
+    largest = np.max(exact, axis=0)
+    assert np.all(upper.min(axis=0)[1:] <= 1.7 * largest[1:] + 1e-12)
+
+
+@pytest.mark.parametrize("reports", [10, 10**4, 10**9])
+def test_one_law_is_next_to_those_of_nearly_equal_pairs(reports: int) -> None:
+    rows = _normal(1 + 10 * np.eye(30) + 1e-6 * np.random.default_rng(3).uniform(size=(30, 30)))
+    pairs, _ = _ends(Table(rows=rows))
+    few = np.linspace(0.0, 7 * math.sqrt(float(pairs.spread.max()) / reports), 12)
+    excess = (few[1:] + few[:-1]) / 2
+    majorants = Majorants.of(pairs, np.arange(len(pairs)), few)
+    all_of_them = majorants.stages[0][0]
+    assert majorants.groups[all_of_them].size == len(pairs)
+    rows_of = np.full(excess.size, all_of_them), np.arange(excess.size)
+    found = majorants.ceilings(rows_of, reports, excess, np.full(excess.size, _SMOOTHING))
+    some = blanket_profiles(
+        pairs, np.zeros(excess.size, dtype=np.int64), reports, excess, smoothing=_SMOOTHING
+    )
+    assert np.all(found >= some.lower)
+    assert np.all(found <= some.upper * (1 + 1e-3))
+
+
+def test_orders_before_the_first_one_have_no_law() -> None:
+    pairs, _ = _ends(Table(rows=_normal(np.random.default_rng(5).uniform(0.2, 1.0, (4, 4)))))
+    majorants = Majorants.of(pairs, np.arange(len(pairs)), np.array([0.1, 0.2]))
+    rows = np.zeros(2, dtype=np.int64), np.arange(2)
+    found = majorants.ceilings(rows, 10, np.array([0.09, 0.1]), np.full(2, _SMOOTHING))
+    assert found[0] == 1
+    assert found[1] < 1
+
+
+def test_every_pair_is_in_one_group_of_every_stage_but_for_those_before() -> None:
+    pairs, _ = _ends(Table(rows=_normal(np.random.default_rng(6).uniform(0.2, 1.0, (12, 4)))))
+    ranked = np.random.default_rng(7).permutation(len(pairs))
+    majorants = Majorants.of(pairs, ranked, np.array([0.0, 1.0]))
+    alone = [majorants.groups[one] for stage in majorants.stages[1:] for one in stage[:4]]
+    assert sorted(np.concatenate(alone).tolist()) == list(range(len(pairs)))
+    left = len(pairs)
+    for stage, later in itertools.pairwise(majorants.stages):
+        rest = majorants.groups[stage[-1]]
+        assert sorted(rest.tolist()) == sorted(
+            np.concatenate([majorants.groups[one] for one in later]).tolist()
+        )
+        assert rest.size <= left
+        left = rest.size
+
+
+def test_components_that_nobody_hides_and_orders_that_are_equal_have_no_majorants() -> None:
+    hidden = TablePairs(np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]]))
+    bare = TablePairs(np.array([[0.5, 0.5, 0.0], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]]))
+    assert Majorants.are_for(hidden, np.array([0.0, 0.1]))
+    assert not Majorants.are_for(bare, np.array([0.0, 0.1]))
+    assert not Majorants.are_for(hidden, np.array([0.1]))
+    assert not Majorants.are_for(hidden, np.array([0.1, 0.1]))
+
+
+@pytest.mark.parametrize("reports", [10, 1000])
+def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
+    reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the bounds are those of the largest of them."""
+    rows = _normal(1 + 10 * np.eye(20) + 1e-5 * np.random.default_rng(1).uniform(size=(20, 20)))
+    pairs, _ = _ends(Table(rows=rows))
+    summed = []
+
+    def counted(*given: object, smoothing: float | FloatArray) -> ProfileBounds:
+        found = blanket_profiles(*given, smoothing=smoothing)  # type: ignore[arg-type]  # as it was called
+        summed.append(found.upper.size)
+        return found
+
+    monkeypatch.setattr(worst_pair, "blanket_profiles", counted)
+    worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
+    excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 200) ** 2)
+    found, _ = worst.largest(excess)
+    assert sum(summed) <= len(pairs) * excess.size / 20
+    which, order = np.divmod(np.arange(8 * excess.size), excess.size)
+    some = blanket_profiles(pairs, 40 * which, reports, excess[order], smoothing=_SMOOTHING / 4)
+    assert np.all(found.upper >= some.lower.reshape(8, -1).max(axis=0) * (1 - 1e-9))
+    deep = found.upper < 1e-37
+    assert np.all(deep | (found.upper <= some.upper.reshape(8, -1).max(axis=0) * (1 + 0.02)))
