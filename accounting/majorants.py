@@ -7,6 +7,7 @@ next to those of the pairs where these are alike. `docs/theory.md`, "Majorants",
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -16,10 +17,10 @@ from accounting.blanket_sum import law_profiles
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.gain_laws import BoolArray, IndexArray, Laws, Pairs
 
-# Pairs of the first group, and how groups grow: the first ones are nearly as large as the largest pair.
-_FIRST, _GROWTH = 4, 1.5
-# Groups that are looked at together, all others as one.
-_STAGE = 4
+# Pairs of the first group; groups double, for the first pairs are nearly as large as the largest.
+_FIRST = 16
+# As many pairs are looked at closely in the time that it takes to sum a law above them.
+_WORTH = 8
 # Where transforms are known: at gains of the group's first pair, at quantiles of the gains of all, closer
 # together at both ends, and at quantiles of their largest and least.
 _OWN, _POOL = 24, 8000
@@ -41,9 +42,7 @@ class Majorants(NamedTuple):
 
     Attributes:
         few: the orders where transforms are known, minus one, ascending, shape (orders,).
-        groups: places of the pairs that a law is above.
-        stages: groups, by number, one of which every pair is in: all pairs in one; then the first ones in
-            small ones and all others in one; and so on.
+        groups: places of the pairs that a law is above: all of them, then each in one of several groups.
         leftover: mass of the leftover component, of all pairs.
         points: gains, ascending, shape (groups, orders, points).
         transforms: `E[(G - t)_+; G is no leftover]` at most, at these, shape (groups, orders, points).
@@ -51,7 +50,6 @@ class Majorants(NamedTuple):
 
     few: FloatArray
     groups: list[IndexArray]
-    stages: list[list[int]]
     leftover: float
     points: FloatArray
     transforms: FloatArray
@@ -71,25 +69,23 @@ class Majorants(NamedTuple):
             ranked: places, shape (pairs,).
             few: orders minus one, ascending, shape (orders,).
         """
-        groups, start = [], 0
-        while start < ranked.size:
-            size = max(_FIRST, int((_GROWTH - 1) * start))
-            groups.append(ranked[start : start + size])
-            start += size
-        stages, starts = _stages(len(groups))
+        ends = [0]
+        while ends[-1] < ranked.size:
+            ends.append(min(max(_FIRST, 2 * ends[-1]), ranked.size))
+        groups = [ranked[slice(*one)] for one in itertools.pairwise(ends)]
         # Gains are linear in the order.
         largest = max(float(np.abs(_gains(pairs, ranked, float(one))[0]).max()) for one in few[[0, -1]])
         unit = 2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS)
         leftover = float(pairs.leftover(ranked[:1])[0])
+        hidden = float(pairs.masses(ranked[:1]).c.sum()) * (1 + pairs.components * UNIT_ROUND_OFF)
         points, transforms = [], []
         for excess in few.tolist():
             found = [_largest_transform(pairs, group, excess, unit) for group in groups]
-            found += [_together(found[start : len(groups)], leftover) for start in starts]
+            found.insert(0, _together(found, hidden))
             points.append([one[0] for one in found])
             transforms.append([one[1] for one in found])
-        groups += [np.concatenate(groups[start:]) for start in starts]
         by_group = (np.swapaxes(np.array(one), 0, 1) for one in (points, transforms))
-        return cls(few, groups, stages, leftover, *by_group)
+        return cls(few, [ranked, *groups], leftover, *by_group)
 
     def lower(
         self, upper: FloatArray, enough: FloatArray, reports: int, excess: FloatArray, smoothing: FloatArray
@@ -100,14 +96,14 @@ class Majorants(NamedTuple):
         Args:
             smoothing: see `blanket_profile`, shape (orders,).
         """
-        for stage in self.stages:
-            left = np.array([(upper[self.groups[place]] > enough).any(axis=0) for place in stage])
-            row, order = np.nonzero(left)
+        for some in (slice(1), slice(1, None)):
+            left = np.array([(upper[one] > enough).sum(axis=0) for one in self.groups[some]])
+            group, order = np.nonzero(left > _WORTH)
             found = np.ones(left.shape)
-            rows = np.array(stage, dtype=np.int64)[row], order
-            found[row, order] = self.ceilings(rows, reports, excess, smoothing[order])
-            for place, ceiling in zip(stage, found, strict=True):
-                upper[self.groups[place]] = np.minimum(upper[self.groups[place]], ceiling)
+            rows = group + (some.start or 0), order
+            found[group, order] = self.ceilings(rows, reports, excess, smoothing[order])
+            for one, ceiling in zip(self.groups[some], found, strict=True):
+                upper[one] = np.minimum(upper[one], ceiling)
 
     def ceilings(
         self, rows: tuple[IndexArray, IndexArray], reports: int, excess: FloatArray, smoothing: FloatArray
@@ -147,24 +143,14 @@ class Majorants(NamedTuple):
         return laws.at(known), known
 
 
-def _stages(count: int) -> tuple[list[list[int]], list[int]]:
-    """Stages of so many groups: some of these each, and all that come after as one group more; from which on
-    these are, by number."""
-    starts = list(range(0, count, _STAGE))
-    stages = [[count]]
-    for number, start in enumerate(starts, start=1):
-        rest = [count + number] if number < len(starts) else []
-        stages.append([*range(start, min(start + _STAGE, count)), *rest])
-    return stages, starts
-
-
 def _gains(pairs: Pairs, which: IndexArray, excess: float) -> tuple[FloatArray, FloatArray]:
     """Gains of components, rounded up, and their masses, shape (pairs, components)."""
     masses = pairs.masses(which)
     hidden = np.where(masses.c > 0, masses.c, 1.0)
     taken = excess * masses.b
-    gains = (masses.difference - taken) / hidden
-    return gains + 8 * UNIT_ROUND_OFF * ((np.abs(masses.difference) + taken) / hidden), masses.c
+    # Outputs that were joined have ratios, and b, that agree but for a rounding.
+    terms = (np.abs(masses.difference) + taken + masses.b) / hidden
+    return (masses.difference - taken) / hidden + 8 * UNIT_ROUND_OFF * terms, masses.c
 
 
 def _largest_transform(
@@ -191,7 +177,7 @@ def _largest_transform(
     return points, np.append(np.maximum(largest, largest[0] - spare)[:-1], 0.0)
 
 
-def _together(found: list[tuple[FloatArray, FloatArray]], leftover: float) -> tuple[FloatArray, FloatArray]:
+def _together(found: list[tuple[FloatArray, FloatArray]], hidden: float) -> tuple[FloatArray, FloatArray]:
     """Points, and there the largest of the transforms of several groups, each a chord between its points."""
     points = found[-1][0].copy()
     points[0], points[-1] = min(one[0][0] for one in found), max(one[0][-1] for one in found)
@@ -201,9 +187,9 @@ def _together(found: list[tuple[FloatArray, FloatArray]], leftover: float) -> tu
         width = own[after] - own[after - 1]
         share = np.clip((own[after] - points) / np.where(width > 0, width, 1.0), 0.0, 1.0)
         chord = share * transform[after - 1] + (1 - share) * transform[after]
-        chord += np.maximum(own[0] - points, 0.0) * (1 - leftover)
+        chord += np.maximum(own[0] - points, 0.0) * hidden
         largest = np.maximum(largest, np.where(points < own[-1], chord, 0.0))
-    spare = (1 - _SPARE) * (1 - leftover) * (points - points[0])
+    spare = (1 - _SPARE) * hidden * (points - points[0])
     largest = np.maximum(largest * (1 + 16 * UNIT_ROUND_OFF), largest[0] - spare)
     return points, np.append(largest[:-1], 0.0)
 
@@ -240,12 +226,13 @@ def _laws(points: FloatArray, transforms: FloatArray, leftover: float) -> tuple[
     after = np.cumsum(mass[:, :0:-1], axis=1)[:, ::-1]
     reached = np.cumsum((after * steps)[:, ::-1], axis=1)[:, ::-1]
     wanted = transforms[:, :-1]
-    short = np.where(wanted > 0, wanted / np.maximum(reached, _TINY), 1.0).max(axis=1)
-    mass *= np.maximum(short, 1.0)[:, None] * (1 + 16 * size * UNIT_ROUND_OFF)
+    with np.errstate(over="ignore"):
+        short = np.where(wanted > 0, wanted / np.maximum(reached, _TINY), 1.0).max(axis=1)
+    mass *= np.clip(short, 1.0, _SHORT)[:, None] * (1 + 16 * size * UNIT_ROUND_OFF)
     # The least gain has what is left; of what is lost to a rounding, the leftover component.
     mass[:, 0] = [(1 - leftover) - math.fsum(one) - 4 * UNIT_ROUND_OFF for one in mass[:, 1:].tolist()]
     is_law = (short < _SHORT) & (mass[:, 0] > 0) & (points[:, 0] <= 0)
     gained = mass * points
-    drift = [math.fsum(one) for one in gained.tolist()] + 2 * UNIT_ROUND_OFF * np.abs(gained).sum(axis=1)
+    drift = [math.fsum(one) for one in gained.tolist()] + 4 * UNIT_ROUND_OFF * np.abs(gained).sum(axis=1)
     nothing, rest = np.zeros_like(mass), np.full(len(mass), leftover)
     return Laws(gained, nothing, mass, points, rest, drift, np.zeros(len(mass))), is_law

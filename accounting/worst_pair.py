@@ -58,7 +58,7 @@ _MOST_KNOWN = 1 << 22
 _SHARE = 0.5
 # Pairs at an order, on average, that are worth laws above them; and what may be above what was reached at a
 # few orders without being looked at, in units of the usual distance of bounds.
-_MANY = 50
+_MANY = 10
 _ROOM = 2.0
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.
@@ -219,7 +219,7 @@ class WorstPair:
             if which.size < _MANY * columns.size or not Majorants.are_for(self.pairs, sample.few):
                 return sample
             places = np.unique(which)
-            size = np.log(sample.upper[places][:, columns])
+            size = np.log(np.maximum(sample.upper[places][:, columns], TINY))
             ranked = places[np.argsort((size.max(axis=0) - size).mean(axis=1), kind="stable")]
             majorants = Majorants.of(self.pairs, ranked, sample.few)
         reached = sample.lower.max(axis=0)
