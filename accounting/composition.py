@@ -34,6 +34,8 @@ _MOST_GROWTH = 600.0
 _FEW_ROUNDINGS = 8 * UNIT_ROUND_OFF
 # Saddle points of losses beyond this share of the largest one would tilt all mass into one atom.
 _NEAR_THE_END = 0.999
+# Least deviation of the total loss, in units of the largest one, that a tilt is looked for with.
+_NARROWEST = 1e-9
 _TINY = 1e-100
 _WIDEST = 3.0  # of the smoothing, in units of 1/theta
 # ... and in nats: the lower kernel falls to -exp(tau^2 / 2), the upper one moves epsilon by tau^2 / 2.
@@ -171,7 +173,8 @@ class Composition:
 
     def _saddle(self, epsilon: float) -> int:
         """A tilt near the saddle point of the inversion integral at `epsilon`; any tilt is sound."""
-        deviation = max(math.sqrt(self.variance), _TINY)
+        # Losses that are certain but for a rounding have no deviation.
+        deviation = max(math.sqrt(self.variance), _NARROWEST * self.largest_loss, _TINY)
         tilt = round(math.log(max(epsilon / deviation, 1.0) / deviation) / math.log(TILT_RATIO))
 
         def short(tilt: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, RoundLoss, ShuffledRound, parse_randomizer
+from accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.discretization import from_profile
@@ -475,3 +475,21 @@ def test_no_contour_has_more_nodes_than_fit_into_memory() -> None:
     certificate = accountant.certify_delta(counts, epsilon=53_456.96)
     assert certificate.delta_upper >= 1 - 1e-9
     assert certificate.delta_lower <= certificate.delta_upper
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("count", [1, 3])
+def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, count: int) -> None:
+    """A table whose reports all but name the input: of the pair above, all mass is at one loss."""
+    weights = (1 + 1e20 * np.eye(6)) * (1 + 1e-3 * np.random.default_rng(seed).uniform(-1, 1, (6, 6)))
+    rows = (weights / weights.sum(axis=1, keepdims=True)).tolist()
+    shuffled = ShuffledRound(randomizer=Table(rows=tuple(map(tuple, rows))), reports=13)
+    certificate = Accountant().certify({shuffled: count}, delta=1e-6)
+    largest = count * shuffled.randomizer.epsilon0
+    assert certificate.precise
+    assert (
+        (1 - 1e-3) * largest
+        <= certificate.epsilon_lower
+        <= certificate.epsilon_upper
+        <= largest * (1 + 1e-12)
+    )
