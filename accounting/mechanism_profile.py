@@ -28,8 +28,8 @@ _REMEMBERED_SEARCHES = 8
 _OUTCOMES_OF_ONE = 50_000
 # Pairs that are looked at one by one even where a rough bound is enough.
 _FEW_PAIRS = 8
-# Of more pairs orders cost something, even if the outcomes of each are listed.
-_FEW_LISTED = 64
+# Of pairs with more outcomes altogether orders cost something, even if these are listed.
+_FEW_LISTED = 300_000
 # Width of the smoothing of a first look at a profile.
 _ROUGH = 0.2
 # What moving an order may change in a profile is little where it is this share of what smoothing does.
@@ -173,8 +173,9 @@ class BlanketProfile(MechanismProfile):
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
         sides = (self._above,) if self._below is self._above else (self._above, self._below)
-        few = max(map(len, sides)) <= _FEW_LISTED
-        return few and all(is_countable(one, honest, limit=self._limit) for side in sides for one in side)
+        pairs = max(map(len, sides))
+        limit = self._limit if pairs <= _FEW_PAIRS else min(self._limit, _FEW_LISTED // pairs)
+        return all(is_countable(one, honest, limit=limit) for side in sides for one in side)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""

@@ -58,7 +58,7 @@ _MOST_KNOWN = 1 << 22
 _SHARE = 0.5
 # Pairs at an order, on average, that are worth laws above them; and what may be above what was reached at a
 # few orders without being looked at, in units of the usual distance of bounds.
-_MANY = 10
+_MANY = 4
 _ROOM = 2.0
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.
@@ -135,7 +135,7 @@ class WorstPair:
             # The pairs that seem largest come first: what they reach rules others out.
             search.evaluate_some(likely)
             if sample.majorants is not None:
-                search.majorize(sample.majorants, self._needed.at(likely, excess, self.smoothing))
+                search.majorize(sample.majorants, self._needed.at(likely, excess, self._closest(likely)))
             search.screen(sample)
             search.evaluate_some(search.highest())
         search.evaluate(search.left)
@@ -158,6 +158,11 @@ class WorstPair:
             if left < 0:
                 return False
         return True
+
+    def _closest(self, which: IndexArray) -> float:
+        """The smoothing that tells other pairs from these: less where these are listed, and known exactly."""
+        listed = any(self.listed(place) is not None for place in np.unique(which).tolist())
+        return self.smoothing * (_SHARE if listed else 1.0)
 
     def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
         """Lower bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
@@ -196,7 +201,7 @@ class WorstPair:
                 left = known.open(columns, self._room(known))
                 found = look.ceilings(left, few, self.spacing(reached), reached)
                 if found is None:
-                    break
+                    continue
                 which, order, closer = found
                 known.upper[which, order] = np.minimum(known.upper[which, order], closer)
                 self._evaluate_highest(known, columns)
