@@ -119,7 +119,7 @@ class Majorants(NamedTuple):
         if known.size:
             at = excess[order[known]]
             bounds = law_profiles(laws, np.zeros_like(at), reports, at, smoothing=smoothing[known])
-            found[known] = np.minimum(bounds.upper + _TINY, 1.0)
+            found[known] = np.fmin(bounds.upper + _TINY, 1.0)
         return found
 
     def laws(self, group: IndexArray, excess: FloatArray) -> tuple[Laws, IndexArray]:
@@ -234,5 +234,6 @@ def _laws(points: FloatArray, transforms: FloatArray, leftover: float) -> tuple[
     is_law = (short < _SHORT) & (mass[:, 0] > 0) & (points[:, 0] <= 0)
     gained = mass * points
     drift = [math.fsum(one) for one in gained.tolist()] + 4 * UNIT_ROUND_OFF * np.abs(gained).sum(axis=1)
-    nothing, rest = np.zeros_like(mass), np.full(len(mass), leftover)
-    return Laws(gained, nothing, mass, points, rest, drift, np.zeros(len(mass))), is_law
+    gains, nothing = np.where(mass > 0, points, 0.0), np.zeros_like(mass)
+    rest, dropped = np.full(len(mass), leftover), np.zeros(len(mass))
+    return Laws(gained, nothing, mass, gains, rest, drift, dropped), is_law

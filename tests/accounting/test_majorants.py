@@ -249,6 +249,26 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, last: float,
     assert 0 <= majorants.ceilings(rows, 10, np.array([excess]), np.full(1, _SMOOTHING))[0] <= 1
 
 
+def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what decides is taken out, nothing is left to be gained."""
+    monkeypatch.setattr(majorants_module, "_FIRST", 2)
+    rows = (
+        (0.9999999900546459, 9.94535414686334e-09, 1.003452853472674e-20),
+        (0.9999999899032634, 1.0096736553834903e-08, 1.0064519385992773e-20),
+        (0.9999999900379645, 9.962035565798161e-09, 9.927708656299006e-21),
+        (0.9999999900726435, 9.927356515361806e-09, 9.945327521102627e-21),
+        (0.9999999900212524, 9.978747563201913e-09, 9.979397455339717e-21),
+    )
+    pairs, ends = _ends(Table(rows=rows))
+    few = np.array([0.0, 2.4405627980713906e-05, 0.003450819543045583])
+    majorants = Majorants.of(pairs, np.array([8, 11, 19, 5, 4]), few)
+    excess = np.array([0.00034700929009727477])
+    with np.errstate(all="raise"):
+        found = majorants.ceilings((np.array([2]), np.array([0])), 4, excess, np.full(1, 0.04))
+    exact = [float(_exact(rows, ends[one], excess[0]).divergence(4)) for one in majorants.groups[2]]
+    assert max(exact) <= found[0] < 1e-3
+
+
 def test_pairs_are_ranked_where_nothing_is_left_of_some() -> None:
     rows = _normal(1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (16, 16)))
     loss = Accountant().privacy_loss(ShuffledRound(randomizer=Table(rows=rows), reports=241392))
