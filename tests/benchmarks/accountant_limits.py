@@ -50,7 +50,15 @@ def tables() -> dict[str, str]:
         "random table, 20 x 20": _written(draw.gamma(1.0, size=(20, 20))),
         "random table, 50 x 10": _written(draw.gamma(1.0, size=(50, 10))),
         "random table, 30 x 30": _written(draw.gamma(1.0, size=(30, 30))),
+        "10-ary response with noise of 1e-9": _noisy_response(10, 1e-9),
+        "30-ary response with noise of 1e-4": _noisy_response(30, 1e-4),
+        "30-ary response with noise of 0.1": _noisy_response(30, 0.1),
     }
+
+
+def _noisy_response(inputs: int, noise: float) -> str:
+    draw = np.random.default_rng(2)
+    return _written(1 + 10 * np.eye(inputs) + noise * draw.uniform(size=(inputs, inputs)))
 
 
 def privacy_loss(randomizer: str, reports: int) -> Work:
