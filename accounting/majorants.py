@@ -42,7 +42,8 @@ class Majorants(NamedTuple):
 
     Attributes:
         few: the orders where transforms are known, minus one, ascending, shape (orders,).
-        groups: places of the pairs that a law is above: all of them, then each in one of several groups.
+        groups: places of the pairs that a law is above: all of them; then, where these are many, each in one
+            of several groups.
         leftover: mass of the leftover component, of all pairs.
         points: gains, ascending, shape (groups, orders, points).
         transforms: `E[(G - t)_+; G is no leftover]` at most, at these, shape (groups, orders, points).
@@ -73,6 +74,7 @@ class Majorants(NamedTuple):
         while ends[-1] < ranked.size:
             ends.append(min(max(_FIRST, 2 * ends[-1]), ranked.size))
         groups = [ranked[slice(*one)] for one in itertools.pairwise(ends)]
+        several = len(groups) > 1
         # Gains are linear in the order.
         largest = max(float(np.abs(_gains(pairs, ranked, float(one))[0]).max()) for one in few[[0, -1]])
         unit = 2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS)
@@ -81,11 +83,12 @@ class Majorants(NamedTuple):
         points, transforms = [], []
         for excess in few.tolist():
             found = [_largest_transform(pairs, group, excess, unit) for group in groups]
-            found.insert(0, _together(found, hidden))
+            if several:
+                found.insert(0, _together(found, hidden))
             points.append([one[0] for one in found])
             transforms.append([one[1] for one in found])
         by_group = (np.swapaxes(np.array(one), 0, 1) for one in (points, transforms))
-        return cls(few, [ranked, *groups], leftover, *by_group)
+        return cls(few, [ranked, *groups] if several else groups, leftover, *by_group)
 
     def lower(
         self, upper: FloatArray, enough: FloatArray, reports: int, excess: FloatArray, smoothing: FloatArray
@@ -97,7 +100,8 @@ class Majorants(NamedTuple):
             smoothing: see `blanket_profile`, shape (orders,).
         """
         for some in (slice(1), slice(1, None)):
-            left = np.array([(upper[one] > enough).sum(axis=0) for one in self.groups[some]])
+            counts = [(upper[one] > enough).sum(axis=0) for one in self.groups[some]]
+            left = np.reshape(counts, (len(counts), excess.size))
             group, order = np.nonzero(left > _WORTH)
             found = np.ones(left.shape)
             rows = group + (some.start or 0), order
