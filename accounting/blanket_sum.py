@@ -94,7 +94,8 @@ def blanket_profiles(
 def law_profiles(
     laws: Laws, bare: FloatArray, reports: int, excess: FloatArray, *, smoothing: FloatArray
 ) -> ProfileBounds:
-    """The same of laws."""
+    """The same of laws of G, one for each order, and of what components that nobody hides contribute, `sum of
+    (a - (1 + excess) b)_+`; all but `laws` of shape (orders,)."""
     # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
     rounding = 8 * UNIT_ROUND_OFF * (1 + excess) * np.where(bare > 0, 1.0, 0.0)
     upper, lower = bare + rounding, np.maximum(bare - rounding, 0.0)
