@@ -177,8 +177,7 @@ def _largest_transform(
     steps = between[:, 1:] + np.diff(points) * after
     transforms = np.column_stack([np.cumsum(steps[:, ::-1], axis=1)[:, ::-1], np.zeros(which.size)])
     largest = transforms.max(axis=0) * (1 + 4 * (size + gains.shape[1]) * UNIT_ROUND_OFF)
-    spare = (1 - _SPARE) * c.sum(axis=1).min() * (points - points[0])
-    return points, np.append(np.maximum(largest, largest[0] - spare)[:-1], 0.0)
+    return points, _spared(points, largest, float(c.sum(axis=1).min()))
 
 
 def _together(found: list[tuple[FloatArray, FloatArray]], hidden: float) -> tuple[FloatArray, FloatArray]:
@@ -193,9 +192,13 @@ def _together(found: list[tuple[FloatArray, FloatArray]], hidden: float) -> tupl
         chord = share * transform[after - 1] + (1 - share) * transform[after]
         chord += np.maximum(own[0] - points, 0.0) * hidden
         largest = np.maximum(largest, np.where(points < own[-1], chord, 0.0))
-    spare = (1 - _SPARE) * hidden * (points - points[0])
-    largest = np.maximum(largest * (1 + 16 * UNIT_ROUND_OFF), largest[0] - spare)
-    return points, np.append(largest[:-1], 0.0)
+    return points, _spared(points, largest * (1 + 16 * UNIT_ROUND_OFF), hidden)
+
+
+def _spared(points: FloatArray, transforms: FloatArray, hidden: float) -> FloatArray:
+    """Transforms no less, of laws with some mass at the first point, and none beyond the last one."""
+    least = transforms[0] - (1 - _SPARE) * hidden * (points - points[0])
+    return np.append(np.maximum(transforms, least)[:-1], 0.0)
 
 
 def _points(gains: FloatArray, unit: float) -> FloatArray:

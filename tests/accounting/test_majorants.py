@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from accounting import Accountant, ShuffledRound, worst_pair
 from accounting import majorants as majorants_module
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.gain_laws import IndexArray, Pairs
 from accounting.majorants import Majorants
 from accounting.randomizers import Table
 from accounting.table_pairs import TablePairs
@@ -254,7 +256,10 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, last: float,
     pairs, _ = _ends(Table(rows=((least, 1 - least), (0.44, 0.56))))
     majorants = Majorants.of(pairs, np.zeros(1, dtype=np.int64), np.array([0.0, last]))
     rows = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    assert 0 <= majorants.ceilings(rows, 10, np.array([excess]), np.full(1, _SMOOTHING))[0] <= 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = majorants.ceilings(rows, 10, np.array([excess]), np.full(1, _SMOOTHING))
+    assert 0 <= found[0] <= 1
 
 
 def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +284,9 @@ def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_pairs_are_ranked_where_nothing_is_left_of_some() -> None:
     rows = _normal(1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (16, 16)))
-    loss = Accountant().privacy_loss(ShuffledRound(randomizer=Table(rows=rows), reports=241392))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss = Accountant().privacy_loss(ShuffledRound(randomizer=Table(rows=rows), reports=241392))
     assert 0 < loss.upper.divergence_bound(0.0) < 1e-15
 
 
@@ -292,10 +299,11 @@ def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
     pairs, _ = _ends(Table(rows=rows))
     summed = []
 
-    def counted(*given: object, smoothing: float | FloatArray) -> ProfileBounds:
-        found = blanket_profiles(*given, smoothing=smoothing)  # type: ignore[arg-type]  # as it was called
-        summed.append(found.upper.size)
-        return found
+    def counted(
+        some: Pairs, which: IndexArray, count: int, at: FloatArray, *, smoothing: float | FloatArray
+    ) -> ProfileBounds:
+        summed.append(which.size)
+        return blanket_profiles(some, which, count, at, smoothing=smoothing)
 
     monkeypatch.setattr(worst_pair, "blanket_profiles", counted)
     worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
