@@ -130,26 +130,11 @@ class Sample(NamedTuple):
         first, last = np.searchsorted(self.few, [excess[0], excess[-1]])
         return bool(within and last - first >= min(excess.size, SAMPLES) // SPARSER)
 
-    def ceilings(self, excess: FloatArray) -> FloatArray:
-        """Upper bounds at all orders, shape (pairs, orders): a profile falls, and is below its chords."""
-        after = np.searchsorted(self.few, excess, side="right")
-        before, after = np.maximum(after - 1, 0), np.minimum(after, self.few.size - 1)
-        width = self.few[after] - self.few[before]
-        # Both ends with shares that are not negative: what is left of a steep fall is not lost to a rounding.
-        share = np.where(width > 0, (excess - self.few[before]) / np.where(width > 0, width, 1.0), 1.0)
-        rest = np.where(width > 0, (self.few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
-        chords = (rest * self.upper[:, before] + share * self.upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
-        chords[:, excess < self.few[0]] = 1.0
-        return np.asarray(chords)
-
-    def with_orders_of(self, other: Sample) -> Sample:
-        """Both samples' orders and bounds."""
-        few = np.concatenate([self.few, other.few])
-        order = np.argsort(few, kind="stable")
-        upper, lower = (
-            np.hstack(one)[:, order] for one in ((self.upper, other.upper), (self.lower, other.lower))
-        )
-        return Sample(few[order], upper, lower)
+    @property
+    def bounds(self) -> Bounds:
+        """Those on all pairs."""
+        every, others = np.arange(len(self.upper)), np.zeros_like(self.few)
+        return Bounds(self.few, every, self.upper, others, self.lower.max(axis=0))
 
     def likely(self, excess: FloatArray) -> IndexArray:
         """The pair that seems the largest at each order."""
@@ -157,6 +142,79 @@ class Sample(NamedTuple):
         seen = np.where(self.lower.max(axis=0) > 0, self.lower, self.upper)
         found: IndexArray = seen.argmax(axis=0)[nearest]
         return found
+
+
+class Bounds(NamedTuple):
+    """Upper bounds on pairs' profiles at some orders.
+
+    Attributes:
+        few: orders minus one, ascending, shape (orders,).
+        places: which pairs, ascending, shape (pairs,).
+        upper: theirs, shape (pairs, orders).
+        others: those of all other pairs, shape (orders,).
+        reached: what some pair reaches, about, shape (orders,): nothing rests on it.
+    """
+
+    few: FloatArray
+    places: IndexArray
+    upper: FloatArray
+    others: FloatArray
+    reached: FloatArray
+
+    def of(self, places: IndexArray) -> FloatArray:
+        """The bounds of the pairs at these places, shape (places, orders)."""
+        at = np.minimum(np.searchsorted(self.places, places), self.places.size - 1)
+        known = (self.places[at] == places)[:, None]
+        return np.where(known, self.upper[at], self.others)
+
+    def ceilings(self, places: IndexArray, excess: FloatArray) -> FloatArray:
+        """Those at all orders, shape (places, orders)."""
+        return chords(self.few, self.of(places), excess)
+
+    def ruled_out(self, excess: FloatArray, enough: FloatArray) -> tuple[IndexArray, FloatArray]:
+        """Pairs that are nowhere above enough, shape (orders,), and what bounds them all there, shape
+        (orders,).
+
+        Between two orders a pair is below the chord of what is reached there, times the larger of the two
+        ratios of its bounds to that.
+        """
+        about = np.maximum(self.reached, LITTLE)
+        reference = chords(self.few, about[None], excess)[0]
+        cell = np.searchsorted(self.few, excess, side="right")
+        asked, back = np.unique(cell, return_inverse=True)
+        if asked[0] == 0:
+            return self.places[:0], np.zeros_like(excess)
+        ratio = self.upper / about
+        ratio = np.maximum(ratio[:, asked - 1], ratio[:, np.minimum(asked, self.few.size - 1)])
+        ratio *= 1 + 64 * UNIT_ROUND_OFF
+        least = np.full(asked.size, np.inf)
+        np.minimum.at(least, back, enough / reference)
+        out = (ratio <= least).all(axis=1)
+        return self.places[out], ratio[out].max(axis=0, initial=0.0)[back] * reference
+
+    def with_orders_of(self, other: Bounds) -> Bounds:
+        """Both orders and bounds."""
+        few = np.concatenate([self.few, other.few])
+        order, places = np.argsort(few, kind="stable"), np.union1d(self.places, other.places)
+        upper = np.hstack([self.of(places), other.of(places)])
+        others, reached = (
+            np.concatenate(one) for one in ((self.others, other.others), (self.reached, other.reached))
+        )
+        return Bounds(few[order], places, upper[:, order], others[order], reached[order])
+
+
+def chords(few: FloatArray, upper: FloatArray, excess: FloatArray) -> FloatArray:
+    """Upper bounds at all orders, shape (pairs, orders), from those at a few: a profile falls, and is below
+    its chords."""
+    after = np.searchsorted(few, excess, side="right")
+    before, after = np.maximum(after - 1, 0), np.minimum(after, few.size - 1)
+    width = few[after] - few[before]
+    # Both ends with shares that are not negative: what is left of a steep fall is not lost to a rounding.
+    share = np.where(width > 0, (excess - few[before]) / np.where(width > 0, width, 1.0), 1.0)
+    rest = np.where(width > 0, (few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
+    found = (rest * upper[:, before] + share * upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
+    found[:, excess < few[0]] = 1.0
+    return np.asarray(found)
 
 
 def spread(excess: FloatArray, most: int, last: float) -> FloatArray:

@@ -91,22 +91,30 @@ class Majorants(NamedTuple):
         return cls(few, [ranked, *groups] if several else groups, leftover, *by_group)
 
     def lower(
-        self, upper: FloatArray, enough: FloatArray, reports: int, excess: FloatArray, smoothing: FloatArray
+        self,
+        pairs: tuple[IndexArray, FloatArray],
+        enough: FloatArray,
+        reports: int,
+        excess: FloatArray,
+        smoothing: FloatArray,
     ) -> None:
-        """Lower bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs, orders), to those
-        of laws that are above them, as long as they are more than enough, shape (orders,).
+        """Lower bounds on pairs' divergences at the orders `1 + excess` to those of laws that are above them,
+        as long as they are more than enough, shape (orders,).
 
         Args:
+            pairs: their places, shape (pairs,), and the bounds, shape (pairs, orders).
             smoothing: see `blanket_profile`, shape (orders,).
         """
+        places, upper = pairs
+        groups = [np.flatnonzero(np.isin(places, one)) for one in self.groups]
         for some in (slice(1), slice(1, None)):
-            counts = [(upper[one] > enough).sum(axis=0) for one in self.groups[some]]
+            counts = [(upper[one] > enough).sum(axis=0) for one in groups[some]]
             left = np.reshape(counts, (len(counts), excess.size))
             group, order = np.nonzero(left > _WORTH)
             found = np.ones(left.shape)
             rows = group + (some.start or 0), order
             found[group, order] = self.ceilings(rows, reports, excess, smoothing[order])
-            for one, ceiling in zip(self.groups[some], found, strict=True):
+            for one, ceiling in zip(groups[some], found, strict=True):
                 upper[one] = np.minimum(upper[one], ceiling)
 
     def ceilings(

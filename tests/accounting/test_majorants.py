@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, worst_pair
+from accounting import Accountant, ShuffledRound, pair_sums
 from accounting import majorants as majorants_module
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
 from accounting.gain_laws import IndexArray, Pairs
@@ -151,7 +151,9 @@ def test_no_ceiling_is_below_an_exact_divergence(reports: int, noise: float) -> 
     excess = np.array([0.0, 0.1, 0.5, 1.3, 3.0, 3.9])
     exact = [[float(_exact(rows, pair, float(at)).divergence(reports)) for at in excess] for pair in ends]
     upper = np.ones((len(pairs), excess.size))
-    majorants.lower(upper, np.zeros(excess.size), reports, excess, np.full(excess.size, 0.003))
+    majorants.lower(
+        (np.arange(len(pairs)), upper), np.zeros(excess.size), reports, excess, np.full(excess.size, 0.003)
+    )
     assert np.all(upper >= np.array(exact) * (1 - 1e-13))
     largest = np.max(exact, axis=0)
     assert np.all(upper.min(axis=0)[1:] <= 1.7 * largest[1:] + 1e-12)
@@ -305,7 +307,7 @@ def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
         summed.append(which.size)
         return blanket_profiles(some, which, count, at, smoothing=smoothing)
 
-    monkeypatch.setattr(worst_pair, "blanket_profiles", counted)
+    monkeypatch.setattr(pair_sums, "blanket_profiles", counted)
     worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
     excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 200) ** 2)
     found, _ = worst.largest(excess)

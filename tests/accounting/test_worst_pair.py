@@ -11,7 +11,7 @@ from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
-from accounting.looks import Sample
+from accounting.looks import chords
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.table_pairs import TablePairs
 from accounting.worst_pair import WorstPair
@@ -131,8 +131,7 @@ def test_pairs_are_summed_alike_alone_and_together() -> None:
 
 
 def test_chords_say_nothing_of_orders_before_the_first_and_the_last_value_of_those_beyond() -> None:
-    sample = Sample(np.array([1.0, 2.0]), np.array([[0.5, 0.1]]), np.array([[-1.0, -1.0]]))
-    found = sample.ceilings(np.array([0.5, 1.0, 1.5, 2.0, 9.0]))
+    found = chords(np.array([1.0, 2.0]), np.array([[0.5, 0.1]]), np.array([0.5, 1.0, 1.5, 2.0, 9.0]))
     np.testing.assert_allclose(found, [[1.0, 0.5, 0.3, 0.1, 0.1]], rtol=1e-14)
     assert np.all(found >= [[1.0, 0.5, 0.3, 0.1, 0.1]])
 

@@ -1,0 +1,146 @@
+"""The pairs that may have the largest profile at the orders of one question, and bounds on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from accounting.blanket_sum import ProfileBounds
+from accounting.contour import FloatArray
+from accounting.gain_laws import BoolArray, IndexArray
+from accounting.looks import LITTLE, SPARSER, Bounds, Look, chords
+from accounting.majorants import Majorants
+from accounting.pair_sums import PairSums
+
+# Of the orders of a question, which are looked at, one time after the other.
+_EVERY = (SPARSER, 1)
+# What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
+_SHARE = 0.5
+
+
+class Shortlist:
+    """Pairs, and bounds on the largest profile of them and of those that are certainly below it.
+
+    Attributes:
+        places: the pairs, ascending, shape (pairs,).
+        upper, lower: what was reached, shape (orders,).
+        best: a pair that reaches `lower`, shape (orders,).
+        left: which pairs are neither evaluated nor certainly at most `upper`, shape (pairs, orders).
+    """
+
+    def __init__(self, sums: PairSums, excess: FloatArray, places: IndexArray) -> None:
+        self._sums = sums
+        self._excess = excess
+        self.places = places
+        self._ceiling = np.ones((places.size, excess.size))
+        self.upper, self.lower = np.zeros_like(excess), np.zeros_like(excess)
+        self._evaluated = np.zeros_like(excess)
+        self.best = np.full(excess.size, places[0])
+        self.left = np.ones(self._ceiling.shape, dtype=np.bool_)
+
+    def lower_ceilings(self, every: Sequence[Bounds]) -> None:
+        """Take upper bounds on the pairs into account."""
+        for one in every:
+            np.minimum(self._ceiling, one.ceilings(self.places, self._excess), out=self._ceiling)
+        self._settle()
+
+    def admit(self, every: Sequence[Bounds]) -> None:
+        """Add all pairs that upper bounds, the first ones on all of them, do not rule out."""
+        added, enough = every[0].places, np.maximum(self._evaluated, LITTLE)
+        for one in every:
+            out, most = one.ruled_out(self._excess, enough)
+            self.upper = np.maximum(self.upper, most)
+            added = np.setdiff1d(added, out, assume_unique=True)
+        added = np.setdiff1d(added, self.places, assume_unique=True)
+        order = np.argsort(np.append(self.places, added), kind="stable")
+        more = np.ones((added.size, self._excess.size))
+        self.places = np.append(self.places, added)[order]
+        self._ceiling = np.vstack([self._ceiling, more])[order]
+        self.left = np.vstack([self.left, more.astype(np.bool_)])[order]
+        self.lower_ceilings(every)
+
+    def majorize(self, majorants: Majorants, smoothing: FloatArray) -> None:
+        """Lower the bounds of pairs that are left by laws above all of them, then by those above some, with
+        such smoothing at the orders."""
+        rows = self.places, self._ceiling
+        majorants.lower(rows, self._enough, self._sums.reports, self._excess, smoothing)
+        self._settle()
+
+    def screen(self, looks: Sequence[Look]) -> None:
+        """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
+        chords between these, at the others."""
+        size = self._excess.size
+        for every in _EVERY:
+            columns = np.unique(np.append(np.arange(0, size, every), size - 1))
+            for look in looks:
+                row, order = np.nonzero(self.left[:, columns])
+                closest = self._sums.spacing(self.lower)
+                left = self.places[row], columns[order]
+                found = look.ceilings(left, self._excess, closest, self.lower)
+                if found is None:
+                    break
+                which, order, closer = found
+                row = self._rows(which)
+                self._ceiling[row, order] = np.minimum(self._ceiling[row, order], closer)
+                self._settle()
+            if columns.size < size:
+                between = chords(self._excess[columns], self._ceiling[:, columns], self._excess)
+                np.minimum(self._ceiling, between, out=self._ceiling)
+                self._settle()
+
+    def highest(self) -> IndexArray:
+        """The pair that is left with the largest bound at each order."""
+        found: IndexArray = self.places[np.where(self.left, self._ceiling, -1.0).argmax(axis=0)]
+        return found
+
+    def bounds(self) -> Bounds:
+        """All bounds on pairs."""
+        return Bounds(self._excess, self.places, self._ceiling, self.upper, self.lower)
+
+    def evaluate_some(self, likely: IndexArray) -> None:
+        """Evaluate one pair at each order, where it is left."""
+        chosen = np.zeros_like(self.left)
+        chosen[self._rows(likely), np.arange(likely.size)] = True
+        self.evaluate(chosen & self.left, likely=True)
+
+    def evaluate(self, chosen: BoolArray, *, likely: bool = False) -> None:
+        """Raise both bounds to those of the pairs that are chosen at an order."""
+        sums, excess = self._sums, self._excess
+        summed = chosen.copy()
+        for one in np.flatnonzero(chosen.any(axis=1)):
+            outcomes = sums.listed(int(self.places[one]))
+            if outcomes is not None:
+                summed[one], orders = False, np.flatnonzero(chosen[one])
+                self._raise(np.full(orders.size, one), orders, outcomes.profile(excess[orders]))
+        row, order = np.nonzero(summed)
+        found = sums.finely(self.places[row], order, excess, self.lower, likely=likely)
+        self._ceiling[row, order] = np.minimum(self._ceiling[row, order], found.upper)
+        self._raise(row, order, found)
+        self.left &= ~chosen
+        self._settle()
+
+    def _rows(self, which: IndexArray) -> IndexArray:
+        return np.searchsorted(self.places, which)
+
+    def _raise(self, row: IndexArray, order: IndexArray, found: ProfileBounds) -> None:
+        np.maximum.at(self._evaluated, order, found.upper)
+        np.maximum(self.upper, self._evaluated, out=self.upper)
+        # Of several at one order, the last one that is assigned stays.
+        rising = np.argsort(found.lower, kind="stable")
+        rising = rising[found.lower[rising] > self.lower[order[rising]]]
+        self.lower[order[rising]] = found.lower[rising]
+        self.best[order[rising]] = self.places[row[rising]]
+
+    @property
+    def _enough(self) -> FloatArray:
+        """What pairs are hardly above those that were evaluated."""
+        share = _SHARE * self._sums.usual(self._evaluated)
+        return np.asarray(self._evaluated * (1 + share) + LITTLE)
+
+    def _settle(self) -> None:
+        """Let pairs go that are hardly above those that were evaluated, if at all: the upper bound takes
+        theirs."""
+        settled = self.left & (self._ceiling <= self._enough)
+        self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
+        self.left &= ~settled
