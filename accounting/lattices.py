@@ -21,9 +21,10 @@ _MAXIMUM_POINTS = 1 << 15
 # A lattice may be halved so often after all, while its positions remain that few.
 _HALVINGS = 9
 _MAXIMUM_SPAN = 1 << 18
-# The distance of the pairs that is aimed at, as a share of the precision, and what is left to the lattice at
+# The distance of the pairs that is aimed at, as a share of the precision: more of it where they are no further
+# apart than so many times that, for their distance is then known better; and what is left to the lattice at
 # least, however far apart the profile's own bounds are.
-_AIM = 0.6
+_AIM, _AIM_NEAR, _FAR = 0.6, 0.85, 3.0
 _LEAST_AIM = 0.3
 _MOST_PIECES = 8
 # Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as a delta of
@@ -277,7 +278,8 @@ def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:
     altogether, if m is proportional to the cube root of that.
     """
     roots = np.cbrt(np.maximum(found.cells - found.blurs, 0.0))
-    aim = max(_AIM * precision - found.blurred, _LEAST_AIM * precision)
+    share = _AIM if found.apart > _FAR * precision else _AIM_NEAR
+    aim = max(share * precision - found.blurred, _LEAST_AIM * precision)
     wanted = roots * math.sqrt(float(roots.sum()) / aim)
     # Rounded up to a power of two, but for a little; as many as the positions allow.
     width = np.diff(positions)

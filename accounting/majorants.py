@@ -97,6 +97,8 @@ class Majorants(NamedTuple):
         reports: int,
         excess: FloatArray,
         smoothing: FloatArray,
+        *,
+        stages: int = 2,
     ) -> None:
         """Lower bounds on pairs' divergences at the orders `1 + excess` to those of laws that are above them,
         as long as they are more than enough, shape (orders,).
@@ -104,10 +106,11 @@ class Majorants(NamedTuple):
         Args:
             pairs: their places, shape (pairs,), and the bounds, shape (pairs, orders).
             smoothing: see `blanket_profile`, shape (orders,).
+            stages: 1 for the law above all pairs, 2 for those above some as well.
         """
         places, upper = pairs
         groups = [np.flatnonzero(np.isin(places, one)) for one in self.groups]
-        for some in (slice(1), slice(1, None)):
+        for some in (slice(1), slice(1, None))[:stages]:
             counts = [(upper[one] > enough).sum(axis=0) for one in groups[some]]
             left = np.reshape(counts, (len(counts), excess.size))
             group, order = np.nonzero(left > _WORTH)

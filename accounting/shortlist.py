@@ -17,6 +17,8 @@ from accounting.pair_sums import PairSums
 _EVERY = (SPARSER, 1)
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
+# The same where more pairs than that are left at an order.
+_CROWD, _SHARE_OF_CROWDS = 8, 1.2
 
 
 class Shortlist:
@@ -63,9 +65,11 @@ class Shortlist:
     def majorize(self, majorants: Majorants, smoothing: FloatArray) -> None:
         """Lower the bounds of pairs that are left by laws above all of them, then by those above some, with
         such smoothing at the orders."""
+        crowded = self.left.sum(axis=0) > _CROWD
+        enough = self._enough(np.where(crowded, _SHARE_OF_CROWDS, _SHARE))
         rows = self.places, self._ceiling
-        majorants.lower(rows, self._enough, self._sums.reports, self._excess, smoothing)
-        self._settle()
+        majorants.lower(rows, enough, self._sums.reports, self._excess, smoothing)
+        self._settle(enough)
 
     def screen(self, looks: Sequence[Look]) -> None:
         """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
@@ -132,15 +136,14 @@ class Shortlist:
         self.lower[order[rising]] = found.lower[rising]
         self.best[order[rising]] = self.places[row[rising]]
 
-    @property
-    def _enough(self) -> FloatArray:
-        """What pairs are hardly above those that were evaluated."""
-        share = _SHARE * self._sums.usual(self._evaluated)
-        return np.asarray(self._evaluated * (1 + share) + LITTLE)
+    def _enough(self, share: float | FloatArray = _SHARE) -> FloatArray:
+        """What pairs are hardly above those that were evaluated: by such a share of the usual distance."""
+        more = share * self._sums.usual(self._evaluated)
+        return np.asarray(self._evaluated * (1 + more) + LITTLE)
 
-    def _settle(self) -> None:
+    def _settle(self, enough: FloatArray | None = None) -> None:
         """Let pairs go that are hardly above those that were evaluated, if at all: the upper bound takes
         theirs."""
-        settled = self.left & (self._ceiling <= self._enough)
+        settled = self.left & (self._ceiling <= (self._enough() if enough is None else enough))
         self.upper = np.maximum(self.upper, np.where(settled, self._ceiling, 0.0).max(axis=0))
         self.left &= ~settled

@@ -148,6 +148,7 @@ class WorstPair:
         some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
+            self._majorize(known, stages=1)
             for look in screens:
                 if look.close:
                     known = self._majorized(known, columns)
@@ -171,21 +172,25 @@ class WorstPair:
     def _majorized(self, sample: Sample, columns: IndexArray) -> Sample:
         """The sample with majorants of the pairs that may be the largest at the orders in these columns,
         where they are many, and bounds by these."""
-        majorants = sample.majorants
-        if majorants is None:
+        if sample.majorants is None:
             which, _ = sample.open(columns, self._room(sample))
             if which.size < _MANY * columns.size or not Majorants.are_for(self.pairs, sample.few):
                 return sample
             places = np.unique(which)
             size = np.log(np.maximum(sample.upper[places][:, columns], TINY))
             ranked = places[np.argsort((size.max(axis=0) - size).mean(axis=1), kind="stable")]
-            majorants = Majorants.of(self.pairs, ranked, sample.few)
-        reached = sample.lower.max(axis=0)
-        enough = np.where(reached > 0, reached * (1 + self._room(sample)), np.inf)
-        smoothing = np.full_like(enough, self.smoothing)
-        every = np.arange(len(self.pairs)), sample.upper
-        majorants.lower(every, enough, self.reports, sample.few, smoothing)
-        return sample._replace(majorants=majorants)
+            sample = sample._replace(majorants=Majorants.of(self.pairs, ranked, sample.few))
+        self._majorize(sample, stages=2)
+        return sample
+
+    def _majorize(self, sample: Sample, *, stages: int) -> None:
+        """Lower the sample's bounds by its majorants, if there are any."""
+        if sample.majorants is not None:
+            reached = sample.lower.max(axis=0)
+            enough = np.where(reached > 0, reached * (1 + self._room(sample)), np.inf)
+            smoothing = np.full_like(enough, self.smoothing)
+            pairs = np.arange(len(self.pairs)), sample.upper
+            sample.majorants.lower(pairs, enough, self.reports, sample.few, smoothing, stages=stages)
 
     def _screens(self, few: FloatArray) -> tuple[Look, ...]:
         """How many pairs are screened, one way after the other."""
