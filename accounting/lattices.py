@@ -21,7 +21,7 @@ _MAXIMUM_POINTS = 1 << 15
 # A lattice may be halved so often after all, while its positions remain that few.
 _HALVINGS = 9
 _MAXIMUM_SPAN = 1 << 18
-# The distance of the pairs that is aimed at, as a share of the precision: more of it where they are no further
+# The distance of the pairs that is aimed at, as a share of the precision: more where they are no farther
 # apart than so many times that, for their distance is then known better; and what is left to the lattice at
 # least, however far apart the profile's own bounds are.
 _AIM, _AIM_NEAR, _FAR = 0.6, 0.85, 3.0

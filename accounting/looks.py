@@ -16,8 +16,8 @@ from accounting.screening import Powers, Saddles
 
 #: Pairs that are evaluated first at every order, since they seem the largest.
 CANDIDATES = 4
-#: Spacing of the kernels by which pairs are looked at first.
-SPACING = 0.3
+#: Spacing of the kernels by which pairs are looked at, and by which all of them are first.
+SPACING, WIDEST = 0.3, 1.5
 #: What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
 LITTLE = 1e-37
 #: Orders at which all pairs are looked at, and which of those of a question at least.
@@ -72,10 +72,11 @@ class Screen:
 
 
 class Look(NamedTuple):
-    """One look at pairs where they are many: by wide kernels, or by close ones."""
+    """One look at pairs where they are many: by kernels of a spacing, or by such as are close enough to tell
+    the pairs apart, None."""
 
     screen: Screen
-    close: bool
+    spacing: float | None
 
     def ceilings(
         self,
@@ -91,7 +92,7 @@ class Look(NamedTuple):
         which, order = which[looked_at], order[looked_at]
         if which.size <= _MUCH:
             return None
-        spacing = spacing if self.close else np.full_like(excess, SPACING)
+        spacing = spacing if self.spacing is None else np.full_like(excess, self.spacing)
         return which, order, self.screen.ceilings((which, order), excess, spacing, reached)
 
 

@@ -18,7 +18,19 @@ from accounting.ceilings import TINY
 from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import IndexArray, Pairs
-from accounting.looks import CANDIDATES, SAMPLES, Bounds, Look, Sample, Screen, chords, highest, spread
+from accounting.looks import (
+    CANDIDATES,
+    SAMPLES,
+    SPACING,
+    WIDEST,
+    Bounds,
+    Look,
+    Sample,
+    Screen,
+    chords,
+    highest,
+    spread,
+)
 from accounting.majorants import Majorants
 from accounting.pair_sums import PairSums
 from accounting.screening import chernoff
@@ -150,7 +162,7 @@ class WorstPair:
             self._evaluate_highest(known, columns)
             self._majorize(known, stages=1)
             for look in screens:
-                if look.close:
+                if look.spacing is None:
                     known = self._majorized(known, columns)
                 reached = known.lower.max(axis=0)
                 left = known.open(columns, self._room(known))
@@ -198,7 +210,7 @@ class WorstPair:
             return ()
         whole, rarer = Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
         made = [whole] if rarer is None else [whole, Screen(rarer, self.reports, few)]
-        return (*(Look(one, close=False) for one in made), Look(whole, close=True))
+        return (Look(whole, WIDEST), *(Look(one, SPACING) for one in made), Look(whole, None))
 
     def _evaluate_highest(self, sample: Sample, columns: IndexArray) -> None:
         """Evaluate the pairs of the largest bounds in these columns, closely."""
