@@ -23,8 +23,8 @@ LITTLE = 1e-37
 #: Orders at which all pairs are looked at, and which of those of a question at least.
 SAMPLES = 33
 SPARSER = 4
-# How many pairs and orders are worth a look.
-_MUCH = 100
+# How many pairs and orders are worth a look, and one by the widest kernels before.
+_MUCH, _VERY_MUCH = 100, 1000
 # Tilted sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
 _HARDLY = 5.0
 # Fewer orders are divided, and orders beyond them added.
@@ -90,7 +90,7 @@ class Look(NamedTuple):
         which, order = left
         looked_at = np.bincount(order, minlength=1)[order] > CANDIDATES
         which, order = which[looked_at], order[looked_at]
-        if which.size <= _MUCH:
+        if which.size <= (_VERY_MUCH if self.spacing == WIDEST else _MUCH):
             return None
         spacing = spacing if self.spacing is None else np.full_like(excess, self.spacing)
         return which, order, self.screen.ceilings((which, order), excess, spacing, reached)

@@ -190,10 +190,15 @@ def _alias(
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     """`log E~[exp(rate S)]` under the tilted law."""
     exponents = rate[:, None] * tilt.centred
-    sums = (tilt.weights * np.exp(np.minimum(exponents, _UNBOUNDED))).sum(axis=1)
+    # Of atoms so far out that their weights may be lost to underflow: a mass is no more than 1.
+    far = exponents > _UNBOUNDED
+    shift = (tilt.theta * tilt.mean - tilt.log_mass) / reports
+    whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
+    whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)
+    weights = np.where(far, 1.0, tilt.weights)
+    sums = (weights * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))).sum(axis=1)
     result = reports * np.log(np.maximum(sums, 1e-300)) + rate * tilt.mean
-    # Beyond, a weight may have been lost to underflow: no bound.
-    unbounded: FloatArray = np.where(exponents.max(axis=1) < _UNBOUNDED, result, np.inf)
+    unbounded: FloatArray = np.where(np.any(far & ~(whole < _UNBOUNDED), axis=1), np.inf, result)
     return unbounded
 
 

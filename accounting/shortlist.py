@@ -15,6 +15,8 @@ from accounting.pair_sums import PairSums
 
 # Of the orders of a question, which are looked at, one time after the other.
 _EVERY = (SPARSER, 1)
+# A look that leaves so much of what it looks at is not repeated.
+_IN_VAIN = 0.8
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
 # The same where more pairs than that are left at an order.
@@ -74,20 +76,22 @@ class Shortlist:
     def screen(self, looks: Sequence[Look]) -> None:
         """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
         chords between these, at the others."""
-        size = self._excess.size
+        size, looks = self._excess.size, list(looks)
         for every in _EVERY:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
-            for look in looks:
+            for look in looks.copy():
                 row, order = np.nonzero(self.left[:, columns])
                 closest = self._sums.spacing(self.lower)
                 left = self.places[row], columns[order]
                 found = look.ceilings(left, self._excess, closest, self.lower)
                 if found is None:
-                    break
+                    continue
                 which, order, closer = found
                 row = self._rows(which)
                 self._ceiling[row, order] = np.minimum(self._ceiling[row, order], closer)
                 self._settle()
+                if self.left[row, order].sum() > _IN_VAIN * row.size:
+                    looks.remove(look)
             if columns.size < size:
                 between = chords(self._excess[columns], self._ceiling[:, columns], self._excess)
                 np.minimum(self._ceiling, between, out=self._ceiling)
