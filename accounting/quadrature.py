@@ -30,6 +30,8 @@ _BLOCK_ELEMENTS = 1 << 16
 # Nodes are left out where what they contribute has fallen by this exponent.
 _NEGLIGIBLE = 46.0
 _UNBOUNDED = 500.0
+# Logarithm of the mass under the tilt below which it may be less than it is taken for.
+_LEAST_MASS = math.log(0.02)
 # Outcomes with at most one report of a component are taken out where they are so much.
 _MUCH = 0.3
 # Of points at which the modulus is looked at first, in nodes; and as many of them.
@@ -188,18 +190,18 @@ def _alias(
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
-    """`log E~[exp(rate S)]` under the tilted law."""
-    exponents = rate[:, None] * tilt.centred
-    # Of atoms so far out that their weights may be lost to underflow: a mass is no more than 1.
-    far = exponents > _UNBOUNDED
-    shift = (tilt.theta * tilt.mean - tilt.log_mass) / reports
+    """`log E~[exp(rate S)]` under the tilted law, or more; infinite where next to nothing is known."""
+    exponents, mass = rate[:, None] * tilt.centred, tilt.log_mass / reports
+    # Of atoms so far out that their weights may be lost to underflow a mass is at most 1, and the tilted
+    # exponents are known; but for a mass under the tilt that is as small as `_log_mass` makes it at least.
+    shift = np.where(mass > _LEAST_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
     whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
     whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)
-    weights = np.where(far, 1.0, tilt.weights)
-    sums = (weights * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))).sum(axis=1)
-    result = reports * np.log(np.maximum(sums, 1e-300)) + rate * tilt.mean
-    unbounded: FloatArray = np.where(np.any(far & ~(whole < _UNBOUNDED), axis=1), np.inf, result)
-    return unbounded
+    far = exponents > _UNBOUNDED
+    terms = np.where(far, 1.0, tilt.weights) * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))
+    result = reports * np.log(np.maximum(terms.sum(axis=1), 1e-300)) + rate * tilt.mean
+    lost = (far & ~(whole < _UNBOUNDED)).any(axis=1)
+    return np.where(lost, np.inf, result)
 
 
 def _node_sums(line: _Line, last: IndexArray) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from accounting import blanket_sum, quadrature
 from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
+from accounting.gain_laws import ListedPairs
 
 REPORTS = 40
 EXCESS = np.expm1(np.linspace(0.0, 0.9, 25))
@@ -227,3 +229,27 @@ def test_the_last_ratio_is_not_nothing() -> None:
         bounds = blanket_profile(masses, 2, np.array([order]), smoothing=0.01)
         assert exact <= Fraction(float(bounds.upper[0]))
     assert seen > 10
+
+
+@pytest.mark.parametrize("reports", [1, 7, 300])
+def test_moments_are_known_where_weights_underflow(reports: int) -> None:
+    """Losses a million times the gains, as tables of many scales have: the tails of sums with them fade."""
+    a, b = np.array([0.85, 0.1, 0.05, 1e-12, 1e-33]), np.array([0.1, 0.399, 0.5, 1e-3, 1e-20])
+    pair = Decomposition(a / a.sum(), b / b.sum(), np.array([0.2, 0.1, 1e-3, 1e-9, 1e-30]))
+    (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), np.array([0.3]))
+    theta = laws.saddle(reports, closeness=1.02)
+    tilt = blanket_sum._tilt(laws, reports, theta)
+    gains, c = laws.gains[0].tolist(), laws.c[0].tolist()
+
+    def logarithm(at: float) -> mpmath.mpf:
+        terms = [z * mpmath.exp(mpmath.mpf(at) * g) for z, g in zip(c, gains, strict=True)]
+        return mpmath.log(mpmath.fsum([*terms, float(laws.leftover[0])]))
+
+    with mpmath.workdps(60):
+        for share in (-2.0, -0.999, -0.9, -0.5, -0.1, -1e-3, 1e-3, 0.1, 0.9):
+            found = float(quadrature._log_moment(tilt, reports, share * theta)[0])
+            exact = reports * (logarithm((1 + share) * theta[0]) - logarithm(theta[0]))
+            assert found >= exact - 1e-9 * (1 + abs(exact))
+            # Where the mass is not known, it is taken to be 1: not much while something of the tilt is left.
+            if share >= -0.9:
+                assert found <= exact + 1e-6 * (1 + abs(exact))

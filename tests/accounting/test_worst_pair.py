@@ -11,7 +11,7 @@ from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
-from accounting.looks import chords
+from accounting.looks import Bounds, chords
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.table_pairs import TablePairs
 from accounting.worst_pair import WorstPair
@@ -37,8 +37,8 @@ def _table(kind: str, seed: int) -> np.ndarray:
 
 
 def _little(upper: np.ndarray) -> np.ndarray:
-    """What bounds may be raised by for pairs that are not evaluated: about one and a half times what bounds on
-    one are apart, more the farther out."""
+    """What bounds may be raised by for pairs that are not evaluated: once or twice as much as bounds on one
+    are apart, more the farther out."""
     depth = -2 * np.log(np.clip(upper / upper.max(), NEGLIGIBLE_DELTA, 1.0))
     return np.asarray(1.6 * _SMOOTHING**2 * upper * (1 + depth) + 1e-37)
 
@@ -134,6 +134,51 @@ def test_chords_say_nothing_of_orders_before_the_first_and_the_last_value_of_tho
     found = chords(np.array([1.0, 2.0]), np.array([[0.5, 0.1]]), np.array([0.5, 1.0, 1.5, 2.0, 9.0]))
     np.testing.assert_allclose(found, [[1.0, 0.5, 0.3, 0.1, 0.1]], rtol=1e-14)
     assert np.all(found >= [[1.0, 0.5, 0.3, 0.1, 0.1]])
+
+
+def test_nothing_is_ruled_out_that_may_be_the_largest() -> None:
+    """Whatever is known, at whatever orders; and what is ruled out is below what is said to bound it."""
+    ruled_out = 0
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        kinks = draw.exponential(draw.choice([0.1, 1.0, 30.0]), (25, 6))
+        sizes = np.exp(-draw.exponential(draw.choice([0.1, 30.0]), (25, 6))) / 6
+
+        def profiles(at: np.ndarray, kinks: np.ndarray = kinks, sizes: np.ndarray = sizes) -> np.ndarray:
+            return np.asarray((sizes / kinks * np.maximum(kinks - at[:, None, None], 0.0)).sum(axis=2).T)
+
+        few = np.unique(draw.exponential(1.0, int(draw.integers(2, 9))))
+        excess = np.sort(
+            np.append(few[1:], draw.uniform(few[0] * draw.choice([0.5, 1.0]), few[-1] * 1.2, 30))
+        )
+        upper = profiles(few) * draw.uniform(1.0, 1.1, (25, few.size))
+        reached = upper.max(axis=0) * draw.uniform(0.0, 1.0, few.size)
+        bounds = Bounds(few, 3 * np.arange(25), upper, np.zeros_like(few), reached)
+        enough = np.maximum(profiles(excess).max(axis=0) * draw.choice([0.1, 0.9, 1.0]), 1e-37)
+        gone, most = bounds.ruled_out(excess, enough)
+        assert np.all(profiles(excess)[gone // 3] <= np.minimum(enough, most) * (1 + 1e-12))
+        assert np.all(most <= enough * (1 + 1e-12))
+        assert gone.size == 0 or excess[0] >= few[0]
+        ruled_out += gone.size
+    assert ruled_out > 500
+
+
+def test_bounds_of_two_questions_hold_for_pairs_of_either() -> None:
+    """Pairs that only one of them names are below what bounds all others there."""
+    one = Bounds(
+        np.array([0.0, 2.0]),
+        np.array([1, 4]),
+        np.array([[0.5, 0.1], [0.4, 0.2]]),
+        np.array([0.6, 0.3]),
+        np.ones(2),
+    )
+    other = Bounds(np.array([1.0]), np.array([2, 4]), np.array([[0.2], [0.3]]), np.array([0.4]), np.ones(1))
+    both = one.with_orders_of(other)
+    assert both.few.tolist() == [0.0, 1.0, 2.0]
+    assert both.places.tolist() == [1, 2, 4]
+    assert both.upper.tolist() == [[0.5, 0.4, 0.1], [0.6, 0.2, 0.3], [0.4, 0.3, 0.2]]
+    assert both.others.tolist() == [0.6, 0.4, 0.3]
+    assert both.of(np.array([0, 4])).tolist() == [[0.6, 0.4, 0.3], [0.4, 0.3, 0.2]]
 
 
 @pytest.mark.parametrize(
