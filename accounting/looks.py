@@ -194,14 +194,16 @@ class Bounds(NamedTuple):
         return self.places[out], ratio[out].max(axis=0, initial=0.0)[back] * reference
 
     def with_orders_of(self, other: Bounds) -> Bounds:
-        """Both orders and bounds."""
-        few = np.concatenate([self.few, other.few])
-        order, places = np.argsort(few, kind="stable"), np.union1d(self.places, other.places)
-        upper = np.hstack([self.of(places), other.of(places)])
-        others, reached = (
-            np.concatenate(one) for one in ((self.others, other.others), (self.reached, other.reached))
-        )
-        return Bounds(few[order], places, upper[:, order], others[order], reached[order])
+        """Both orders and bounds: at orders of both, the lower ones."""
+        few, places = np.union1d(self.few, other.few), np.union1d(self.places, other.places)
+        upper, others = np.ones((places.size, few.size)), np.ones_like(few)
+        reached = np.zeros_like(few)
+        for one in (self, other):
+            at = np.searchsorted(few, one.few)
+            upper[:, at] = np.minimum(upper[:, at], one.of(places))
+            others[at] = np.minimum(others[at], one.others)
+            reached[at] = np.maximum(reached[at], one.reached)
+        return Bounds(few, places, upper, others, reached)
 
 
 def chords(few: FloatArray, upper: FloatArray, excess: FloatArray) -> FloatArray:

@@ -191,17 +191,18 @@ def _alias(
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     """`log E~[exp(rate S)]` under the tilted law, or more; infinite where next to nothing is known."""
-    exponents, mass = rate[:, None] * tilt.centred, tilt.log_mass / reports
+    exponents, mass = rate[:, None] * tilt.centred, (tilt.log_mass - tilt.log_mass_error) / reports
     # Of atoms so far out that their weights may be lost to underflow a mass is at most 1, and the tilted
     # exponents are known; but for a mass under the tilt that is as small as `_log_mass` makes it at least.
     shift = np.where(mass > _LEAST_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
     whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
-    whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)
+    whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)  # terms cancel where a sum below 500 is left
     far = exponents > _UNBOUNDED
     terms = np.where(far, 1.0, tilt.weights) * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))
-    result = reports * np.log(np.maximum(terms.sum(axis=1), 1e-300)) + rate * tilt.mean
+    logarithm, drift = reports * np.log(np.maximum(terms.sum(axis=1), 1e-300)), rate * tilt.mean
     lost = (far & ~(whole < _UNBOUNDED)).any(axis=1)
-    return np.where(lost, np.inf, result)
+    found = logarithm + drift + 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift))
+    return np.where(lost, np.inf, found)
 
 
 def _node_sums(line: _Line, last: IndexArray) -> FloatArray:

@@ -103,8 +103,9 @@ class Shortlist:
         return found
 
     def bounds(self) -> Bounds:
-        """All bounds on pairs."""
-        return Bounds(self._excess, self.places, self._ceiling, self.upper, self.lower)
+        """All bounds on pairs, which last: others may change what they asked, and were answered."""
+        upper, lower = self.upper.copy(), self.lower.copy()
+        return Bounds(self._excess.copy(), self.places, self._ceiling, upper, lower)
 
     def evaluate_some(self, likely: IndexArray) -> None:
         """Evaluate one pair at each order, where it is left."""

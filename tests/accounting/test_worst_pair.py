@@ -172,13 +172,37 @@ def test_bounds_of_two_questions_hold_for_pairs_of_either() -> None:
         np.array([0.6, 0.3]),
         np.ones(2),
     )
-    other = Bounds(np.array([1.0]), np.array([2, 4]), np.array([[0.2], [0.3]]), np.array([0.4]), np.ones(1))
+    other = Bounds(
+        np.array([1.0, 2.0]),
+        np.array([2, 4]),
+        np.array([[0.2, 0.05], [0.3, 0.25]]),
+        np.array([0.4, 0.35]),
+        np.ones(2),
+    )
     both = one.with_orders_of(other)
     assert both.few.tolist() == [0.0, 1.0, 2.0]
     assert both.places.tolist() == [1, 2, 4]
-    assert both.upper.tolist() == [[0.5, 0.4, 0.1], [0.6, 0.2, 0.3], [0.4, 0.3, 0.2]]
+    assert both.upper.tolist() == [[0.5, 0.4, 0.1], [0.6, 0.2, 0.05], [0.4, 0.3, 0.2]]
     assert both.others.tolist() == [0.6, 0.4, 0.3]
     assert both.of(np.array([0, 4])).tolist() == [[0.6, 0.4, 0.3], [0.4, 0.3, 0.2]]
+
+
+def test_what_is_remembered_is_nobody_elses() -> None:
+    """Who asked may change the orders, and what was answered, afterwards."""
+    rows = np.exp(np.random.default_rng(0).uniform(0.0, 1.0, (7, 7)))
+    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
+    again = np.expm1(np.linspace(0.003, 0.99, 57))
+    found = []
+    for changed in (False, True):
+        worst = WorstPair(pairs=pairs, reports=50, smoothing=_SMOOTHING, listed=lambda _: None)
+        excess = np.expm1(np.linspace(0.0, 1.0, 40))
+        bounds, _ = worst.largest(excess)
+        if changed:
+            excess *= 0.2
+            bounds.upper[:] = bounds.lower[:] = 0.0
+        found.append(worst.largest(again)[0])
+    assert np.array_equal(found[0].upper, found[1].upper)
+    assert np.array_equal(found[0].lower, found[1].lower)
 
 
 @pytest.mark.parametrize(
