@@ -31,6 +31,8 @@ _HARDLY = 1e-6
 # What is left out is little: a share of the bounds' distance, and of the value at most and at least.
 _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 _NEAR_SADDLE = 1.02
+# Expected reports of losses that are left out, as a share of what is left over of one report.
+_RARE = 1e-5
 # Of a sum that is small beside what is known.
 _MOST_SMOOTHING = 0.2
 # Logarithm of a mass under the tilt beside which the rounding of 1 may count.
@@ -193,8 +195,9 @@ def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
 def _summed(
     laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components: what deciding reports add is known, the rest is
-    summed."""
+    """Bounds on the divergence of the hidden components: losses that hardly any report has are none, what
+    deciding reports add is known, the rest is summed."""
+    laws, added = _without_rare_losses(laws, reports)
     theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
     decided = decide(laws, reports, excess, theta, smoothing**2)
     upper, lower = decided.upper, decided.lower
@@ -210,7 +213,26 @@ def _summed(
         )
         upper[left] += above
         lower[left] += below
-    return upper, lower
+    return upper, lower * (1 - added)
+
+
+def _without_rare_losses(laws: Laws, reports: int) -> tuple[Laws, FloatArray]:
+    """The laws with losses left over that hardly any report has, and the share of their divergences, shape
+    (orders,), that this adds at most.
+
+    They may be so large that no tilt suits them and the rest. Sums without them are larger; and where someone
+    would have had one, no larger than those of the other reports, which are all of it with the probability
+    that a report is left over.
+    """
+    masses = np.where((laws.gains < 0) & (laws.c > 0), laws.c, np.inf)
+    order = np.argsort(masses, axis=1)
+    together = reports * np.cumsum(np.take_along_axis(masses, order, axis=1), axis=1)
+    rare = np.zeros_like(masses, dtype=np.bool_)
+    np.put_along_axis(rare, order, together <= _RARE * laws.leftover[:, None], axis=1)
+    without = laws.without(rare)
+    lost, most = without.dropped - laws.dropped, np.maximum(without.leftover, _TINY)
+    added = np.where(lost > 0, reports * lost / most * (1 + 1e-9), 0.0)
+    return without._replace(leftover=without.leftover + lost, dropped=laws.dropped), added
 
 
 def _by_scales(

@@ -106,5 +106,6 @@ def _taken_off(laws: Laws, chosen: BoolArray, reports: int, least: FloatArray) -
         single = np.where(chosen, laws.c * np.exp(-beyond), 0.0).sum(axis=1)
         exponent = (reports - 1) * (np.log(total) + top) - multiple
         exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
-        bound = np.minimum(bound, single * np.exp(np.minimum(exponent, 700.0)) / (rate * _E))
+        with np.errstate(over="ignore"):  # no bound, then
+            bound = np.minimum(bound, single * np.exp(np.minimum(exponent, 700.0)) / (rate * _E))
     return np.asarray(bound * (1 + 1e-9) + 1e-300)

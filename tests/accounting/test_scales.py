@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting import blanket_sum
+from accounting import blanket_sum, quadrature
 from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
+from accounting.gain_laws import ListedPairs
 from accounting.table_pairs import TablePairs
 
 
@@ -25,8 +26,12 @@ def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposi
 def _exact(pair: Decomposition, reports: int, order: Fraction) -> Fraction:
     """The divergence, outcome by outcome."""
     a, b, c = ([Fraction(float(mass)) for mass in column] for column in (pair.a, pair.b, pair.c))
-    gains = [(x - order * y) / mass for x, y, mass in zip(a, b, c, strict=True)] + [Fraction(0)]
-    masses = [*c, 1 - sum(c)]
+    return _summed([(x - order * y) / mass for x, y, mass in zip(a, b, c, strict=True)], c, reports)
+
+
+def _summed(gains: list[Fraction], c: list[Fraction], reports: int) -> Fraction:
+    """`E[(S)_+] / n` of these gains with these masses, and else none."""
+    gains, masses = [*gains, Fraction(0)], [*c, 1 - sum(c)]
     total = Fraction(0)
     for counts in itertools.product(range(reports + 1), repeat=len(c)):
         left = reports - sum(counts)
@@ -109,3 +114,59 @@ def test_sums_by_scale_agree_with_sums_in_one_piece(reports: int, monkeypatch: p
     assert np.all(parts.lower <= whole.upper)
     assert np.all(whole.lower <= parts.upper)
     assert np.all(parts.upper - parts.lower <= 0.05 * parts.upper)
+
+
+def test_losses_that_hardly_any_report_has_are_left_over() -> None:
+    """What leaving them over adds, in fractions; and the bounds with it."""
+    draw, left_over = np.random.default_rng(11), 0
+    for _ in range(150):
+        reports, components = int(draw.integers(1, 5)), int(draw.integers(2, 5))
+        a, b = (draw.dirichlet(np.full(components, 0.7)) + 1e-9 for _ in range(2))
+        a, b = a / a.sum(), b / b.sum()
+        rarity = np.where(
+            draw.uniform(size=components) < 0.5, 10.0 ** -draw.uniform(4.0, 12.0, components), 0.5
+        )
+        pair, order = (
+            Decomposition(a, b, np.minimum(a, b) * rarity),
+            Fraction(float(np.exp(draw.uniform(0.0, 9.0)))),
+        )
+        excess = np.array([float(order - 1)])
+        (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), excess)
+        rest, added = blanket_sum._without_rare_losses(laws, reports)
+        whole, less = (
+            _summed(
+                [Fraction(x) for x in one.gains[0].tolist()],
+                [Fraction(x) for x in one.c[0].tolist()],
+                reports,
+            )
+            for one in (laws, rest)
+        )
+        assert less * (1 - Fraction(float(added[0]))) <= whole <= less
+        assert 0 <= added[0] <= 1.1e-5
+        assert abs(float(rest.c.sum() + rest.leftover[0]) - 1) <= 1e-15
+        left_over += int(added[0] > 0)
+        bounds = blanket_profile(pair, reports, excess, smoothing=0.01)
+        exact, room = _exact(pair, reports, 1 + Fraction(float(excess[0]))), 1e-15 * float(order)
+        assert bounds.lower[0] - room <= exact <= bounds.upper[0] + room
+    assert left_over > 40
+
+
+def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of a chance of 1e-30, beside gains as rare: no tilt suits both."""
+    draw = np.random.default_rng(2)
+    rows = np.where(draw.uniform(size=(6, 9)) < 0.3, 1e-30, draw.uniform(0.05, 1.0, (6, 9)))
+    rows[0] = rows[1] = np.maximum(rows[0], 0.05)
+    rows[0, :4] = rows[1, 4:8] = 1e-30
+    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
+    nodes, sums = [], quadrature._node_sums
+
+    def counted(line: quadrature._Line, last: np.ndarray) -> np.ndarray:
+        nodes.append(int(last.sum()))
+        return sums(line, last)
+
+    monkeypatch.setattr(quadrature, "_node_sums", counted)
+    excess = np.expm1(np.linspace(1.0, 65.0, 40))
+    found = blanket_profiles(pairs, np.zeros(40, dtype=np.int64), 30, excess, smoothing=0.01)
+    assert np.all(found.lower <= found.upper)
+    assert np.median((found.upper - found.lower) / found.upper) <= 1e-3
+    assert sum(nodes) <= 10_000
