@@ -8,7 +8,6 @@ row for each pair and order.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +15,7 @@ import numpy as np
 from accounting.blanket_sum import ProfileBounds
 from accounting.ceilings import TINY
 from accounting.contour import FloatArray
-from accounting.enumeration import Outcomes
-from accounting.gain_laws import IndexArray, Pairs
+from accounting.gain_laws import IndexArray
 from accounting.looks import (
     CANDIDATES,
     SAMPLES,
@@ -56,20 +54,9 @@ _SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstPair:
-    """Bounds on the largest of the profiles of several pairs.
+class WorstPair(PairSums):
+    """Bounds on the largest of the profiles of several pairs."""
 
-    Attributes:
-        pairs: their masses, in every direction that counts.
-        reports: number of honest reports.
-        smoothing: width of the quadrature's smoothing; see `blanket_profile`.
-        listed: the outcomes of a pair, given its position, None when there are too many to be listed.
-    """
-
-    pairs: Pairs
-    reports: int
-    smoothing: float
-    listed: Callable[[int], Outcomes | None]
     # Memories, nothing else: lattices are made finer, and ask again in the same range.
     _samples: list[Sample] = field(default_factory=list, init=False, compare=False)
     _known: list[Bounds] = field(default_factory=list, init=False, compare=False)
@@ -81,7 +68,7 @@ class WorstPair:
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
         if len(self.pairs) == 1 or self._is_listed:
-            found = Shortlist(self._sums, excess, np.arange(len(self.pairs)))
+            found = Shortlist(self, excess, np.arange(len(self.pairs)))
             found.evaluate(found.left)
         else:
             found = self._searched(excess)
@@ -92,12 +79,12 @@ class WorstPair:
         sample = self._sample(excess)
         likely = sample.likely(excess)
         # The pairs that seem largest come first: what they reach rules others out.
-        found, known = Shortlist(self._sums, excess, np.unique(likely)), [sample.bounds, *self._known]
+        found, known = Shortlist(self, excess, np.unique(likely)), [sample.bounds, *self._known]
         found.lower_ceilings(known)
         found.evaluate_some(likely)
         found.admit(known)
         if sample.majorants is not None:
-            smoothing = self._sums.needed.at(likely, excess, self._closest(likely))
+            smoothing = self.needed.at(likely, excess, self._closest(likely))
             found.majorize(sample.majorants, smoothing)
         found.screen(sample.screens)
         found.evaluate_some(found.highest())
@@ -107,10 +94,6 @@ class WorstPair:
             bounds = bounds.with_orders_of(one)
         self._known[:] = [bounds] if bounds.upper.size <= _MOST_KNOWN else []
         return found
-
-    @functools.cached_property
-    def _sums(self) -> PairSums:
-        return PairSums(pairs=self.pairs, reports=self.reports, smoothing=self.smoothing, listed=self.listed)
 
     @functools.cached_property
     def _is_listed(self) -> bool:
@@ -132,7 +115,7 @@ class WorstPair:
 
     def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
         """Lower bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
-        found = Shortlist(self._sums, excess, np.unique(which))
+        found = Shortlist(self, excess, np.unique(which))
         found.evaluate_some(which)
         return found.lower
 
@@ -141,7 +124,7 @@ class WorstPair:
         if len(self.pairs) == 1:
             return self.largest(excess)[0]
         which, order = highest(chernoff(self.pairs, self.reports, excess), CANDIDATES)
-        found = self._sums.roughly(self.smoothing, which, excess[order])
+        found = self.roughly(self.smoothing, which, excess[order])
         upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
         return ProfileBounds(upper, lower)
 
@@ -166,7 +149,7 @@ class WorstPair:
                     known = self._majorized(known, columns)
                 reached = known.lower.max(axis=0)
                 left = known.open(columns, self._room(known))
-                found = look.ceilings(left, few, self._sums.spacing(reached), reached)
+                found = look.ceilings(left, few, self.spacing(reached), reached)
                 if found is None:
                     continue
                 which, order, closer = found
@@ -179,7 +162,7 @@ class WorstPair:
 
     def _room(self, sample: Sample) -> FloatArray:
         """By which share a pair may be above what was reached at the orders of a sample before it counts."""
-        return _ROOM * self._sums.usual(sample.lower.max(axis=0))
+        return _ROOM * self.usual(sample.lower.max(axis=0))
 
     def _majorized(self, sample: Sample, columns: IndexArray) -> Sample:
         """The sample with majorants of the pairs that may be the largest at the orders in these columns,
@@ -216,12 +199,12 @@ class WorstPair:
         """Evaluate the pairs of the largest bounds in these columns, closely."""
         which, order = sample.highest(columns)
         reached = np.maximum(sample.lower.max(axis=0), 0.0)
-        found = self._sums.finely(which, order, sample.few, reached, likely=True)
+        found = self.finely(which, order, sample.few, reached, likely=True)
         sample.upper[which, order] = np.minimum(sample.upper[which, order], found.upper)
         sample.lower[which, order] = np.maximum(sample.lower[which, order], found.lower)
 
     def _evaluate(self, smoothing: float, sample: Sample, which: IndexArray, order: IndexArray) -> None:
         """Evaluate the pairs `which[i]` at the orders `order[i]` of the sample."""
-        upper, lower = self._sums.roughly(smoothing, which, sample.few[order])
+        upper, lower = self.roughly(smoothing, which, sample.few[order])
         sample.upper[which, order] = np.minimum(sample.upper[which, order], upper)
         sample.lower[which, order] = np.maximum(sample.lower[which, order], lower)
