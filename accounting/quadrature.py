@@ -201,8 +201,10 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     terms = np.where(far, 1.0, tilt.weights) * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))
     logarithm, drift = reports * np.log(np.maximum(terms.sum(axis=1), 1e-300)), rate * tilt.mean
     lost = (far & ~(whole < _UNBOUNDED)).any(axis=1)
-    found = logarithm + drift + 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift))
-    return np.where(lost, np.inf, found)
+    # Terms are off by what their exponents are rounded by.
+    largest = reports * np.clip(exponents.max(axis=1), 0.0, _UNBOUNDED)
+    rounding = 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift) + largest)
+    return np.where(lost, np.inf, logarithm + drift + rounding)
 
 
 def _node_sums(line: _Line, last: IndexArray) -> FloatArray:
