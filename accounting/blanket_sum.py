@@ -31,7 +31,7 @@ _HARDLY = 1e-6
 # What is left out is little: a share of the bounds' distance, and of the value at most and at least.
 _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 _NEAR_SADDLE = 1.02
-# Expected reports of losses that are left out, as a share of what is left over of one report.
+# Expected reports of losses that are left over, as a share of what is left over of one report anyway.
 _RARE = 1e-5
 # Of a sum that is small beside what is known.
 _MOST_SMOOTHING = 0.2
@@ -225,13 +225,15 @@ def _without_rare_losses(laws: Laws, reports: int) -> tuple[Laws, FloatArray]:
     that a report is left over.
     """
     masses = np.where((laws.gains < 0) & (laws.c > 0), laws.c, np.inf)
+    # What is left over may be known no better than 1 is.
+    certain = np.maximum(laws.leftover - (masses.shape[1] + 8) * UNIT_ROUND_OFF, 0.0)
     order = np.argsort(masses, axis=1)
     together = reports * np.cumsum(np.take_along_axis(masses, order, axis=1), axis=1)
     rare = np.zeros_like(masses, dtype=np.bool_)
-    np.put_along_axis(rare, order, together <= _RARE * laws.leftover[:, None], axis=1)
+    np.put_along_axis(rare, order, together <= _RARE * certain[:, None], axis=1)
     without = laws.without(rare)
-    lost, most = without.dropped - laws.dropped, np.maximum(without.leftover, _TINY)
-    added = np.where(lost > 0, reports * lost / most * (1 + 1e-9), 0.0)
+    lost = without.dropped - laws.dropped
+    added = np.where(lost > 0, reports * lost / np.maximum(certain, _TINY) * (1 + 1e-9), 0.0)
     return without._replace(leftover=without.leftover + lost, dropped=laws.dropped), added
 
 

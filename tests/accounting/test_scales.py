@@ -151,6 +151,29 @@ def test_losses_that_hardly_any_report_has_are_left_over() -> None:
     assert left_over > 40
 
 
+@pytest.mark.parametrize("reports", [2, 3, 7])
+def test_the_lower_bound_pays_for_losses_that_are_left_over(reports: int) -> None:
+    """Nothing else is in doubt: all other reports gain or are left over."""
+    a, b, c = np.array([0.9, 0.1]), np.array([0.1, 0.9]), np.array([0.3, 1e-7])
+    excess = np.array([0.5])
+    bounds = blanket_profile(Decomposition(a, b, c), reports, excess, smoothing=0.01)
+    exact = _exact(Decomposition(a, b, c), reports, 1 + Fraction(float(excess[0])))
+    room = 1e-14
+    assert bounds.lower[0] - room <= exact <= bounds.upper[0] + room
+    assert bounds.upper[0] - bounds.lower[0] <= 1e-5 * bounds.upper[0]
+
+
+def test_nothing_is_left_over_where_that_may_be_a_rounding() -> None:
+    """Masses that add up to 1 but for a unit: no report is left over for certain."""
+    c = np.array([0.5, 0.5 - 2**-53, 1e-30])
+    pair = Decomposition(np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5]), c)
+    assert pair.leftover > 0
+    (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), np.array([0.3]))
+    rest, added = blanket_sum._without_rare_losses(laws, 3)
+    assert added[0] == 0
+    assert np.array_equal(rest.c, laws.c)
+
+
 def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses of a chance of 1e-30, beside gains as rare: no tilt suits both."""
     draw = np.random.default_rng(2)
