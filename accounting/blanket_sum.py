@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus
+from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.deciding import decide
 from accounting.decomposition import Decomposition
 from accounting.gain_laws import BoolArray, IndexArray, Laws, ListedPairs, Pairs
-from accounting.quadrature import Tilt, integrate
+from accounting.quadrature import integrate
+from accounting.rare_gains import RareGains
+from accounting.tilts import Tilt
 
 # A report of a component is overwhelming when its tilted weight has fallen by this exponent.
 _OVERWHELMING = 12.0
@@ -38,14 +40,17 @@ _MOST_SMOOTHING = 0.2
 # Logarithm of a mass under the tilt beside which the rounding of 1 may count.
 _SMALL = -0.5
 # Gains of one scale are within this factor; it pays to look at smaller ones by themselves where kernels would
-# be apart by so many times the smoothing's square. How many scales are looked for, how many there are,
-# and what is too little to be looked at.
+# be apart by so many times the smoothing's square. How many scales are looked for, and what is too little to
+# be looked at.
 _SCALE = 16.0
 _APART = 10.0
 _SOUGHT = 5
-_SCALES = 12
 _LITTLE = 1e-7
-_TINY, _UNLIKELY = 1e-300, 300.0
+# Gains of which no more reports are expected are rare. Where bounds are apart by more than so many times what
+# is usual, of sums of no more deviations, others may be.
+_RARELY = 1e-6
+_WIDE, _MOST_DEVIATIONS = 3.0, 1e6
+_TINY = 1e-300
 _E = float(np.e)
 
 
@@ -104,7 +109,7 @@ def law_profiles(
     alive = laws.gains.max(axis=1, initial=0.0) > 0
     if np.any(alive):
         above, below = _bounds(laws.at(alive), reports, excess[alive], smoothing[alive])
-        upper[alive] += above
+        upper[alive] += above + _TINY
         lower[alive] += below
     upper += laws.lost(excess)
     return ProfileBounds(upper, lower)
@@ -127,7 +132,7 @@ def chernoff_log_profiles(
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
             hidden = laws.at(alive)
-            tilt = _tilt(hidden, reports, hidden.saddle(reports, closeness=_NEAR_SADDLE))
+            tilt = Tilt.of(hidden, reports, hidden.saddle(reports, closeness=_NEAR_SADDLE))
             exponent = tilt.log_mass - np.log(tilt.theta * _E * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
@@ -250,13 +255,9 @@ def _by_scales(
     those without, as long as laws are of several scales."""
     upper, lower = np.zeros_like(theta), np.zeros_like(theta)
     rows, most = np.arange(theta.size), np.full_like(theta, np.inf)
-    for scale in range(_SCALES):
-        tilt = _tilt(laws, reports, theta)
-        shell = _shell(laws, tilt, reports) if scale + 1 < _SCALES else np.zeros_like(laws.c, dtype=np.bool_)
+    while True:
+        shell, above, below = _largest(laws, reports, excess, theta, smoothing=smoothing, known=known)
         split = np.asarray(shell.any(axis=1))
-        above, below = _rest(
-            laws, reports, excess, tilt.beyond(shell, split), smoothing=smoothing, known=known, shell=shell
-        )
         upper[rows] += np.minimum(above, most)
         lower[rows] += below
         # Sums of the rest are no larger than what its reports gain, each by itself.
@@ -266,11 +267,62 @@ def _by_scales(
         left = split & (most > _LITTLE * upper[rows]) & (laws.gains.max(axis=1) > 0)
         upper[rows] += np.where(split & ~left, most, 0.0)
         if not np.any(left):
-            break
+            return upper, lower
         rows, excess, smoothing, known = rows[left], excess[left], smoothing[left], known[left]
         laws, most = laws.at(left), most[left]
         theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
-    return upper, lower
+
+
+def _largest(
+    laws: Laws,
+    reports: int,
+    excess: FloatArray,
+    theta: FloatArray,
+    *,
+    smoothing: FloatArray,
+    known: FloatArray,
+) -> tuple[BoolArray, FloatArray, FloatArray]:
+    """Bounds on the divergence of the hidden components, of outcomes with a report of one of the shell: the
+    components of the largest gains, where it pays to look at these by themselves; else none, and bounds for
+    all outcomes."""
+    shell, large = np.zeros_like(laws.c, dtype=np.bool_), _large(laws)
+    upper, lower = np.zeros_like(theta), np.zeros_like(theta)
+
+    def counted(rows: IndexArray) -> IndexArray:
+        """Bounds by the number of reports of large gains, at those orders where these are rare."""
+        rare = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
+        places = np.flatnonzero(rare.most > 0)
+        found = rows[places]
+        if found.size:
+            shell[found] = large[found]
+            upper[found], lower[found] = rare.at(places).summed(
+                laws.at(found), reports, smoothing=smoothing[found], known=known[found]
+            )
+        return found
+
+    expected = reports * np.where(large, laws.c, 0.0).sum(axis=1)
+    rows = np.setdiff1d(np.arange(theta.size), counted(np.flatnonzero(expected < _RARELY)))
+    if rows.size:
+        some, tilt = laws.at(rows), Tilt.of(laws.at(rows), reports, theta[rows])
+        shell[rows] = _shell(some, tilt, reports)
+        tilt = tilt.beyond(shell[rows], np.asarray(shell[rows].any(axis=1)))
+        upper[rows], lower[rows] = _rest(
+            some,
+            reports,
+            excess[rows],
+            tilt,
+            smoothing=smoothing[rows],
+            known=known[rows],
+            shell=shell[rows],
+        )
+        usual = (smoothing[rows] * np.clip(tilt.theta * tilt.deviation, 1.0, _MOST_DEVIATIONS)) ** 2
+        counted(rows[(upper - lower)[rows] > _WIDE * usual * (upper + known)[rows]])
+    return shell, upper, lower
+
+
+def _large(laws: Laws) -> BoolArray:
+    """Components with gains of the largest scale, shape (orders, components)."""
+    return np.asarray(laws.gains > (laws.gains.max(axis=1) / _SCALE)[:, None])
 
 
 def _shell(laws: Laws, tilt: Tilt, reports: int) -> BoolArray:
@@ -281,7 +333,7 @@ def _shell(laws: Laws, tilt: Tilt, reports: int) -> BoolArray:
     several reports of a smaller scale, as if these were Gaussian.
     """
     largest, size = laws.gains.max(axis=1), np.abs(laws.gains)
-    density, cut = np.zeros_like(largest), largest / _SCALE
+    density = np.zeros_like(largest)
     weights, rest = tilt.weights[:, :-1], tilt.weights[:, -1]
     for scale in _SCALE ** np.arange(1, _SOUGHT):
         inner = np.where(size <= (largest / scale)[:, None], weights, 0.0)
@@ -292,7 +344,7 @@ def _shell(laws: Laws, tilt: Tilt, reports: int) -> BoolArray:
         chance = several * np.exp(reports * np.log(np.maximum(kept, _TINY)) - mean**2 / (2 * variance))
         density = np.maximum(density, chance / np.sqrt(variance))
     apart = tilt.deviation**2 * density / tilt.peak
-    return np.asarray((laws.gains > cut[:, None]) & (apart > _APART)[:, None])
+    return np.asarray(_large(laws) & (apart > _APART)[:, None])
 
 
 def _rest(
@@ -314,7 +366,7 @@ def _rest(
     """
     theta, split = tilt.theta, tilt.split
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
-    exponent = tilt.log_mass + tilt.log_mass_error - np.log(tilt.theta * _E * reports)
+    exponent = tilt.log_mass + tilt.log_mass_error + tilt.raised - np.log(tilt.theta * _E * reports)
     crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
     wider = np.sqrt(1 + known / np.maximum(crude, 1e-300))
     smoothing = np.maximum(np.minimum(smoothing * wider, _MOST_SMOOTHING), smoothing)
@@ -325,7 +377,7 @@ def _rest(
     if short.size:
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
-        shorter = _tilt(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
+        shorter = Tilt.of(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
         shorter = shorter.beyond(shell[short], split[short])
         lone = _lone(part.without(split[short, None] & ~shell[short]), reports, excess[short])
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
@@ -342,7 +394,7 @@ def _rest(
     upper = np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper)
     # What is left over may be known no better than 1 is, which counts where the mass under the tilt is small.
     log_mass = tilt.log_mass / reports
-    slack = reports * (laws.c.shape[1] + 8) * UNIT_ROUND_OFF * np.exp(-np.minimum(log_mass, 0.0))
+    slack = reports * laws.unsure(log_mass)
     doubt = np.where(log_mass < _SMALL, crude * np.expm1(np.minimum(slack, 700.0)), 0.0)
     return upper + doubt, np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
 
@@ -353,61 +405,14 @@ def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) 
     bound = np.full_like(theta, np.inf)
     for stretch in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0):
         rate = stretch * theta
-        _, _, total, top = laws.weighted(rate)
-        with np.errstate(divide="ignore", over="ignore"):
-            single = np.where(left_out, laws.c * np.exp(rate[:, None] * laws.gains), 0.0).sum(axis=1)
-            exponent = (reports - 1) * (np.log(total) + top) + np.log(single)
+        masses, _, total, top = laws.weighted(rate)
+        _, raised = laws.moved(masses / total[:, None], rate)
+        highest = rate[:, None] * (laws.gains + laws.doubt)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            single = np.where(left_out, laws.c * np.exp(highest), 0.0).sum(axis=1)
+            log_mass = np.log(total) + top
+            exponent = (reports - 1) * (log_mass + raised + laws.unsure(log_mass)) + np.log(single)
             exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
             found = np.exp(np.minimum(exponent, 700.0)) / (rate * _E)
-        bound = np.minimum(bound, found)
+        bound = np.fmin(bound, found)
     return np.asarray(bound * (1 + 1e-9))
-
-
-def _tilt(laws: Laws, reports: int, theta: FloatArray) -> Tilt:
-    """Tilt every order's law of G."""
-    n, gains = float(reports), laws.gains
-    masses, rest, total, _ = laws.weighted(theta)
-    weights = np.column_stack([masses, rest]) / total[:, None]
-    values = np.column_stack([gains, np.zeros(len(theta))])
-    mean = (weights * values).sum(axis=1)
-    centred = values - mean[:, None]
-    variance = (weights * centred * centred).sum(axis=1)
-    log_mass, log_mass_error = _log_mass(laws, n, theta)
-    # What the rounding of G, relative to its terms, moves the sum by, under the tilted law.
-    terms = (np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)
-    gained = reports * np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-    peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(log_mass, -_UNLIKELY)))
-    log_mass_error += 8 * UNIT_ROUND_OFF * n * theta * (weights[:, :-1] * terms).sum(axis=1)
-    return Tilt(
-        theta,
-        log_mass,
-        log_mass_error,
-        weights,
-        centred,
-        n * mean,
-        np.sqrt(n * variance),
-        values.max(axis=1) - values.min(axis=1),
-        np.maximum(peak, _TINY),
-        np.zeros_like(weights),
-        np.zeros_like(theta, dtype=np.bool_),
-    )
-
-
-def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """`n log M(theta)` and a bound on its round-off; the linear terms are summed exactly, since n multiplies
-    any error."""
-    exponents = theta[:, None] * laws.gains
-    capped, size = np.minimum(exponents, 700.0), laws.c.shape[1]
-    curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * laws.drift
-    log_mass = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
-    magnitude = (laws.c * np.abs(np.expm1(capped))).sum(axis=1)
-    relative = UNIT_ROUND_OFF * (
-        16 * (np.abs(linear) + curvature) + 8 * (magnitude + laws.dropped) + 4 * size * theta
-    )
-    # At large tilts the sum is dominated by its largest terms: take the plain logarithm there.
-    _, _, total, top = laws.weighted(theta)
-    plain = top + np.log(total)
-    steep = (top > 30.0) | (plain < -0.5)
-    steep_error = UNIT_ROUND_OFF * (16 * size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
-    error = np.where(steep, steep_error, relative / np.exp(np.minimum(plain, 0)))
-    return np.where(steep, n * plain, log_mass), n * error

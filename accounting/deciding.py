@@ -101,11 +101,13 @@ def _taken_off(laws: Laws, chosen: BoolArray, reports: int, least: FloatArray) -
     bound = np.full_like(least, np.inf)
     for multiple in _RATES:
         rate = multiple / least
-        _, _, total, top = laws.weighted(-rate)
-        beyond = rate[:, None] * np.where(chosen, laws.gains - least[:, None], 0.0)
-        single = np.where(chosen, laws.c * np.exp(-beyond), 0.0).sum(axis=1)
-        exponent = (reports - 1) * (np.log(total) + top) - multiple
+        masses, _, total, top = laws.weighted(-rate)
+        _, raised = laws.moved(masses / total[:, None], -rate)
+        beyond = rate[:, None] * np.where(chosen, laws.gains - laws.doubt - least[:, None], 0.0)
+        log_mass = np.log(total) + top
+        exponent = (reports - 1) * (log_mass + raised + laws.unsure(log_mass)) - multiple
         exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
         with np.errstate(over="ignore"):  # no bound, then
+            single = np.where(chosen, laws.c * np.exp(-beyond), 0.0).sum(axis=1)
             bound = np.minimum(bound, single * np.exp(np.minimum(exponent, 700.0)) / (rate * _E))
     return np.asarray(bound * (1 + 1e-9) + 1e-300)

@@ -21,6 +21,8 @@ ComplexArray = npt.NDArray[np.complex128]
 
 # Exponents up to which a moment is no overflow.
 _LARGEST = 600.0
+# Exponents beyond which a rounding makes anything of a weight.
+_DOUBTFUL = 50.0
 # Numbers that are looked at together: orders times components.
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -73,6 +75,37 @@ class Laws(NamedTuple):
         lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
         difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
         return Laws(difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped)
+
+    @property
+    def terms(self) -> FloatArray:
+        """What gains are differences of, and rounded relative to."""
+        return np.asarray((np.abs(self.difference) + self.taken) / np.where(self.c > 0, self.c, 1.0))
+
+    @property
+    def doubt(self) -> FloatArray:
+        """Bounds on the roundings of gains."""
+        return np.asarray(8 * UNIT_ROUND_OFF * self.terms)
+
+    def unsure(self, log_mass: FloatArray) -> FloatArray:
+        """How far the logarithm of `M(theta)` may be off, where this is about it: what is left over may be
+        known no better than 1 is."""
+        return np.asarray((self.c.shape[1] + 8) * UNIT_ROUND_OFF * np.exp(-np.clip(log_mass, -_LARGEST, 0.0)))
+
+    def moved(self, weights: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What roundings d of gains make of one report under the law tilted by theta, of these weights, shape
+        (orders, components): the mean of `d exp(|theta| d)`, and the logarithm of that of `exp(|theta| d)`,
+        at most; infinite where next to nothing is known of a gain that counts."""
+        doubt = self.doubt
+        exponents = np.abs(theta)[:, None] * doubt
+        # What is far below all others weighs nothing, wherever it is exactly.
+        counts = (theta[:, None] * self.gains + exponents > -_LARGEST) & (self.c > 0)
+        rise = np.where(counts, np.expm1(np.minimum(exponents, _DOUBTFUL)), 0.0)
+        unknown = (counts & (exponents > _DOUBTFUL)).any(axis=1)
+        # Weights are off by what their own exponents are rounded by.
+        more = 1 + np.abs(theta)[:, None] * np.abs(self.gains) / 8
+        shift = (weights * np.where(counts, doubt * more, 0.0) * (1 + rise)).sum(axis=1)
+        raised = np.log1p((weights * rise).sum(axis=1)) * (1 + 1e-9)
+        return np.where(unknown, np.inf, shift), np.where(unknown, np.inf, raised)
 
     @property
     def drift(self) -> FloatArray:
@@ -201,10 +234,8 @@ class Pairs(Sequence[Decomposition]):
             tilt = theta[order[rows]]
             _, _, total, top = laws.weighted(tilt)
             total += UNIT_ROUND_OFF * (laws.c.shape[1] + 4)
-            terms = ((np.abs(laws.difference) + laws.taken) / np.where(laws.c > 0, laws.c, 1.0)).max(
-                axis=1, initial=0.0
-            )
-            error = UNIT_ROUND_OFF * (laws.c.shape[1] + 32 + 8 * tilt * terms + 8 * top)
+            terms = tilt * laws.terms.max(axis=1, initial=0.0)
+            error = UNIT_ROUND_OFF * (laws.c.shape[1] + 32 + 8 * terms + 8 * top)
             found[rows] = np.log(total) + top + error
         return found.reshape(-1, excess.size)
 

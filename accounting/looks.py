@@ -21,7 +21,7 @@ SPACING, WIDEST = 0.3, 1.5
 #: What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
 LITTLE = 1e-37
 #: Orders at which all pairs are looked at, and which of those of a question at least.
-SAMPLES = 33
+SAMPLES = 25
 SPARSER = 4
 # How many pairs and orders are worth a look, and one by the widest kernels before.
 _MUCH, _VERY_MUCH = 100, 1000

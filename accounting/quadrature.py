@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from accounting.characteristic import ComplexArray, characteristic_less_one, log_modulus, noise
 from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.ramp_kernels import RampKernels
+from accounting.tilts import Given, Tilt
 
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.int64]
@@ -24,6 +25,9 @@ IndexArray = npt.NDArray[np.int64]
 _SPACING = math.sqrt(8.0)
 # Spacing whose band ends where the modulus is no longer bounded by the variance, in units of the reach.
 _NARROW = 2 * (1 + 1e-9)
+# Sums are hardly spread whose deviation is less than that in units of 1/theta: kernels are then apart by the
+# third power of the smoothing, and that may be as much larger.
+_NARROWLY, _LESS = 0.25, 0.7
 # Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
 _LOBE_CUT = 11.0
 _BLOCK_ELEMENTS = 1 << 16
@@ -43,6 +47,8 @@ _SHORTEST = 16.0
 _DEVIATIONS = 6.0
 _LENGTHENINGS = 12
 _LONGER = 1.3
+# Rates of the bounds on tails, in units of one over the deviation.
+_RATES = np.array([0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0])
 # What translates may add, in units of the smoothing's square, and between which shares of the sum.
 _ALIAS = 0.01
 _ALIASES = (1e-9, 1e-5)
@@ -53,56 +59,45 @@ _WIDEST = _SHORTEST / 2
 _E = float(np.e)
 
 
-class Tilt(NamedTuple):
-    """Sums under the exponentially tilted law, one row for each order."""
-
-    theta: FloatArray
-    log_mass: FloatArray  # n log M(theta)
-    log_mass_error: FloatArray
-    weights: FloatArray  # (orders, atoms), the leftover atom at 0 last
-    centred: FloatArray  # atoms minus the tilted mean
-    mean: FloatArray  # tilted mean of S
-    deviation: FloatArray  # tilted standard deviation of S
-    reach: FloatArray  # largest distance of two atoms
-    peak: FloatArray  # about what the tilted ramp is on average, rather more: nothing rests on it
-    shell: FloatArray  # (orders, atoms): weights of the atoms of which some report is one, where it is split
-    split: BoolArray  # whether outcomes without such a report are left out
-
-    def at(self, orders: BoolArray | IndexArray) -> Tilt:
-        """The laws at some of the orders."""
-        columns: tuple[Any, ...] = tuple(column[orders] for column in self)
-        return Tilt(*columns)
-
-    def beyond(self, shell: BoolArray, split: BoolArray) -> Tilt:
-        """The same, where it is split with these atoms, the last one not among them, as the shell."""
-        return self._replace(shell=np.where(np.pad(shell, ((0, 0), (0, 1))), self.weights, 0.0), split=split)
-
-
 def integrate(
-    tilt: Tilt, reports: int, smoothing: FloatArray, lone: tuple[FloatArray, FloatArray]
+    tilt: Tilt,
+    reports: int,
+    smoothing: FloatArray,
+    lone: tuple[FloatArray, FloatArray],
+    given: Given | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,), by kernels as close as the smoothing says;
     see `blanket_profile`.
 
     Where there is a shell, outcomes without a report of it are left out. Where reports of components are few,
-    outcomes with one of them or none are left to `lone`: bounds on what those with one add.
+    outcomes with one of them or none are left to `lone`: bounds on what those with one add. Where there are
+    reports that are given, n is the number of the others, which are not split.
     """
     theta, deviation, split = tilt.theta, tilt.deviation, tilt.split
-    # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
-    # pi / reach.
-    scale = _SPACING * np.maximum(deviation, 0.5 / theta)
-    spacing = scale * np.clip(_NARROW * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
+    spread = deviation if given is None else np.hypot(deviation, np.sqrt(given.variance))
+    # What is far from the kink, and hardly spread, sees less of how far kernels are from the ramp.
+    smoothing = np.where(
+        theta * spread < _NARROWLY, np.maximum(smoothing, _LESS * smoothing ** (2 / 3)), smoothing
+    )
+    scale = _SPACING * np.maximum(spread, 0.5 / theta)
+    spacing = scale * smoothing
+    if given is None:
+        # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends
+        # at pi / reach.
+        spacing = scale * np.clip(_NARROW * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
     # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
     kernels = RampKernels.of(theta, np.minimum(spacing, _WIDEST / theta))
-    period, alias = _period(tilt, reports, smoothing)
+    period, alias = _period(tilt, reports, smoothing, spread, given)
     step = 2 * np.pi / period
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
     # evaluating.
     lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
-    short = (np.pi / tilt.reach >= np.maximum(kernels.band, lobe)) & ~split
+    short = (np.pi >= tilt.reach * np.maximum(kernels.band, lobe)) & ~split
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
-    few = _Few.of(tilt, reports, ~short)
-    line = _Line(tilt, reports, kernels, step, few)
+    if given is not None:
+        short &= lobe < kernels.band
+    few = _Few.of(tilt, reports, np.logical_and(~short, given is None))
+    line = _Line(tilt, reports, kernels, step, few, given)
     kept = line.last_of_note(last, ~short & ~few.apply & ~split)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
@@ -111,20 +106,21 @@ def integrate(
         skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
     truncation = np.where(short, skipped, 0.0) + left_out * (1 + 1e-9)
     log_scale = tilt.log_mass - np.log(reports)
-    error = tilt.log_mass_error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
+    error, moved, raised = tilt.log_mass_error, tilt.moved, tilt.raised
+    if given is not None:
+        log_scale, error = log_scale + given.log_mass, error + given.log_mass_error
+        moved, raised = moved + given.moved, raised + given.raised
+    round_off += moved * np.exp(np.minimum(raised, _LARGEST))
+    error = error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
     # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
-    silent = np.where(few.apply | split, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
-    upper = (
-        np.where(log_scale_upper < _LARGEST, np.exp(np.minimum(log_scale_upper, _LARGEST)), np.inf)
-        * (np.maximum(upper_sum - silent, 0) + round_off + truncation)
-        * (1 + 8 * UNIT_ROUND_OFF)
-    )
-    lower = (
-        np.exp(np.minimum(log_scale_lower, _LARGEST))
-        * (lower_sum - round_off - truncation - alias)
-        * (1 - 8 * UNIT_ROUND_OFF)
-    )
+    counted = few.apply | split | (given is not None)
+    silent = np.where(counted, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
+    most, least = (np.exp(np.minimum(one, _LARGEST)) for one in (log_scale_upper, log_scale_lower))
+    most = np.where(log_scale_upper < _LARGEST, most, np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):  # nothing is known, then
+        upper = most * (np.maximum(upper_sum - silent, 0) + round_off + truncation) * (1 + 8 * UNIT_ROUND_OFF)
+        lower = least * (lower_sum - round_off - truncation - alias) * (1 - 8 * UNIT_ROUND_OFF)
     lower = np.clip(lower, 0.0, upper)
     above, below = (np.where(few.apply, one, 0.0) for one in lone)
     return upper + above, lower + below
@@ -139,13 +135,15 @@ def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
     return result
 
 
-def _period(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _period(
+    tilt: Tilt, reports: int, smoothing: FloatArray, deviation: FloatArray, given: Given | None
+) -> tuple[FloatArray, FloatArray]:
     """A period and a bound on what its translates add to the trapezoid sum (needed by the lower bound
     only)."""
-    theta, deviation = tilt.theta, tilt.deviation
+    theta = tilt.theta
     period = np.maximum(_SHORTEST / theta, _DEVIATIONS * deviation)
     target = np.clip(_ALIAS * smoothing**2, *_ALIASES) * tilt.peak / np.maximum(1.0, theta * deviation)
-    tails = _tails(tilt, reports)
+    tails = _Tails.of(tilt, reports, deviation, given)
     alias = _alias(theta, tails, period)
     for _ in range(_LENGTHENINGS):
         loose = alias > target
@@ -156,19 +154,33 @@ def _period(tilt: Tilt, reports: int, smoothing: FloatArray) -> tuple[FloatArray
     return period, alias
 
 
-def _tails(tilt: Tilt, reports: int) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
+class _Tails(NamedTuple):
     """Rates at which the tilted sum's tails fade, and the logarithms of its moments at each rate and at its
-    negative."""
-    rates = [
-        rate_in_deviations / np.maximum(tilt.deviation, 0.5 / tilt.theta)
-        for rate_in_deviations in (0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0)
-    ]
-    return [(rate, _log_moment(tilt, reports, rate), _log_moment(tilt, reports, -rate)) for rate in rates]
+    negative; arrays of shape (rates, orders)."""
+
+    rate: FloatArray
+    above: FloatArray
+    below: FloatArray
+
+    @classmethod
+    def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None) -> _Tails:
+        """Those of a sum of about this deviation."""
+        rate = _RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
+        rates, found = np.concatenate([rate, -rate]), np.empty((2 * len(rate), deviation.size))
+        together = max(1, _BLOCK_ELEMENTS // tilt.centred.size)
+        for start in range(0, len(rates), together):
+            some = slice(start, start + together)
+            found[some] = _log_moment(tilt, reports, rates[some])
+        if given is not None:
+            found += [given.log_moment(one) for one in rates]
+        return cls(rate, found[: len(rate)], found[len(rate) :])
+
+    def beyond(self, logarithm: FloatArray, distance: FloatArray) -> FloatArray:
+        """Bounds on the probability that sums are so far out, on the side of these moments: Chernoff's."""
+        return np.asarray(np.exp(np.minimum((logarithm - self.rate * distance).min(axis=0), 0.0)))
 
 
-def _alias(
-    theta: FloatArray, tails: list[tuple[FloatArray, FloatArray, FloatArray]], period: FloatArray
-) -> FloatArray:
+def _alias(theta: FloatArray, tails: _Tails, period: FloatArray) -> FloatArray:
     """Bound on what all translates of the ramp add.
 
     Those of a sum that is not far below 0 are beyond the peak, where the ramp falls; of any other sum one is
@@ -176,33 +188,33 @@ def _alias(
     """
     ratio = np.exp(-theta * period)
     most = 1 / (theta * _E) + period * ratio / (1 - ratio) ** 2
-    above, bound = np.ones_like(theta), np.full_like(theta, np.inf)
-    for rate, log_above, _ in tails:
-        above = np.minimum(above, np.exp(np.minimum(log_above - rate * period, 0)))
+    bound = np.full_like(theta, np.inf)
     for share in _SHARES:
         first = (1 - share) * period
         near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
-        far = np.ones_like(theta)
-        for rate, _, log_below in tails:
-            far = np.minimum(far, np.exp(np.minimum(log_below - rate * share * period, 0)))
-        bound = np.minimum(bound, near + most * far)
-    return np.asarray((bound + most * above) * (1 + 1e-9))
+        bound = np.minimum(bound, near + most * tails.beyond(tails.below, share * period))
+    return np.asarray((bound + most * tails.beyond(tails.above, period)) * (1 + 1e-9))
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
-    """`log E~[exp(rate S)]` under the tilted law, or more; infinite where next to nothing is known."""
-    exponents, mass = rate[:, None] * tilt.centred, (tilt.log_mass - tilt.log_mass_error) / reports
-    # Of atoms so far out that their weights may be lost to underflow a mass is at most 1, and the tilted
-    # exponents are known; but for a mass under the tilt that is as small as `_log_mass` makes it at least.
-    shift = np.where(mass > _LEAST_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
-    whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
-    whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)  # terms cancel where a sum below 500 is left
-    far = exponents > _UNBOUNDED
-    terms = np.where(far, 1.0, tilt.weights) * np.exp(np.minimum(np.where(far, whole, exponents), _UNBOUNDED))
-    logarithm, drift = reports * np.log(np.maximum(terms.sum(axis=1), 1e-300)), rate * tilt.mean
-    lost = (far & ~(whole < _UNBOUNDED)).any(axis=1)
+    """`log E~[exp(rate S)]` under the tilted law, or more, at rates of shape (rates, orders); infinite where
+    next to nothing is known."""
+    exponents = rate[..., None] * tilt.centred
+    highest, terms = exponents.max(axis=-1), exponents
+    weights, lost = tilt.weights, np.zeros_like(rate, dtype=np.bool_)
+    if np.any(highest > _UNBOUNDED):
+        # Of atoms so far out that their weights may be lost to underflow a mass is at most 1, and the tilted
+        # exponents are known; but for a mass under the tilt as small as `_log_mass` makes it at least.
+        far, mass = exponents > _UNBOUNDED, (tilt.log_mass - tilt.log_mass_error) / reports
+        shift = np.where(mass > _LEAST_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
+        whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
+        whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)  # terms cancel where a sum below 500 is left
+        lost = np.asarray((far & ~(whole < _UNBOUNDED)).any(axis=-1))
+        terms, weights = np.minimum(np.where(far, whole, exponents), _UNBOUNDED), np.where(far, 1.0, weights)
+    moment = (weights * np.exp(terms)).sum(axis=-1)
+    logarithm, drift = reports * np.log(np.maximum(moment, 1e-300)), rate * tilt.mean
     # Terms are off by what their exponents are rounded by.
-    largest = reports * np.clip(exponents.max(axis=1), 0.0, _UNBOUNDED)
+    largest = reports * np.clip(highest, 0.0, _UNBOUNDED)
     rounding = 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift) + largest)
     return np.where(lost, np.inf, logarithm + drift + rounding)
 
@@ -262,6 +274,7 @@ class _Nodes(NamedTuple):
         row, u: the order, and the frequency.
         less_one, doubt: the characteristic function, less 1, and a bound on its round-off.
         shell: the shell's part of it; None where no order has one.
+        given: what one given report makes of it as a factor, centred; None where none is given.
     """
 
     row: IndexArray
@@ -269,6 +282,7 @@ class _Nodes(NamedTuple):
     less_one: ComplexArray
     doubt: FloatArray
     shell: ComplexArray | None
+    given: ComplexArray | None
 
 
 class _Line(NamedTuple):
@@ -279,12 +293,14 @@ class _Line(NamedTuple):
     kernels: RampKernels
     step: FloatArray
     few: _Few
+    given: Given | None
 
     def at(self, rows: IndexArray) -> _Line:
         """Some of the lines."""
         tilt = self.tilt.at(rows)
         few = _Few(*(column[rows] for column in self.few))
-        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few)
+        given = None if self.given is None else self.given.at(rows)
+        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few, given)
 
     def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
         """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
@@ -353,10 +369,13 @@ class _Line(NamedTuple):
         row, place = np.nonzero(kept)
         u = step[row] * (first + place)
         doubt = noise(self.tilt.weights.shape[1], u, *(scale[row] for scale in scales))
-        shell = None
+        shell = given = None
         if np.any(self.tilt.split):
             shell = self._shell(first, count)[kept]
-        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, shell))
+        if self.given is not None:
+            own = characteristic_less_one(self.given.weights, self.given.centred, step, first, count)
+            given = 1 + own[kept]
+        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, shell, given))
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
@@ -369,10 +388,18 @@ class _Line(NamedTuple):
 
     def _terms(self, nodes: _Nodes) -> FloatArray:
         """Terms of the sums for both kernels, and bounds on their round-off, shape (3, nodes)."""
-        row, u, less_one, doubt, shell = nodes
+        row, u, less_one, doubt, shell, given = nodes
         known, split = self.few.apply[row], self.tilt.split[row]
         phase, weight, relative = self._power(nodes)
-        if shell is None and not np.any(known):
+        if self.given is not None and given is not None:
+            turn, modulus, error = self.given.factor(row, u, given)
+            turned = self.kernels.turned(row, u, phase + turn)
+            terms = np.array(
+                [modulus * turned.upper, modulus * turned.lower, (relative + error) * turned.modulus]
+            )
+            terms[2] += modulus * turned.round_off
+            terms *= weight
+        elif shell is None and not np.any(known):
             turned = self.kernels.turned(row, u, phase)
             terms = np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
             terms *= weight
@@ -422,7 +449,7 @@ class _Line(NamedTuple):
     def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
         """What outcomes with at most one report of a component, of the shell where there is one, are of the
         power of the characteristic function; and a bound on its round-off."""
-        row, u, less_one, doubt, shell = nodes
+        row, u, less_one, doubt, shell = nodes[:5]
         none, single, hidden = (one[row] for one in self.few)
         # What the characteristic function, not centred, is more than a leftover report's part.
         shift = u * (self.tilt.mean / self.reports)[row]

@@ -70,7 +70,8 @@ class Table(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        masses = self._split(Fraction(participation)).rows(self._masses.extreme())
+        split = self._masses if participation == 1 else self._split(Fraction(participation))
+        masses = split.rows(self._masses.extreme())
         pairs, blur = self._pairs(masses, participation * self._masses.rest())
         brackets = [bracketed(one) for one in pairs] if len(masses.high) == 2 else []
         coarse = any(one.below is not one.above for one in brackets)
@@ -123,16 +124,19 @@ class Table(DecomposedRandomizer):
 
     def _split(self, participation: Fraction) -> _Masses:
         """The same of users who report with this probability; their silence is the last output."""
-        exact = [[Fraction(value) for value in row] for row in self.rows]
-        scales = [participation / sum(row) for row in exact]
-        shares = [[value * scale for value in row] for row, scale in zip(exact, scales, strict=True)]
-        if participation < 1:
-            shares = [[*row, 1 - participation] for row in shares]
-        high = [[float(value) for value in row] for row in shares]
-        low = [
-            [float(value - Fraction(near)) for value, near in zip(*both, strict=True)]
-            for both in zip(shares, high, strict=True)
-        ]
+        share, whole = participation.as_integer_ratio()
+        high, low = [], []
+        for row in self.rows:
+            parts = [value.as_integer_ratio() for value in row]
+            finest = max(below for _, below in parts)
+            masses = [share * above * (finest // below) for above, below in parts]
+            total = sum(masses) * whole // share
+            if participation < 1:
+                masses.append(total - sum(masses))
+            # Quotients of integers are the nearest floats.
+            near = [mass / total for mass in masses]
+            high.append(near)
+            low.append([_missing(mass, total, one) for mass, one in zip(masses, near, strict=True)])
         return _Masses(np.array(high), np.array(low))
 
     def to_mapping(self) -> dict[str, object]:
@@ -142,6 +146,12 @@ class Table(DecomposedRandomizer):
     def describe(self) -> str:
         """See `LocalRandomizer.describe`."""
         return f"table({[list(row) for row in self.rows]})"
+
+
+def _missing(above: int, below: int, near: float) -> float:
+    """What a quotient is more than a float, to the nearest float."""
+    one, unit = near.as_integer_ratio()
+    return (above * unit - one * below) / (below * unit)
 
 
 class _Masses(Twofold):

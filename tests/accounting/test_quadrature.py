@@ -14,6 +14,7 @@ from accounting.blanket_sum import blanket_profile
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs
+from accounting.tilts import Tilt
 
 REPORTS = 40
 EXCESS = np.expm1(np.linspace(0.0, 0.9, 25))
@@ -238,7 +239,7 @@ def test_moments_are_known_where_weights_underflow(reports: int) -> None:
     pair = Decomposition(a / a.sum(), b / b.sum(), np.array([0.2, 0.1, 1e-3, 1e-9, 1e-30]))
     (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), np.array([0.3]))
     theta = laws.saddle(reports, closeness=1.02)
-    tilt = blanket_sum._tilt(laws, reports, theta)
+    tilt = Tilt.of(laws, reports, theta)
     gains, c = laws.gains[0].tolist(), laws.c[0].tolist()
 
     def logarithm(at: float) -> mpmath.mpf:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting import blanket_sum, quadrature
+from accounting import blanket_sum, quadrature, rare_gains
 from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.gain_laws import ListedPairs
@@ -76,11 +76,12 @@ def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.Monke
     pairs, excess = TablePairs(np.maximum(rows, 1e-12)), np.expm1([0.0, 0.1, 1.0, 3.0])
     which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
     widths = []
-    for apart in (10.0, math.inf):
+    for rare, apart in ((1.0, 10.0), (0.0, math.inf)):
+        monkeypatch.setattr(rare_gains, "_RARE", rare)
         monkeypatch.setattr(blanket_sum, "_APART", apart)
         found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
         widths.append(float((1 - found.lower / found.upper).max()))
-    assert widths[0] <= 0.07
+    assert widths[0] <= 0.01
     assert widths[1] >= 0.3
 
 
