@@ -53,6 +53,8 @@ def tables() -> dict[str, str]:
         "10-ary response with noise of 1e-9": _noisy_response(10, 1e-9),
         "30-ary response with noise of 1e-4": _noisy_response(30, 1e-4),
         "30-ary response with noise of 0.1": _noisy_response(30, 0.1),
+        "probabilities of 1e-12, 8 x 8": _written(np.where(draw.uniform(size=(8, 8)) < 0.3, 1e-12, 1.0)),
+        "many scales, 10 x 16": _written(np.maximum(draw.dirichlet(np.full(16, 0.1), size=10), 1e-30)),
     }
 
 
