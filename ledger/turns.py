@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from ledger import direct, engines
-from ledger.errors import TryAgain
+from ledger.errors import TryAgain, Unavailable
 
 CONTENDED_SECONDS = 1.0  # how long a lost race, or a wait, makes the next decisions take turns
 COHORTS_REMEMBERED_MAX = 10_000
@@ -120,12 +120,15 @@ class Turns:
 
     @contextmanager
     def take(self, cohort: str) -> Iterator[None]:
-        """Wait for this cohort's turn, and keep it. Who has waited for too long goes on without."""
+        """Wait for this cohort's turn, and keep it.
+
+        Who has waited for too long goes on without, and so does who gets no connection to wait on.
+        """
         with ExitStack() as held:
             if engines.is_postgresql(self._main):
                 try:
                     self._wait(held.enter_context(engines.writing(self._engine())), cohort)
-                except (TryAgain, PoolExhausted):
+                except (TryAgain, Unavailable, PoolExhausted):
                     held.close()
             yield
 

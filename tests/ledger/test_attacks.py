@@ -7,6 +7,7 @@ import itertools
 import random
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from ledger.verification import verify
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROCESSES = 50
+CONNECTIONS = 60  # for all of them: each wants up to two, and whoever gets none must come again
 SEEDS = 2
 WAIT_SECONDS_MAX = 300
 OFF = timedelta(hours=1)
@@ -55,9 +57,37 @@ def run(program: str, *arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
+@contextmanager
+def with_few_connections(database_url: str, connections: int) -> Iterator[str]:
+    """Yield a PostgreSQL database's URL for a user who gets so many at a time; SQLite has no such limit."""
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        yield database_url
+        return
+    address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    name = f"crowd_{uuid.uuid4().hex}"
+    role = f"CREATE ROLE {name} LOGIN PASSWORD '{name}' CONNECTION LIMIT {connections}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(role.encode())
+        try:
+            for kind in ("TABLES", "SEQUENCES"):
+                connection.execute(f"GRANT ALL ON ALL {kind} IN SCHEMA public TO {name}".encode())
+            yield url.set(username=name, password=name).render_as_string(hide_password=False)
+        finally:
+            connection.execute(f"DROP OWNED BY {name}".encode())
+            connection.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.fixture
+def scarce_url(database_url: str) -> Iterator[str]:
+    """Yield the URL of a crowd: the other connections are for other tests."""
+    with with_few_connections(database_url, CONNECTIONS) as url:
+        yield url
+
+
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])  # in two commits, and at once
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
-    store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest, policy: str
+    store: Store, scarce_url: str, accountant: Accountant, make_request: MakeRequest, policy: str
 ) -> None:
     accounted = slot_for(make_request().round)
     for seed in range(SEEDS):
@@ -70,7 +100,7 @@ def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
             open_cohort(store, name=name, policy=policy, actor="tester", **opening)
         if policy == "adaptive":
             fits = fitting_one_by_one(store, accountant, make_request(cohort=f"{cohort} too"))
-        said = run("crowd.py", database_url, cohort, policy, PROCESSES, fits, seed)
+        said = run("crowd.py", scarce_url, cohort, policy, PROCESSES, fits, seed)
         refused = PROCESSES - fits
         assert Counter(said) == Counter({"Admitted": fits, "Refused budget_exceeded": refused})
         assert store.view(cohort).spent.epsilon_upper <= epsilon
@@ -87,6 +117,22 @@ def fitting_one_by_one(store: Store, accountant: Accountant, request: RoundReque
         if isinstance(register_and_admit(store, accountant, one, actor="tester")[0], Refused):
             return number
     raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # where turns are taken
+def test_who_gets_no_connection_to_wait_its_turn_on_goes_on_without(
+    store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    open_cohort(
+        store, name="crowded", population=10**6, epsilon=4.0, delta=1e-9, policy="fixed", actor="tester"
+    )
+    with with_few_connections(database_url, 1) as url, Store.connect(url) as scarce:
+        request = make_request(cohort="crowded")
+        register(scarce, request, actor="tester")
+        scarce.turns.note_contention("crowded")
+        with pytest.raises(Unavailable, match="too many connections"), Store.connect(url):
+            pass  # there is no second one
+        assert isinstance(admit(scarce, accountant, request.round_id), Admitted)
 
 
 def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
 from ledger.admission import admit, register, register_and_admit
 from ledger.budgets import Admitted, Refused, RoundRequest
-from ledger.errors import TryAgain
+from ledger.errors import TryAgain, Unavailable
 from ledger.store import Store
 
 TRIES_MAX = 20  # "try again" is a possible answer, when a whole crowd writes to one cohort
+NO_CONNECTION_SECONDS = 0.5  # of waiting for one
+NO_CONNECTION = ("too many clients", "too many connections", "connection slots")
 
 
 class RememberingAccountant(Accountant):
@@ -67,8 +69,7 @@ def main(database_url: str, cohort: str, policy: str, processes: int, fits: int,
 def _rush(database_url: str, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> None:
     code = 0
     try:
-        with Store.connect(database_url) as store:
-            _say(_insist(store, accountant, request, in_two_steps=in_two_steps))
+        _say(_insist(database_url, accountant, request, in_two_steps=in_two_steps))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it, and the fork must end
         traceback.print_exc()
         _say(f"{type(error).__name__}: {error}")
@@ -76,21 +77,30 @@ def _rush(database_url: str, accountant: Accountant, request: RoundRequest, *, i
     os._exit(code)
 
 
-def _insist(store: Store, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> str:
+def _insist(database_url: str, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> str:
     for _ in range(TRIES_MAX):
         try:
-            if in_two_steps:
-                register(store, request, actor="crowd")
-                answer = admit(store, accountant, request.round_id)
-            else:
-                answer, _ = register_and_admit(store, accountant, request, actor="crowd")
+            with Store.connect(database_url) as store:
+                answer = _ask(store, accountant, request, in_two_steps=in_two_steps)
         except TryAgain:
+            continue
+        except Unavailable as error:
+            if not any(reason in str(error) for reason in NO_CONNECTION):
+                raise
+            time.sleep(NO_CONNECTION_SECONDS)
             continue
         if isinstance(answer, Refused):
             return f"Refused {answer.reason}"
         assert isinstance(answer, Admitted)
         return "Admitted"
     return "TryAgain, too often"
+
+
+def _ask(store: Store, accountant: Accountant, request: RoundRequest, *, in_two_steps: bool) -> object:
+    if in_two_steps:
+        register(store, request, actor="crowd")
+        return admit(store, accountant, request.round_id)
+    return register_and_admit(store, accountant, request, actor="crowd")[0]
 
 
 def _say(line: str) -> None:
