@@ -290,6 +290,8 @@ def _largest(
 
     def counted(rows: IndexArray) -> IndexArray:
         """Bounds by the number of reports of large gains, at those orders where these are rare."""
+        if not rows.size:
+            return rows
         rare = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
         places = np.flatnonzero(rare.most > 0)
         found = rows[places]

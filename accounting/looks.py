@@ -23,8 +23,10 @@ LITTLE = 1e-37
 #: Orders at which all pairs are looked at, and which of those of a question at least.
 SAMPLES = 25
 SPARSER = 4
-# How many pairs and orders are worth a look, and one by the widest kernels before.
+# How many pairs and orders are worth a look, and one by the widest kernels before; and how many components
+# of them are: fewer are summed in hardly more time than a few.
 _MUCH, _VERY_MUCH = 100, 1000
+_MUCH_TO_SUM = 1 << 14
 # Tilted sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
 _HARDLY = 5.0
 # Fewer orders are divided, and orders beyond them added.
@@ -37,6 +39,11 @@ class Screen:
 
     def __init__(self, pairs: Pairs, reports: int, few: FloatArray) -> None:
         self._pairs, self._reports, self._few = pairs, reports, few
+
+    @functools.cached_property
+    def few_enough(self) -> int:
+        """How many pairs and orders are summed at once rather than looked at."""
+        return _MUCH_TO_SUM // max(self._pairs.components, 1)
 
     @functools.cached_property
     def powers(self) -> Powers:
@@ -90,7 +97,7 @@ class Look(NamedTuple):
         which, order = left
         looked_at = np.bincount(order, minlength=1)[order] > CANDIDATES
         which, order = which[looked_at], order[looked_at]
-        if which.size <= (_VERY_MUCH if self.spacing == WIDEST else _MUCH):
+        if which.size <= max(_VERY_MUCH if self.spacing == WIDEST else _MUCH, self.screen.few_enough):
             return None
         spacing = spacing if self.spacing is None else np.full_like(excess, self.spacing)
         return which, order, self.screen.ceilings((which, order), excess, spacing, reached)

@@ -1,9 +1,12 @@
-"""The accountant at its limits: every randomizer and some tables from 10 to 1e9 reports, a hundred kinds,
-repeated questions, and samples in which chance decides how many users are honest."""
+"""The accountant at its limits: every randomizer, some tables, and many of both drawn at random, from 10 to
+1e9 reports; a hundred kinds, repeated questions, and samples in which chance decides how many are honest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -32,6 +35,7 @@ _SAMPLED = (
     ("binomial_sum(p=0.9)", 1000, 10_000),
 )
 _QUESTIONS = 1000
+_LONG_SECONDS = 1.0
 
 
 def _written(rows: FloatArray) -> str:
@@ -73,6 +77,50 @@ def privacy_loss(randomizer: str, reports: int) -> Work:
     return run
 
 
+def losses_of_many(written: Sequence[str], seed: int) -> Work:
+    """The privacy losses of one round of each of these randomizers, from nothing, of 10 to 1e9 reports."""
+    draw = np.random.default_rng(seed)
+    rounds = [
+        ShuffledRound(randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9)))
+        for one in written
+    ]
+
+    def run() -> str:
+        seconds = []
+        for one in rounds:
+            start = time.process_time()
+            Accountant().privacy_loss(one)
+            seconds.append(time.process_time() - start)
+        longer = sum(one > _LONG_SECONDS for one in seconds)
+        return f"at most {max(seconds):.2g} s, {longer} of {len(seconds)} over {_LONG_SECONDS:g} s"
+
+    return run
+
+
+def random_categorical(number: int) -> list[str]:
+    """Randomizers of categories of up to a million, some joined, some in parallel, with any epsilon0."""
+    draw = random.Random(4)  # noqa: S311 - it need not be a secret
+
+    def one() -> str:
+        epsilon0 = f"epsilon0={math.exp(draw.uniform(math.log(0.02), math.log(12))):.4g}"
+        kind = draw.choice(["generic", "krr", "krr", "blh", "rappor", "oue", "hadamard"])
+        return f"{kind}({epsilon0}{f', k={round(10 ** draw.uniform(0.3, 6))}' if kind == 'krr' else ''})"
+
+    forms = ("{}", "{}", "joint({}, {})", "parallel((0.4, {}), (0.6, {}))")
+    return [draw.choice(forms).format(one(), one()) for _ in range(number)]
+
+
+def random_tables(number: int, most: int) -> list[str]:
+    """Tables of up to so many rows and outputs, from nearly uniform ones to such of many scales."""
+    draw = np.random.default_rng(5)
+    found = []
+    for _ in range(number):
+        inputs, outputs = (round(2 * (most / 2) ** share) for share in draw.uniform(size=2))
+        rows = draw.dirichlet(np.full(outputs, 10 ** draw.uniform(-1, 1)), size=inputs)
+        found.append(_written(np.maximum(rows, 1e-30)))
+    return found
+
+
 def repeated_question(kinds: int, rounds: int) -> Work:
     """A question that was answered before, asked a thousand times."""
     accountant, counts = Accountant(), clone_kinds(kinds, rounds)
@@ -110,6 +158,10 @@ def cases() -> Iterator[Case]:
         for reports in (10, 100, 10**3, 10**6, 10**9):
             prepare = partial(privacy_loss, written, reports)
             yield Case(name=f"loss, {described}, n = {reports:g}", prepare=prepare, computes=True)
+    prepare = partial(losses_of_many, random_categorical(200), 6)
+    yield Case(name="losses of 200 random randomizers of categories", prepare=prepare, computes=True)
+    prepare = partial(losses_of_many, random_tables(100, 32), 7)
+    yield Case(name="losses of 100 random tables of up to 32 x 32", prepare=prepare, computes=True)
     for written, sample, population in _SAMPLED:
         name = f"100 rounds of {written}, {sample} of {population:g}, 80 % honest"
         prepare = partial(partly_honest, written, sample, population)
