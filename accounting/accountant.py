@@ -33,9 +33,12 @@ from accounting.spectrum import LossSpectrum, SpectrumMemory
 
 DEFAULT_PRECISION = 1e-3
 
+# What is remembered: losses, a fraction of the memory a process may take; charges, of a few hundred bytes
+# each; and the kinds in answered questions, all of them together.
 _MAXIMUM_BYTES_OF_LOSSES = 128 << 20
 _MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
+# Rounds together that an answer is for.
 _MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
 _PROFILE_SMOOTHING = 0.38
@@ -163,8 +166,7 @@ class Accountant:
         """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.
 
         Guarantee: `epsilon_lower <= epsilon <= epsilon_upper`, where epsilon is the exact value of the
-            rounds'
-        analyses, provided the rounds' parameters were fixed before the first one.
+            rounds' analyses, provided the rounds' parameters were fixed before the first one.
 
         Raises:
             InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
@@ -176,8 +178,7 @@ class Accountant:
         """Certified delta at `epsilon >= 0` of rounds, each repeated as often as `rounds` says.
 
         Guarantee: `delta_lower <= delta <= delta_upper`, as for `certify`. `precise` means that delta's width
-            is what
-        the wanted width of epsilon makes of it.
+            is what the wanted width of epsilon makes of it.
 
         Raises:
             InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
@@ -196,13 +197,12 @@ class Accountant:
         """Renyi divergence of rounds together, in both directions: the sum of theirs.
 
         Guarantee: `lower <= divergence <= upper`, of the rounds' analyses. It holds for rounds whose
-            parameters
-        depend on what earlier ones revealed, too, if the sums of the bounds do not. Rounds with a local delta
-        have none: `upper` is then infinite, as it is from order 1 on where losses are.
+            parameters depend on what earlier ones revealed, too, if the sums of the bounds do not. Rounds
+            with a local delta have none: `upper` is then infinite, as it is from order 1 on where losses
+            are.
 
         Raises:
-            InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from
-                0.
+            InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from 0.
         """
         counts = _checked(rounds)
         bounds = [(self._renyi(one, order), count) for one, count in counts.items()]
@@ -392,4 +392,4 @@ def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
 
 
 def _only(rounds: Mapping[ShuffledRound, int]) -> ShuffledRound:
-    return next(one for one, count in rounds.items() if count)
+    return next(iter(rounds))

@@ -15,9 +15,9 @@ import numpy as np
 
 from accounting import checks
 from accounting.blanket_sum import blanket_profile, chernoff_log_profile
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
+from accounting.numerics import FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import closed, thinned
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.deciding import decide
 from accounting.decomposition import Decomposition
-from accounting.gain_laws import BoolArray, IndexArray, Laws, ListedPairs, Pairs
+from accounting.gain_laws import Laws, ListedPairs, Pairs
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 from accounting.quadrature import integrate
 from accounting.rare_gains import RareGains
 from accounting.tilts import Tilt

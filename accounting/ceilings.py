@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, circle
-from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Pairs, Tilted
+from accounting.gain_laws import Pairs, Tilted
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, circle
 from accounting.ramp_kernels import RampKernels
 
 # The shortest period, in units of one over the tilt, the steps in which periods are made longer, and for

@@ -11,11 +11,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, sine_minus
-
-ComplexArray = npt.NDArray[np.complex128]
+from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray, sine_minus
 
 
 def characteristic_less_one(

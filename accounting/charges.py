@@ -15,10 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.filter_sets import Charge, FilterSet
 from accounting.filters import GaussianFilter, RenyiFilter
 from accounting.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.privacy_loss import PrivacyLossDistribution
 
 # Charges are rounded up to so many significant bits, which keeps exact sums short.

@@ -37,13 +37,13 @@ def real(field: str, value: object, expected: str) -> float:
     raise InvalidParameter(field, value, expected)
 
 
-def local_epsilon(value: object, field: str = "epsilon0") -> float:
+def local_epsilon(value: object) -> float:
     """`value` as a local privacy parameter, in nats."""
     expected = f"a number from {MINIMUM_EPSILON0:g} to {MAXIMUM_EPSILON0:g}"
-    number = real(field, value, expected)
+    number = real("epsilon0", value, expected)
     if MINIMUM_EPSILON0 <= number <= MAXIMUM_EPSILON0:
         return number
-    raise InvalidParameter(field, value, expected)
+    raise InvalidParameter("epsilon0", value, expected)
 
 
 def answered_epsilon(value: object) -> float:

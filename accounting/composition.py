@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray
 from accounting.privacy_loss import Side
-from accounting.spectrum import TILT_RATIO, ComplexArray, Contour, LossSpectrum, Tilted
+from accounting.spectrum import TILT_RATIO, Contour, LossSpectrum, Tilted
 
 # Where the smoothing kernel is cut, in units of 1/tau, and the characteristic function, in tilted deviations.
 _CUT = 5.6

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.gain_laws import BoolArray, Laws
+from accounting.gain_laws import Laws
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 
 # How far above the deviation of the rest a deciding gain is, at least; and how many of them may be expected.
 _DECIDES = 6.0

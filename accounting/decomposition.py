@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting.errors import InvalidParameter
-
-FloatArray = npt.NDArray[np.float64]
+from accounting.numerics import FloatArray
 
 # Sums of masses are checked to this many units in the last place of 1: decompositions are built by a few
 # operations each.
@@ -91,11 +89,6 @@ class Decomposition:
     @functools.cached_property
     def _other_direction(self) -> Decomposition:
         return Decomposition(self.b, self.a, self.c, -self.difference, self.rest)
-
-    def is_symmetric(self) -> bool:
-        """Whether exchanging `a` and `b` only renames components, so that both directions have the same
-        profile; components whose ratios differ by rounding count as alike."""
-        return self.signature() == self.swapped().signature()
 
     def signature(self) -> tuple[tuple[float, ...], ...]:
         """A value that decompositions of the same divergences share, but for rounding."""

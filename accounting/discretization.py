@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.lattices import Gaps, Lattice, Polygon, between, even, gaps, graded
-from accounting.privacy_loss import IndexArray, PrivacyLossDistribution, Side
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
+from accounting.privacy_loss import PrivacyLossDistribution, Side
 from accounting.supporting_lines import SupportingLines, corners
 
 Profile = Callable[[FloatArray], ProfileBounds]

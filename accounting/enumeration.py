@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
@@ -23,7 +23,8 @@ _LOG_CUT = -110.0
 _FEW = 1000
 _VAGUE = 1e-6
 _UNSURE = 1e-20
-_BLUR = 32 * UNIT_ROUND_OFF
+#: Relative round-off of likelihood ratios less 1, and of their differences from orders.
+RATIO_ROUND_OFF = 32 * UNIT_ROUND_OFF
 
 
 class Outcomes(NamedTuple):
@@ -36,13 +37,13 @@ class Outcomes(NamedTuple):
     missing: float  # bound on the mass, under either law, of outcomes that are not listed
     unsure: float  # bound on the error of masses that are known to few digits
     relative_error: float  # bound on the relative round-off of every mass
-    terms: FloatArray | None = None  # moduli of what `P - Q` is a sum of, where it is known to units of these
+    terms: FloatArray  # moduli of what `P - Q` is a sum of: it is known to units of these
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
         """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
-        ratios = self.ratio_excess
-        if self.terms is not None:  # what may be above an order counts, though it seems to be next to it
-            ratios = ratios + _BLUR * (self.terms / np.where(self.q > 0, self.q, 1.0) + np.abs(ratios))
+        # What may be above an order counts, though it seems to be next to it.
+        ratios, doubt = self.ratio_excess, self.terms / np.where(self.q > 0, self.q, 1.0)
+        ratios = ratios + RATIO_ROUND_OFF * (doubt + np.abs(ratios))
         cell = np.searchsorted(excess, ratios, side="left") - 1
         inside = cell >= 0
         cells, q = cell[inside], self.q[inside]
@@ -58,8 +59,7 @@ class Outcomes(NamedTuple):
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
         rounding = 16 * UNIT_ROUND_OFF * (_suffix(doubt_cell) + value) + self.relative_error * value
-        if self.terms is not None:
-            rounding += _BLUR * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
+        rounding += RATIO_ROUND_OFF * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
         lower = np.maximum(value - rounding - self.unsure, 0.0)
         return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
 

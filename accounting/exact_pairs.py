@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.enumeration import Outcomes
+from accounting.enumeration import RATIO_ROUND_OFF, Outcomes
 from accounting.errors import InvalidParameter
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 
 #: Outcomes that one pair may list.
 MAXIMUM_OUTCOMES = 1 << 22
@@ -96,6 +96,7 @@ class Pair(NamedTuple):
         infinite: mass under P of outcomes that are impossible under Q.
         missing: bound on the mass, under either law, of outcomes left out.
         relative_error: bound on the relative round-off of every mass.
+        ratio_error: the same of `x`, but for a few units.
     """
 
     q: FloatArray
@@ -103,14 +104,15 @@ class Pair(NamedTuple):
     infinite: float
     missing: float
     relative_error: float
+    ratio_error: float = 0.0
 
     def outcomes(self) -> Outcomes:
         """The pair as a list to be summed over."""
         q, gap = np.append(self.q, 0.0), np.append(self.q * self.x, self.infinite)
         p = np.append(self.q * (1 + self.x), self.infinite)
-        return Outcomes(
-            np.append(self.x, np.inf), p, q, gap, self.missing, 0.0, self.relative_error + 16 * UNIT_ROUND_OFF
-        )
+        terms = np.abs(gap) * (1 + self.ratio_error / RATIO_ROUND_OFF)
+        relative_error = self.relative_error + 16 * UNIT_ROUND_OFF
+        return Outcomes(np.append(self.x, np.inf), p, q, gap, self.missing, 0.0, relative_error, terms)
 
 
 def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
@@ -150,6 +152,7 @@ def mixed(weights: FloatArray, pairs: Sequence[Pair], *, missing: float, relativ
         math.fsum(weight * pair.infinite for weight, pair in zip(weights, pairs, strict=True)),
         missing + max(pair.missing for pair in pairs),
         relative_error + max(pair.relative_error for pair in pairs),
+        max(pair.ratio_error for pair in pairs),
     )
 
 
@@ -164,6 +167,7 @@ def multiplied(first: Pair, second: Pair) -> Pair:
         infinite,
         first.missing + second.missing,
         first.relative_error + second.relative_error + _COMBINING,
+        first.ratio_error + second.ratio_error,
     )
 
 

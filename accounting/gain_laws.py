@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, circle, increasing_root
 from accounting.decomposition import Decomposition
-
-BoolArray = npt.NDArray[np.bool_]
-IndexArray = npt.NDArray[np.int64]
-ComplexArray = npt.NDArray[np.complex128]
+from accounting.numerics import (
+    UNIT_ROUND_OFF,
+    BoolArray,
+    ComplexArray,
+    FloatArray,
+    IndexArray,
+    circle,
+    increasing_root,
+)
 
 # Exponents up to which a moment is no overflow.
 _LARGEST = 600.0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from accounting.contour import FloatArray
+from accounting.numerics import FloatArray
 
 # Bound on the relative error of the normal distribution function at u, and of everything computed from its
 # values in a few operations, in units of 1 + u^2. Measured: 3e-16.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.privacy_loss import IndexArray, PrivacyLossDistribution
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
+from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
 from accounting.supporting_lines import corners
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.ceilings import TINY, Tilts, ceilings
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.gain_laws import IndexArray, Pairs
+from accounting.gain_laws import Pairs
 from accounting.majorants import Majorants
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.screening import Powers, Saddles
 
 #: Pairs that are evaluated first at every order, since they seem the largest.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import law_profiles
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.gain_laws import BoolArray, IndexArray, Laws, Pairs
+from accounting.gain_laws import Laws, Pairs
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 
 # Pairs of the first group; groups double, for the first pairs are nearly as large as the largest.
 _FIRST = 16

@@ -4,6 +4,7 @@ argument bounds it."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -12,11 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds, chernoff_log_profiles
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
 from accounting.exact_pairs import Pair
 from accounting.gain_laws import ListedPairs, Pairs
+from accounting.numerics import FloatArray
 from accounting.screening import chernoff
 from accounting.worst_pair import WorstPair
 
@@ -34,6 +35,33 @@ _FEW_LISTED = 300_000
 _ROUGH = 0.2
 # What moving an order may change in a profile is little where it is this share of what smoothing does.
 _LITTLE = 0.1
+
+
+def moved(
+    bounds: Callable[[FloatArray], ProfileBounds], excess: FloatArray, off: FloatArray, *, little: float
+) -> ProfileBounds:
+    """Bounds on a convex profile that falls from at most 1, at orders that may be so far off.
+
+    Args:
+        bounds: those at orders as they stand.
+        excess: orders minus one, ascending, shape (orders,).
+        off: by how much an order may be less or more, shape (orders,).
+        little: what orders may change in a bound, relative, without being moved.
+    """
+    upper, lower = bounds(excess)
+    nearer = np.maximum(excess - off, 0.0)
+    # It falls no faster than it did on average since the order before.
+    run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
+    # Next to where nothing is left any more all orders are to be moved.
+    over = excess[upper <= 0][:1]
+    far = (rise > little * upper) | ((before <= 0) & (nearer < over.sum()))
+    upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
+    if np.any(far):
+        upper[far] = bounds(nearer[far]).upper
+        lower[far] = bounds((excess + off)[far]).lower
+    return ProfileBounds(upper, lower)
 
 
 class MechanismProfile(ABC):
@@ -135,20 +163,10 @@ class BlanketProfile(MechanismProfile):
 
     def _moved(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """The same where ratios are known, or alike, to fewer digits: orders are as far off as these."""
-        upper, lower = self._largest(honest, excess)
         off = self._blur * (excess - 2 * math.expm1(-self.largest_loss))
-        nearer = np.maximum(excess - off, 0.0)
-        # A convex profile falls no faster than it did on average since the order before.
-        run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
-        # Next to where nothing is left any more all orders are to be moved.
-        over = excess[upper <= 0][:1]
-        far = (rise > _LITTLE * self._smoothing**2 * upper) | ((before <= 0) & (nearer < over.sum()))
-        upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
-        if np.any(far):
-            upper[far] = self._largest(honest, nearer[far]).upper
-            lower[far] = self._largest(honest, (excess + off)[far]).lower
+        upper, lower = moved(
+            functools.partial(self._largest, honest), excess, off, little=_LITTLE * self._smoothing**2
+        )
         # Beyond order 1 it falls no faster than the order rises.
         below = np.maximum(off - excess, 0.0)
         return ProfileBounds(upper + below, np.maximum(lower - below, 0.0))

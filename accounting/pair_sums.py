@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
-from accounting.contour import FloatArray
 from accounting.enumeration import Outcomes
-from accounting.gain_laws import IndexArray, Pairs
+from accounting.gain_laws import Pairs
 from accounting.looks import LITTLE, SPACING
+from accounting.numerics import FloatArray, IndexArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 
 # Spacing of close kernels, in units of the root of how far apart bounds usually are; and how much closer they

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting import checks
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.errors import InvalidParameter
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 
-IndexArray = npt.NDArray[np.int64]
 Side = Literal["upper", "lower"]
 
 # A profile below this is not resolved further: what lies beyond counts as infinite loss.
@@ -148,10 +146,9 @@ class PrivacyLossDistribution:
             tail: of an upper pair, what its mass at infinite loss stands for.
 
         Guarantee: at least the divergence of everything that an upper pair dominates, at most that of
-            everything
-        that dominates a lower pair, round-off included. An upper pair's mass at infinity makes it infinite
-        from order 1 on, unless `support` is finite: that mass then counts at the loss `support`, which still
-        is above every profile that falls to 0 there.
+            everything that dominates a lower pair, round-off included. An upper pair's mass at infinity makes
+            it infinite from order 1 on, unless `support` is finite: that mass then counts at the loss
+            `support`, which still is above every profile that falls to 0 there.
         Source: Renyi divergences are mixtures of hockey-stick divergences; docs/theory.md.
 
         Raises:

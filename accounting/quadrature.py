@@ -11,15 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.characteristic import ComplexArray, characteristic_less_one, log_modulus, noise
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
+from accounting.characteristic import characteristic_less_one, log_modulus, noise
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray
 from accounting.ramp_kernels import RampKernels
 from accounting.tilts import Given, Tilt
-
-BoolArray = npt.NDArray[np.bool_]
-IndexArray = npt.NDArray[np.int64]
 
 # Spacing of the kernels, in units of a smoothing that would be as wide.
 _SPACING = math.sqrt(8.0)

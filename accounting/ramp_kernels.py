@@ -11,11 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, circle, expm1_minus
-
-IndexArray = npt.NDArray[np.int64]
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray, circle, expm1_minus
 
 _TURN = 2 * np.pi
 

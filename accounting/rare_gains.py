@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, increasing_root
-from accounting.gain_laws import BoolArray, IndexArray, Laws
+from accounting.gain_laws import Laws
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray, increasing_root
 from accounting.quadrature import integrate
 from accounting.tilts import Given, Tilt
 

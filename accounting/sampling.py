@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import FloatArray
+from accounting.numerics import FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 
 # Beyond so many orders, those in between are bounded by chords instead of being evaluated.
@@ -106,7 +106,7 @@ def _chord(
         if known is None:
             values = base(cell, cell.fewest, excess / rate).upper
         else:
-            values = np.interp(excess / rate, known[1], known[2])
+            values = np.interp(excess / rate * (1 - 1e-15), known[1], known[2])
         result += weight * rate * values
     return result
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.ceilings import Tilts
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.gain_laws import IndexArray, Pairs
+from accounting.gain_laws import Pairs
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 
 _NEAR_SADDLE = 1.05
 # Logarithms of probabilities with which a sum may be farther from 0 than a period; how long that is at most,

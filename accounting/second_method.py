@@ -17,8 +17,8 @@ from scipy.signal import fftconvolve
 from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition, with_silence
+from accounting.numerics import FloatArray
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.second_pairs import pair_delta

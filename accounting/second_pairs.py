@@ -11,7 +11,7 @@ import numpy as np
 from scipy.signal import fftconvolve
 from scipy.stats import binom, poisson
 
-from accounting.contour import FloatArray
+from accounting.numerics import FloatArray
 from accounting.randomizers import (
     BinomialHistogram,
     BinomialSum,

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import FloatArray
-from accounting.gain_laws import BoolArray, IndexArray
 from accounting.looks import LITTLE, SPARSER, Bounds, Look, chords
 from accounting.majorants import Majorants
+from accounting.numerics import BoolArray, FloatArray, IndexArray
 from accounting.pair_sums import PairSums
 
 # Of the orders of a question, which are looked at, one time after the other.

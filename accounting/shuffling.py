@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
 from accounting import checks
 from accounting.blanket_sum import ProfileBounds
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.errors import InvalidParameter
+from accounting.mechanism_profile import moved
 from accounting.notation import parse_randomizer
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
 from accounting.randomizers import Generic, LocalRandomizer
 from accounting.sampling import Cell, SamplingTerm, counts_in_sample, grouped, mixture, sampling_cells
@@ -27,6 +27,8 @@ _OUTCOMES_OF_MANY = 200_000
 # Counts of honest reports that are this improbable are looked at this much more roughly.
 _LIGHT = 0.15
 _ROUGHER = 2.5
+# What the rounding of an order may change, relative, without a second look.
+_LITTLE = 1e-10
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
@@ -241,7 +243,11 @@ class RoundProfile:
 
     def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
         base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
-        return base.bounds(count, excess)
+        bounds = functools.partial(base.bounds, count)
+        if count == self._honest:
+            return bounds(excess)
+        # A sampled user's orders are quotients, and off by a few roundings.
+        return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_LITTLE)
 
     @property
     def _rate(self) -> float:
@@ -283,7 +289,7 @@ class RoundProfile:
         """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
         if self._rate >= 1 or math.isinf(loss):
             return loss
-        return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 8 * UNIT_ROUND_OFF)
+        return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 32 * UNIT_ROUND_OFF)
 
     def _infinite_loss(self) -> float:
         """Lower bound on the mass of outcomes that are impossible under the other input."""
@@ -311,16 +317,14 @@ class RoundProfile:
         limit = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
         rate, fewest = self._rate, self._cells[0].fewest
 
-        def small(losses: FloatArray) -> npt.NDArray[np.bool_]:
+        def small(losses: FloatArray) -> BoolArray:
             crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
             return np.asarray(crude < math.log(NEGLIGIBLE_DELTA))
 
         return _first_loss(small, 1e-9 * limit, limit, _SEARCHES)
 
 
-def _first_loss(
-    holds: Callable[[FloatArray], npt.NDArray[np.bool_]], low: float, high: float, searches: int
-) -> float:
+def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: float, searches: int) -> float:
     """A loss, near the first one between low and high, at which that holds which keeps holding; or the
     highest."""
     for _ in range(searches):

@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.privacy_loss import IndexArray, PrivacyLossDistribution
-
-ComplexArray = npt.NDArray[np.complex128]
+from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray, IndexArray
+from accounting.privacy_loss import PrivacyLossDistribution
 
 #: Neighbouring tilts are this factor apart.
 TILT_RATIO = 1.05

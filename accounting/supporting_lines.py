@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
-from accounting.privacy_loss import IndexArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 
 # Points between the ends of a chord that supports the profile's lower bound, fewer than.
 _FARTHEST = 64

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.contour import UNIT_ROUND_OFF, FloatArray
 from accounting.decomposition import Decomposition, rounded
-from accounting.gain_laws import BoolArray, ComplexArray, IndexArray, Masses, Pairs, Tilted, turned
+from accounting.gain_laws import Masses, Pairs, Tilted, turned
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0

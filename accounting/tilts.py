@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accounting.characteristic import ComplexArray, noise
-from accounting.contour import UNIT_ROUND_OFF, FloatArray, expm1_minus
-from accounting.gain_laws import BoolArray, IndexArray, Laws
+from accounting.characteristic import noise
+from accounting.gain_laws import Laws
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, expm1_minus
 
 _TINY, _UNLIKELY = 1e-300, 300.0
 _UNBOUNDED = 500.0

@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from accounting.decomposition import Decomposition, FloatArray
+from accounting.decomposition import Decomposition
+from accounting.numerics import FloatArray
 
 _ROUNDING = 1e-12
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.ceilings import TINY
-from accounting.contour import FloatArray
-from accounting.gain_laws import IndexArray
 from accounting.looks import (
     CANDIDATES,
     SAMPLES,
@@ -30,6 +28,7 @@ from accounting.looks import (
     spread,
 )
 from accounting.majorants import Majorants
+from accounting.numerics import FloatArray, IndexArray
 from accounting.pair_sums import PairSums
 from accounting.screening import chernoff
 from accounting.shortlist import Shortlist

@@ -6,7 +6,7 @@ import getpass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -23,7 +23,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHUFFLE_LEDGER_", frozen=True)
 
     database_url: str = "sqlite:///shuffle-ledger.db"
-    broker_url: str | None = None  # None: everything happens in this process
+    broker_url: str | None = Field(
+        default=None, pattern=r"^[a-z+]+://"
+    )  # None: everything happens in this process
     broker_transport_options: dict[str, Any] = Field(default_factory=dict)  # JSON; passed to the transport
     queue: str = Field(
         default="shuffle-ledger", min_length=1, max_length=200
@@ -45,3 +47,11 @@ class Settings(BaseSettings):
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address
     session_key: SecretStr | None = Field(default=None, min_length=32)  # None: one per server and start
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_empty(cls, value: object) -> object:
+        # What a setting means by default may be another ledger, or nobody who decides.
+        if value == "":
+            raise ValueError("it is empty: give it a value, or unset it")
+        return value

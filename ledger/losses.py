@@ -60,9 +60,17 @@ def is_stored(store: Store, accounted: ShuffledRound) -> bool:
 
 
 def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
-    """Return the digest of a round's privacy loss, storing the loss if it is not stored."""
-    digest = store.loss_digest(_key(accounted))
-    return _publish(store, accountant, accounted) if digest is None else digest
+    """Return the digest of a round's privacy loss, storing the loss if it is not stored.
+
+    Of a stored loss that is not the round's, no digest gets into a chain: that of the right one does.
+    """
+    stored = store.loss_digest(_key(accounted))
+    recall(store, accountant, [accounted])
+    if stored is not None and accountant.knows(accounted):
+        own = entries.loss_digest(accountant.privacy_loss(accounted).to_bytes())
+        if own == stored:
+            return stored
+    return _publish(store, accountant, accounted)
 
 
 def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:

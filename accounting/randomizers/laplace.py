@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
+from accounting.numerics import FloatArray
 from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import grid
 

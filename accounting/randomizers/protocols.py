@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 
 from accounting import checks
-from accounting.contour import UNIT_ROUND_OFF
 from accounting.errors import InvalidParameter
 from accounting.exact_pairs import (
     Pair,
@@ -27,6 +26,7 @@ from accounting.exact_pairs import (
     shifted_binomial,
 )
 from accounting.mechanism_profile import MechanismProfile, PairProfile
+from accounting.numerics import UNIT_ROUND_OFF
 from accounting.randomizers.base import LocalRandomizer
 
 _MAXIMUM_BITS = 10**6
@@ -257,7 +257,7 @@ class DistinctElements(_NoiseProtocol):
         if honest < self.minimum_honest:
             return [_REVEALED]
         label, s = self._fair_against_biased(honest)
-        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, label.relative_error)
+        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, label.relative_error, label.ratio_error)
         return [multiplied(label, other)]
 
     def _fair_against_biased(self, honest: int) -> tuple[Pair, float]:
@@ -266,7 +266,8 @@ class DistinctElements(_NoiseProtocol):
         log_power = honest * math.log1p(-2 * self.p) if self.p < 0.5 else -math.inf
         s, rest = math.exp(log_power), -math.expm1(log_power)
         error = 64 * UNIT_ROUND_OFF * (1 + min(abs(log_power), 1000.0))
-        return Pair(np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest]), 0.0, 0.0, error), s
+        q, x = np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest])
+        return Pair(q, x, 0.0, 0.0, error, error), s
 
 
 class _OneLabel(DistinctElements):

@@ -12,10 +12,10 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import BlanketProfile, MechanismProfile
+from accounting.numerics import FloatArray
 from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
 from accounting.randomizers.two_inputs import bracketed
 from accounting.table_pairs import OFF, TablePairs, Twofold

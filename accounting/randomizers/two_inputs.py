@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from accounting.contour import FloatArray
 from accounting.decomposition import Decomposition
+from accounting.numerics import FloatArray
 from accounting.randomizers.base import Bracket
 
 # Numbers of cells that are tried, until the variance that they add is this share of all, and the share of the

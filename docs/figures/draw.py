@@ -183,6 +183,7 @@ def main() -> None:
     """Draws every figure into the folder that is named, or beside this file."""
     given = [argument for argument in sys.argv[1:] if argument != "--quick"]
     folder = Path(given[0]) if given else Path(__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
     points = 3 if "--quick" in sys.argv else 19
     mpl.rcParams["svg.hashsalt"] = "shuffle-ledger"
     for name, draw in _FIGURES.items():

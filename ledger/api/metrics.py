@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from ledger.entries import EntryKind
 from ledger.listing import REFUSALS_READ_MAX, cohort_heads, count_all_entries, refusals_after
 from ledger.store import Store
+from ledger.upkeep import health
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -114,14 +115,26 @@ class _Ledger(Collector):
         yield from (budget, spent, used, over)
 
     def _queue(self) -> Iterator[Metric]:
-        waiting = self._store.waiting()
-        undecided = waiting.pending + waiting.stuck
+        found = health(self._store)
+        undecided = found.rounds_pending + found.rounds_stuck
         yield GaugeMetricFamily("shuffle_ledger_rounds_pending", "Rounds not decided yet.", undecided)
         yield GaugeMetricFamily(
             "shuffle_ledger_rounds_stuck",
             "Rounds that failed too often and wait for somebody.",
-            waiting.stuck,
+            found.rounds_stuck,
         )
         yield GaugeMetricFamily(
-            "shuffle_ledger_task_lag_seconds", "Age of the oldest undecided round.", waiting.longest_seconds
+            "shuffle_ledger_task_lag_seconds",
+            "Age of the oldest undecided round.",
+            found.longest_wait_seconds,
+        )
+        yield GaugeMetricFamily(
+            "shuffle_ledger_cohorts_broken",
+            "Cohorts in whose history the last scheduled verification found a change.",
+            found.cohorts_broken,
+        )
+        yield GaugeMetricFamily(
+            "shuffle_ledger_cohorts_unverified",
+            "Cohorts that no verification passed or failed lately.",
+            found.cohorts_unverified,
         )

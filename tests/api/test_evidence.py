@@ -107,6 +107,8 @@ def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     assert used == server.ask("GET", "/v1/cohorts/phones/budget").json()["epsilon_spent_upper"]
     assert samples["shuffle_ledger_rounds_pending", ()] == 0
     assert samples["shuffle_ledger_task_lag_seconds", ()] == 0
+    assert samples["shuffle_ledger_cohorts_broken", ()] == 0
+    assert samples["shuffle_ledger_cohorts_unverified", ()] == 0
     routes = {dict(labels).get("route") for name, labels in samples if name.endswith("_seconds_count")}
     assert routes == {"/v1/rounds", "/v1/cohorts/{cohort}/budget", "/v1/metrics", "-"}
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.contour import FloatArray
+from accounting.numerics import FloatArray
 from tests.benchmarks.accountant_speed import clone_kinds, composition
 from tests.benchmarks.case import Case, Interval, Work
 

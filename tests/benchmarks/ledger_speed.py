@@ -215,11 +215,14 @@ def _backends_seconds(url: str) -> float:
 def opening(kind: str) -> Work:
     """Cohorts opened one after another."""
     url = _new_database(kind)
-    began = time.perf_counter()
-    with Store.connect(url) as store:
-        _opened(store, MANY)
-    elapsed = time.perf_counter() - began
-    return _dropping(url, lambda: f"{MANY / elapsed:.0f} cohorts/s")
+
+    def run() -> str:
+        began = time.perf_counter()
+        with Store.connect(url) as store:
+            _opened(store, MANY)
+        return f"{MANY / (time.perf_counter() - began):.0f} cohorts/s"
+
+    return _dropping(url, run)
 
 
 def _dropping(url: str, run: Callable[[], str]) -> Work:

@@ -147,6 +147,36 @@ def test_bad_settings_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert answer.json["error"]["field"] == "SHUFFLE_LEDGER_PRECISION"
 
 
+@pytest.mark.parametrize("name", ["DATABASE_URL", "BROKER_URL", "SERVER", "TOKEN", "CHECKPOINT", "ACTOR"])
+def test_an_empty_setting_is_not_taken_for_none(
+    directory: Path, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Rounds would wait for workers that are not there, or be written to another ledger."""
+    monkeypatch.setenv(f"SHUFFLE_LEDGER_{name}", "")
+    answer = run("cohort", "list", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == f"SHUFFLE_LEDGER_{name}"
+    assert "unset" in answer.json["error"]["message"]
+
+
+def test_a_broker_that_is_none_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_BROKER_URL", "rabbitmq")
+    answer = run(
+        "round",
+        "register",
+        "phones",
+        "--id",
+        "a",
+        "--randomizer",
+        "generic(epsilon0=1)",
+        "--reports",
+        "10",
+        "--json",
+    )
+    assert answer.code == 2
+    assert answer.json["error"]["field"] == "SHUFFLE_LEDGER_BROKER_URL"
+
+
 @pytest.mark.parametrize("url", ["nonsense", "mysql://localhost/x", "sqlite://", "sqlite:///:memory:"])
 def test_a_database_that_is_none_is_named(run: Run, url: str) -> None:
     answer = run("init", "--database-url", url, "--json")

@@ -367,6 +367,20 @@ def test_a_planted_privacy_loss_decides_nothing(
     assert isinstance(admit(phones, Accountant(), "y"), Refused)
 
 
+def test_of_a_planted_privacy_loss_nothing_gets_into_a_chain(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    request = make_request("x", epsilon0=0.5, reports=100_000)
+    other = accountant.privacy_loss(slot_for(make_request("y", epsilon0=6.0, reports=500).round)).to_bytes()
+    key = entries.loss_key(entries.round_bytes(slot_for(request.round)), NUMERICAL_POLICY)
+    phones.insert_loss(StoredLoss(key=key, digest=entries.loss_digest(other), blob=other))
+    register(phones, request, actor="tester")
+    assert isinstance(admit(phones, Accountant(), "x"), Admitted)
+    own = entries.loss_digest(Accountant().privacy_loss(slot_for(request.round)).to_bytes())
+    stated = list(phones.entries_of("phones"))[-1].content().details["privacy_loss"]
+    assert stated == own.hex()
+
+
 @pytest.mark.parametrize(
     "statement",
     [

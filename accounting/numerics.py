@@ -1,10 +1,4 @@
-"""Pieces of the contour quadrature shared by the sum over users and the sum over rounds.
-
-Both sums are expectations `E[kernel(S)]` of a kernel that grows from a kink. Written as a Laplace inversion
-along the line `theta + i u`, they are integrals of a characteristic function; the trapezoid rule of step
-`delta` replaces `S` by all its translates by multiples of `period = 2 pi / delta` (Poisson summation), so its
-error is a tail probability, not an unknown constant. `docs/theory.md`, "The contour", has the proofs.
-"""
+"""Types of arrays, and functions that hold their digits where the obvious formula loses them."""
 
 from __future__ import annotations
 
@@ -14,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+ComplexArray = npt.NDArray[np.complex128]
+IndexArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
 _BRACKET_STEPS = 600

@@ -1,0 +1,63 @@
+"""Delta at the last floats before a round's largest loss: what is left there is next to nothing, and no less
+than that may be said."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import mpmath
+import pytest
+
+from accounting import Accountant, DistinctElements, KaryRandomizedResponse, ShuffledRound
+
+DRAWN = 12
+
+
+def floats_before(loss: mpmath.mpf) -> list[float]:
+    """The last floats below a loss."""
+    last = float(loss)
+    while mpmath.mpf(last) >= loss:
+        last = math.nextafter(last, 0.0)
+    found = [last]
+    while len(found) < 3:
+        found.append(math.nextafter(found[-1], 0.0))
+    return found
+
+
+@pytest.mark.parametrize("sample", [None, 4])
+def test_of_two_labels_told_from_their_sums(sample: int | None) -> None:
+    """Of two labels' sums one is a fair bit and one is biased by `s = (1 - 2p)^honest`."""
+    draw = random.Random(3)  # noqa: S311 - it need not be a secret
+    with mpmath.workdps(60):
+        for _ in range(DRAWN):
+            p, honest = draw.uniform(0.001, 0.499), sample or draw.choice([2, 3, 5, 10])
+            bias = (1 - 2 * mpmath.mpf(p)) ** honest
+            ratio, masses = (1 + bias) / (1 - bias), (1 - bias) / 4
+            rate = mpmath.mpf(sample) / 1004 if sample else mpmath.mpf(1)
+            shuffled = ShuffledRound(
+                randomizer=DistinctElements(p=p, security=1000),
+                reports=honest,
+                sampled_from=1004 if sample else None,
+            )
+            for epsilon in floats_before(mpmath.log1p(rate * (ratio - 1))):
+                order = 1 + mpmath.expm1(epsilon) / rate
+                exact = rate * masses * (ratio - order)
+                certified = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
+                assert certified.delta_lower <= exact <= certified.delta_upper < 1e-12
+
+
+def test_of_one_answer_out_of_a_sample() -> None:
+    draw = random.Random(4)  # noqa: S311 - it need not be a secret
+    with mpmath.workdps(60):
+        for _ in range(DRAWN):
+            epsilon0, population = draw.uniform(0.1, 8.0), draw.choice([2, 12, 100, 10**9])
+            shuffled = ShuffledRound(
+                randomizer=KaryRandomizedResponse(epsilon0=epsilon0, k=2), reports=1, sampled_from=population
+            )
+            rate, ratio = mpmath.mpf(1) / population, mpmath.exp(epsilon0)
+            for epsilon in floats_before(mpmath.log1p(rate * (ratio - 1))):
+                order = 1 + mpmath.expm1(epsilon) / rate
+                exact = rate * (ratio - order) / (1 + ratio)
+                certified = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
+                assert certified.delta_lower <= exact <= certified.delta_upper < 1e-12

@@ -1,0 +1,69 @@
+"""The commands that README shows, and what it says they print."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from cli.main import main
+
+README = Path(__file__).parents[2] / "README.md"
+COLUMNS = "120"  # of what is printed into a pipe
+NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)")
+# What differs from run to run, or from machine to machine.
+MOMENT, DIGEST = re.compile(r"\d{4}-\d\d-\d\dT[\d:+]+"), re.compile(r"\b[0-9a-f]{40,}\b")
+WIDTHS = re.compile(r"(width by cause +).*")
+
+
+class Shown(NamedTuple):
+    """A command, what it prints (nothing where that is left out), and its exit code."""
+
+    arguments: list[str]
+    printed: str
+    exit_code: int
+
+
+def shown() -> Iterator[Shown]:
+    """The commands in order, but for the demonstration: it has tests of its own."""
+    blocks = re.findall(r"^```\n(\$ .*?)^```$", README.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    for part, following in itertools.pairwise([*parts, ""]):
+        command, _, printed = part.partition("\n")
+        name, *arguments = shlex.split(command)
+        if name == "shuffle-ledger" and arguments != ["demo"]:
+            code = following.split("\n")[1] if following.startswith("echo $?") else "0"
+            yield Shown(arguments, printed, int(code))
+
+
+def normal(text: str) -> tuple[str, list[float]]:
+    """The text with its numbers taken out, and the numbers."""
+    for pattern, instead in ((MOMENT, "MOMENT"), (DIGEST, "DIGEST"), (WIDTHS, r"\1")):
+        text = pattern.sub(instead, text)
+    numbers = [float(one.replace(",", "")) for one in NUMBER.findall(text)]
+    return "\n".join(line.rstrip() for line in NUMBER.sub("#", text).strip().splitlines()), numbers
+
+
+def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SHUFFLE_LEDGER_")]:
+        monkeypatch.delenv(name)
+    commands = list(shown())
+    assert len(commands) > 8
+    for arguments, expected, code in commands:
+        done = CliRunner(env={"COLUMNS": COLUMNS}).invoke(main, arguments)
+        assert done.exit_code == code, (arguments, done.output)
+        if not expected:
+            continue
+        (text, numbers), (said, given) = normal(expected), normal(done.stdout)
+        assert said == text, arguments
+        for one, other in zip(given, numbers, strict=True):
+            assert math.isclose(one, other, rel_tol=1e-5), (arguments, one, other)
