@@ -21,13 +21,17 @@ from accounting.numerics import FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import closed, thinned
 
+# Outcomes of a witness that are listed, and the smoothing where its profile is summed.
 _OUTCOMES = 300_000
 _SMOOTHING = 3e-3
 # A sample's number of honest users is bounded in groups this wide, in units of their number.
 _GROUP_WIDTH = 1e-3
+# Points of one search for the largest epsilon that is certain; searches, each between two points of the one
+# before; and points at which a crude bound says where to begin.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
 _REACH_POINTS = 256
+# Losses beyond are as good as infinite; what exponents are cut to.
 _LARGEST_RESOLVED_LOSS = 60.0
 _UNLIMITED = 700.0
 _SMALLEST = 1e-9  # of the largest loss: the smallest epsilon that is told from 0

@@ -71,7 +71,11 @@ class Choice:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Choice:
-        """The choice that a JSON form describes; raises InvalidParameter."""
+        """The choice that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
         match mapping:
             case {"alternative": int(alternative), "repetition": None | Mapping() as counted}:
                 repetition = None if counted is None else RepetitionFilter.from_mapping(counted)
@@ -149,7 +153,11 @@ class FilterMenu:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterMenu:
-        """The menu that a JSON form describes; raises InvalidParameter."""
+        """The menu that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
         listed = mapping.get("alternatives", [{"filters": mapping, "repetition_delta": 0.0}])
         alternatives = []
         for one in listed if isinstance(listed, list | tuple) else [listed]:

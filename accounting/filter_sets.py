@@ -154,7 +154,11 @@ class FilterSet:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
-        """The filters that a JSON form describes; raises InvalidParameter."""
+        """The filters that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
         match mapping:
             case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))

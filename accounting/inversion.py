@@ -16,11 +16,15 @@ from accounting.spectrum import Contour
 
 # Widths of the smoothing kernels, in units of the root of the precision, tried in turn.
 _SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
+# How often a contour is tilted anew, to where the answer turned out to be, and how near is near enough.
 _RETILTS = 12
 _SETTLED = 1  # steps of the grid of tilts
+# Steps beyond a root, each four times the one before, until a bound certainly holds; halvings where there is
+# no root to start from; and what a logarithm is taken of where nothing is left.
 _NUDGES = 14
 _BISECTIONS = 20
 _NOTHING = 1e-320
+# How often an epsilon is guessed, where what is left of delta depends on it.
 _SLACK_STEPS = 80
 # A single round's answer is narrowed by its own profile, at this many points, this often at least.
 _SHARP = 0.1
@@ -29,6 +33,7 @@ _SHARP_POINTS = 17
 _FEW_POINTS = 9
 _SHARPENINGS = 2
 _MOST_SHARPENINGS = 5  # while the answer is wider than asked
+# Halvings that leave nothing between two floats.
 _HALVINGS = 60
 
 

@@ -81,7 +81,11 @@ class RepetitionFilter:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> RepetitionFilter:
-        """The filter that a JSON form describes; raises InvalidParameter."""
+        """The filter that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
         match mapping:
             case {"kind": Mapping() as kind, "delta": delta, "certified": [*certified]}:
                 pairs = tuple(_pair(one) for one in certified)
