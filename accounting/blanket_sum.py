@@ -24,21 +24,14 @@ from accounting.gain_laws import Laws, ListedPairs, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 from accounting.quadrature import integrate
 from accounting.rare_gains import RareGains
-from accounting.tilts import Tilt
+from accounting.tilts import MOST_SMOOTHING, NEAR_SADDLE, OVERWHELMING, SMALL_LOG_MASS, Tilt
 
-# A report of a component is overwhelming when its tilted weight has fallen by this exponent.
-_OVERWHELMING = 12.0
 # Probability that another report hides one's own, below which that is not looked into.
 _HARDLY = 1e-6
 # What is left out is little: a share of the bounds' distance, and of the value at most and at least.
 _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
-_NEAR_SADDLE = 1.02
 # Expected reports of losses that are left over, as a share of what is left over of one report anyway.
 _RARE = 1e-5
-# Of a sum that is small beside what is known.
-_MOST_SMOOTHING = 0.2
-# Logarithm of a mass under the tilt beside which the rounding of 1 may count.
-_SMALL = -0.5
 # Gains of one scale are within this factor; it pays to look at smaller ones by themselves where kernels would
 # be apart by so many times the smoothing's square. How many scales are looked for, and what is too little to
 # be looked at.
@@ -132,7 +125,7 @@ def chernoff_log_profiles(
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
             hidden = laws.at(alive)
-            tilt = Tilt.of(hidden, reports, hidden.saddle(reports, closeness=_NEAR_SADDLE))
+            tilt = Tilt.of(hidden, reports, hidden.saddle(reports, closeness=NEAR_SADDLE))
             exponent = tilt.log_mass - np.log(tilt.theta * _E * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
@@ -203,7 +196,7 @@ def _summed(
     """Bounds on the divergence of the hidden components: losses that hardly any report has are none, what
     deciding reports add is known, the rest is summed."""
     laws, added = _without_rare_losses(laws, reports)
-    theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
+    theta = laws.saddle(reports, closeness=NEAR_SADDLE)
     decided = decide(laws, reports, excess, theta, smoothing**2)
     upper, lower = decided.upper, decided.lower
     some = np.asarray(decided.components.any(axis=1))
@@ -212,7 +205,7 @@ def _summed(
     left = np.flatnonzero(np.logical_or(gained, ~some))
     if left.size:
         some, rest, theta = some[left], rest.at(left), theta[left]
-        theta[some] = rest.at(some).saddle(reports, closeness=_NEAR_SADDLE)
+        theta[some] = rest.at(some).saddle(reports, closeness=NEAR_SADDLE)
         above, below = _by_scales(
             rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left]
         )
@@ -270,7 +263,7 @@ def _by_scales(
             return upper, lower
         rows, excess, smoothing, known = rows[left], excess[left], smoothing[left], known[left]
         laws, most = laws.at(left), most[left]
-        theta = laws.saddle(reports, closeness=_NEAR_SADDLE)
+        theta = laws.saddle(reports, closeness=NEAR_SADDLE)
 
 
 def _largest(
@@ -371,15 +364,15 @@ def _rest(
     exponent = tilt.log_mass + tilt.log_mass_error + tilt.raised - np.log(tilt.theta * _E * reports)
     crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
     wider = np.sqrt(1 + known / np.maximum(crude, 1e-300))
-    smoothing = np.maximum(np.minimum(smoothing * wider, _MOST_SMOOTHING), smoothing)
+    smoothing = np.maximum(np.minimum(smoothing * wider, MOST_SMOOTHING), smoothing)
     upper, lower = np.full_like(theta, np.inf), np.zeros_like(theta)
     whole = np.ones(upper.size, dtype=np.bool_)
-    overwhelming = theta[:, None] * laws.gains < -_OVERWHELMING
+    overwhelming = theta[:, None] * laws.gains < -OVERWHELMING
     short = np.flatnonzero(overwhelming.any(axis=1))
     if short.size:
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
-        shorter = Tilt.of(part, reports, part.saddle(reports, closeness=_NEAR_SADDLE))
+        shorter = Tilt.of(part, reports, part.saddle(reports, closeness=NEAR_SADDLE))
         shorter = shorter.beyond(shell[short], split[short])
         lone = _lone(part.without(split[short, None] & ~shell[short]), reports, excess[short])
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
@@ -397,7 +390,7 @@ def _rest(
     # What is left over may be known no better than 1 is, which counts where the mass under the tilt is small.
     log_mass = tilt.log_mass / reports
     slack = reports * laws.unsure(log_mass)
-    doubt = np.where(log_mass < _SMALL, crude * np.expm1(np.minimum(slack, 700.0)), 0.0)
+    doubt = np.where(log_mass < SMALL_LOG_MASS, crude * np.expm1(np.minimum(slack, 700.0)), 0.0)
     return upper + doubt, np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
 
 

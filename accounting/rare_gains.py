@@ -16,7 +16,7 @@ import numpy as np
 from accounting.gain_laws import Laws
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray, increasing_root
 from accounting.quadrature import integrate
-from accounting.tilts import Given, Tilt
+from accounting.tilts import MOST_SMOOTHING, NEAR_SADDLE, OVERWHELMING, SMALL_LOG_MASS, Given, Tilt
 
 # Expected reports of rare gains at most, how far they are from 0 at least, in units of one over the tilt that
 # suits all reports together, and how many of them are worth a sum of their own.
@@ -25,13 +25,6 @@ _FAR = 4.0
 _MOST = 3
 # What more of them may add, as a share.
 _LITTLE = 1e-6
-# Losses that are left out: so far down, and of no more expected reports, both under the tilt.
-_OVERWHELMING = 12.0
-# The most smoothing of a sum that is small beside what is known.
-_MOST_SMOOTHING = 0.2
-_NEAR_SADDLE = 1.02
-# Logarithm of a mass under the tilt beside which the rounding of 1 may count.
-_SMALL = -0.5
 _TINY, _LARGEST = 1e-300, 700.0
 _E = float(np.e)
 
@@ -102,7 +95,7 @@ class RareGains(NamedTuple):
             part, bound = self.at(rows), np.exp(np.minimum(self.bounds[rows, number - 1], 0.0))
             wider = np.sqrt(1 + (known + lower)[rows] / np.maximum(bound, _TINY))
             closest = smoothing[rows]
-            closest = np.maximum(np.minimum(closest * wider, _MOST_SMOOTHING), closest)
+            closest = np.maximum(np.minimum(closest * wider, MOST_SMOOTHING), closest)
             some, theta = laws.at(rows), part.theta[:, number - 1]
             above, below = _given(some, part.components, reports, number, theta=theta, smoothing=closest)
             upper[rows] += np.fmin(above, bound * (1 + 1e-12))
@@ -124,7 +117,7 @@ def _given(
     masses, _, total, top = law.weighted(theta)
     # Far losses that hardly any report has, tilted, are left out: each outcome with one, by Chernoff.
     expected = others * masses / total[:, None]
-    far = np.where(theta[:, None] * law.gains < -_OVERWHELMING, expected, np.inf)
+    far = np.where(theta[:, None] * law.gains < -OVERWHELMING, expected, np.inf)
     order = np.argsort(far, axis=1)
     together = np.cumsum(np.take_along_axis(far, order, axis=1), axis=1)
     left_out = np.zeros_like(chosen)
@@ -145,7 +138,7 @@ def _given(
     whole = crude + tilt.log_mass + tilt.log_mass_error + tilt.raised - math.log(others)
     with np.errstate(over="ignore"):
         doubt = np.exp(np.minimum(whole, _LARGEST)) * np.expm1(np.minimum(slack, _LARGEST))
-    doubt = np.where(least < _SMALL, doubt, 0.0)
+    doubt = np.where(least < SMALL_LOG_MASS, doubt, 0.0)
     exponent = (others - 1) * (np.log(total) + top) + top + crude + others * raised + slack
     lost = np.where(left_out, masses * np.exp(np.minimum(theta[:, None] * law.doubt, _LARGEST)), 0.0)
     exponent += np.log(np.maximum(lost.sum(axis=1), _TINY)) + 64 * UNIT_ROUND_OFF * reports * (1 + top)
@@ -166,7 +159,7 @@ def _saddle(laws: Laws, chosen: BoolArray, reports: int, number: int) -> FloatAr
         mean += number * (own * given).sum(axis=1) / own.sum(axis=1)
         return np.asarray(theta * mean - 2.0)
 
-    return increasing_root(slope, 2 / (number * highest), closeness=_NEAR_SADDLE)
+    return increasing_root(slope, 2 / (number * highest), closeness=NEAR_SADDLE)
 
 
 def _chernoff(laws: Laws, chosen: BoolArray, reports: int, number: int, theta: FloatArray) -> FloatArray:

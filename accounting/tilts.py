@@ -12,6 +12,15 @@ from accounting.characteristic import noise
 from accounting.gain_laws import Laws
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, expm1_minus
 
+#: How near the saddle point tilts are.
+NEAR_SADDLE = 1.02
+#: A report of a component is overwhelming when its tilted weight has fallen by this exponent.
+OVERWHELMING = 12.0
+#: The most smoothing of a sum that is small beside what is known.
+MOST_SMOOTHING = 0.2
+#: Logarithm of a mass under the tilt beside which the rounding of 1 may count.
+SMALL_LOG_MASS = -0.5
+
 _TINY, _UNLIKELY = 1e-300, 300.0
 _UNBOUNDED = 500.0
 

@@ -77,7 +77,7 @@ def test_outcomes_that_hold_too_much_are_not_left_out(
     monkeypatch: pytest.MonkeyPatch, overwhelming: float
 ) -> None:
     """Where reports that are called overwhelming are not, the law is summed whole, as narrowly as ever."""
-    monkeypatch.setattr(blanket_sum, "_OVERWHELMING", overwhelming)
+    monkeypatch.setattr(blanket_sum, "OVERWHELMING", overwhelming)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)

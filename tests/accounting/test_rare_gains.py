@@ -98,7 +98,7 @@ def test_outcomes_with_a_rare_gain_are_known_by_themselves(
 ) -> None:
     """With losses that are left out, and more reports than are summed, both bounded by what is small."""
     monkeypatch.setattr(rare_gains, "_LITTLE", little)
-    monkeypatch.setattr(rare_gains, "_OVERWHELMING", overwhelming)
+    monkeypatch.setattr(rare_gains, "OVERWHELMING", overwhelming)
     draw, seen = np.random.default_rng(seed), 0
     for _ in range(30):
         pair, reports = _pair(draw, rarely=12.0), int(draw.integers(8, 11))
