@@ -17,7 +17,7 @@ from accounting import checks
 from accounting.blanket_sum import blanket_profile, chernoff_log_profile
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
-from accounting.numerics import FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import closed, thinned
 
@@ -53,7 +53,7 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
         return None
     if epsilon >= profile.largest_loss:
         return 0.0
-    return float(profile(np.expm1([min(epsilon, _UNLIMITED)]))[0])
+    return float(profile(_beyond(np.array([min(epsilon, _UNLIMITED)])))[0])
 
 
 def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
@@ -71,12 +71,17 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
     low, high = 0.0, profile.loss_within_reach(delta)
     for _ in range(_SEARCHES):
         points = np.linspace(low, high, _SEARCH_POINTS)
-        certain = np.flatnonzero(profile(np.expm1(points)) >= delta)
+        certain = np.flatnonzero(profile(_beyond(points)) >= delta)
         if certain.size == 0:
             break
         last = int(certain[-1])
         low, high = float(points[last]), float(points[min(last + 1, len(points) - 1)])
     return low
+
+
+def _beyond(losses: FloatArray) -> FloatArray:
+    """Orders, less 1, that are no less than those of the losses: what is certain there is certain here."""
+    return np.asarray(np.expm1(losses) * (1 + 8 * UNIT_ROUND_OFF))
 
 
 def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:

@@ -124,7 +124,7 @@ def sharpened_delta(
     profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
     if not profile.is_simple or epsilon >= profile.end:
         return interval
-    bounds = profile(np.expm1([epsilon]))
+    bounds = profile.at(np.array([epsilon]))
     return interval.intersection(Interval(upper=float(bounds.upper[0]), lower=float(bounds.lower[0])))
 
 
@@ -145,7 +145,7 @@ def sharpened_epsilon(
         if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
             break
         points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS if simple else _FEW_POINTS)
-        bounds = profile(np.expm1(points))
+        bounds = profile.at(points)
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)
         upper = min(upper, float(points[enough[0]])) if enough.size else upper

@@ -17,7 +17,7 @@ from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
 from accounting.exact_pairs import Pair
 from accounting.gain_laws import ListedPairs, Pairs
-from accounting.numerics import FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.screening import chernoff
 from accounting.worst_pair import WorstPair
 
@@ -35,6 +35,8 @@ _FEW_LISTED = 300_000
 _ROUGH = 0.2
 # What moving an order may change in a profile is little where it is this share of what smoothing does.
 _LITTLE = 0.1
+# The same where orders are off by roundings only, of the bound.
+_LITTLE_ROUNDING = 1e-10
 
 
 def moved(
@@ -62,6 +64,11 @@ def moved(
         upper[far] = bounds(nearer[far]).upper
         lower[far] = bounds((excess + off)[far]).lower
     return ProfileBounds(upper, lower)
+
+
+def rounded_orders(bounds: Callable[[FloatArray], ProfileBounds], excess: FloatArray) -> ProfileBounds:
+    """As `moved`, at orders that are off by a few roundings."""
+    return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_LITTLE_ROUNDING)
 
 
 class MechanismProfile(ABC):

@@ -14,7 +14,7 @@ import numpy as np
 from accounting import checks
 from accounting.blanket_sum import ProfileBounds
 from accounting.errors import InvalidParameter
-from accounting.mechanism_profile import moved
+from accounting.mechanism_profile import rounded_orders
 from accounting.notation import parse_randomizer
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
@@ -27,8 +27,6 @@ _OUTCOMES_OF_MANY = 200_000
 # Counts of honest reports that are this improbable are looked at this much more roughly.
 _LIGHT = 0.15
 _ROUGHER = 2.5
-# What the rounding of an order may change, relative, without a second look.
-_LITTLE = 1e-10
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
@@ -226,6 +224,10 @@ class RoundProfile:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
         return self._mixture(self._cells, excess)
 
+    def at(self, losses: FloatArray) -> ProfileBounds:
+        """Bounds at privacy losses, ascending, shape (losses,), whichever way their orders are rounded."""
+        return rounded_orders(self, np.expm1(losses))
+
     def sketch(self, excess: FloatArray) -> ProfileBounds:
         """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
 
@@ -244,15 +246,18 @@ class RoundProfile:
     def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
         base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
         bounds = functools.partial(base.bounds, count)
-        if count == self._honest:
-            return bounds(excess)
-        # A sampled user's orders are quotients, and off by a few roundings.
-        return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_LITTLE)
+        # A sampled user's orders are quotients.
+        return bounds(excess) if self._is_certain else rounded_orders(bounds, excess)
 
     @property
     def _rate(self) -> float:
         """The largest probability with which a user may have been sampled."""
         return self._cells[-1].most / self._honest
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether every user is certainly sampled."""
+        return self.is_simple and self._rate >= 1
 
     @property
     def is_simple(self) -> bool:
@@ -287,7 +292,7 @@ class RoundProfile:
 
     def _sampled_loss(self, loss: float) -> float:
         """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
-        if self._rate >= 1 or math.isinf(loss):
+        if self._is_certain or math.isinf(loss):
             return loss
         return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 32 * UNIT_ROUND_OFF)
 

@@ -47,13 +47,18 @@ def test_of_two_labels_told_from_their_sums(sample: int | None) -> None:
                 assert certified.delta_lower <= exact <= certified.delta_upper < 1e-12
 
 
-def test_of_one_answer_out_of_a_sample() -> None:
+@pytest.mark.parametrize("populations", [[1], [2, 12, 100, 10**9]])
+def test_of_one_answer_alone_and_out_of_a_sample(populations: list[int]) -> None:
+    """Floats of orders are twice as far apart as those of losses just below a power of 2."""
     draw = random.Random(4)  # noqa: S311 - it need not be a secret
     with mpmath.workdps(60):
         for _ in range(DRAWN):
-            epsilon0, population = draw.uniform(0.1, 8.0), draw.choice([2, 12, 100, 10**9])
+            power, population = 2.0 ** draw.randint(-10, 3), draw.choice(populations)
+            epsilon0 = draw.uniform(math.log1p(power), power)
             shuffled = ShuffledRound(
-                randomizer=KaryRandomizedResponse(epsilon0=epsilon0, k=2), reports=1, sampled_from=population
+                randomizer=KaryRandomizedResponse(epsilon0=epsilon0, k=2),
+                reports=1,
+                sampled_from=None if population == 1 else population,
             )
             rate, ratio = mpmath.mpf(1) / population, mpmath.exp(epsilon0)
             for epsilon in floats_before(mpmath.log1p(rate * (ratio - 1))):
