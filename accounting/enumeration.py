@@ -19,8 +19,9 @@ from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
-# Numbers of reports that all ways to divide are counted for.
+# Numbers of reports that all ways to divide are counted for, and of those that logarithms are added up for.
 _FEW = 1000
+_MOST_REPORTS = 1 << 21
 _VAGUE = 1e-6
 _UNSURE = 1e-20
 #: Relative round-off of likelihood ratios less 1, and of their differences from orders.
@@ -72,17 +73,12 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     """
     if not is_countable(decomposition, reports, limit=limit):
         return None
-    hidden = decomposition.c > 0
-    c = decomposition.c[hidden]
-    leftover = decomposition.leftover
-    ranges = _ranges(decomposition, reports)
-    masses = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
-    masses.append(np.abs(masses[-1]))
-    listed = _combinations(ranges, reports, c, masses, exact=leftover == 0)
-    known = decomposition.rest is not None
-    log_mass, magnitude = _log_multinomial(listed, c, leftover, reports, known=known)
+    counted = _Counted.of(decomposition)
+    ranges = counted.ranges(reports)
+    listed = _combinations(ranges, reports, counted)
+    log_mass, magnitude = _log_multinomial(listed, counted, reports)
     p, q, gap, terms = np.exp(log_mass) / reports * listed.sums
-    bare = ~hidden & (decomposition.a + decomposition.b > 0)
+    bare = (decomposition.c == 0) & (decomposition.a + decomposition.b > 0)
     p, q = np.append(p, decomposition.a[bare]), np.append(q, decomposition.b[bare])
     gap = np.append(gap, decomposition.difference[bare])
     terms = np.append(terms, np.abs(decomposition.difference[bare]))
@@ -97,19 +93,77 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     relative_error = float(errors[~vague].max(initial=0.0))
     if unsure > _UNSURE:
         return None
-    missing = 4 * len(ranges) * math.exp(_LOG_CUT)
+    missing = 4 * (len(ranges) + 1) * math.exp(_LOG_CUT)
     return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error, terms[seen])
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
     """Whether no more outcomes than `limit` would have to be listed."""
-    c = decomposition.c[decomposition.c > 0]
-    free = c.size - (decomposition.leftover == 0)
-    if math.comb(min(reports, _FEW) + free, free) <= limit and reports <= _FEW:
+    free = int((decomposition.c > 0).sum()) - (decomposition.leftover == 0)
+    if reports <= _FEW and math.comb(reports + free, free) <= limit:
         return True
-    if _fewest_counts(reports, c) > limit:
+    counted = _Counted.of(decomposition)
+    if _fewest_counts(reports, counted.c) > limit:
         return False
-    return math.prod(len(counts) for counts in _ranges(decomposition, reports)) <= limit
+    ranges = counted.ranges(reports)
+    most = sum(int(counts[-1]) for counts in ranges)
+    return most <= _MOST_REPORTS and math.prod(len(counts) for counts in ranges) <= limit
+
+
+class _Counted(NamedTuple):
+    """The components whose counts tell outcomes apart: those that others hide and the leftover one, but for
+    the most likely of all, which has the other reports.
+
+    Attributes:
+        c: masses, shape (components,).
+        ratios: `a/c`, `b/c`, `(a - b)/c` and its modulus, shape (4, components).
+        doubt: how far the logarithms of masses may be off beyond their own roundings, in units, shape
+            (components,).
+        other: mass of the most likely component.
+        other_ratios: its ratios, shape (4,).
+        other_doubt: how far the logarithm of what the others leave over of 1 may be off, in units.
+        unsure: mass that may be anywhere.
+    """
+
+    c: FloatArray
+    ratios: FloatArray
+    doubt: FloatArray
+    other: float
+    other_ratios: FloatArray
+    other_doubt: float
+    unsure: float
+
+    @classmethod
+    def of(cls, decomposition: Decomposition) -> _Counted:
+        """Those of a decomposition."""
+        hidden, left = decomposition.c > 0, decomposition.leftover
+        c, known = decomposition.c[hidden], decomposition.rest is not None
+        sides = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
+        ratios, doubt = np.array([*sides, np.abs(sides[-1])]), np.zeros_like(c)
+        if left > 0:
+            # Of what is not known but as 1 - sum(c), units of 1 are doubtful.
+            c, ratios = np.append(c, left), np.column_stack([ratios, np.zeros(4)])
+            doubt = np.append(doubt, 8.0 if known else 4 / left)
+        largest = int(c.argmax())
+        others = np.arange(c.size) != largest
+        # It is what the others leave over of 1, and no less sure than these.
+        certain = known or bool(doubt[largest] > 0)
+        share = (1 - float(c[largest]) if certain else 1.0) / float(c[largest])
+        return cls(
+            c=c[others],
+            ratios=ratios[:, others],
+            doubt=doubt[others],
+            other=float(c[largest]),
+            other_ratios=ratios[:, largest],
+            other_doubt=4 * share,
+            unsure=0.0 if known else (c.size + 4) * UNIT_ROUND_OFF,
+        )
+
+    def ranges(self, reports: int) -> list[FloatArray]:
+        """The `_counts` of every component."""
+        others = [self.other, self.unsure]
+        rest = [math.fsum([*others, *self.c[:one], *self.c[one + 1 :]]) for one in range(self.c.size)]
+        return [_counts(reports, *one) for one in zip(self.c.tolist(), rest, strict=True)]
 
 
 class _Listed(NamedTuple):
@@ -121,27 +175,25 @@ class _Listed(NamedTuple):
     sums: FloatArray  # of counts times each of the ratios, shape (ratios, combinations)
 
 
-def _combinations(
-    ranges: list[FloatArray], reports: int, c: FloatArray, ratios: list[FloatArray], *, exact: bool
-) -> _Listed:
-    """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports, or
-    exactly to them. Only sums are kept: counts of many components would fill the memory."""
+def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> _Listed:
+    """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports. Only
+    sums are kept: counts of many components would fill the memory."""
     total, log_mass, magnitude = np.zeros(1), np.zeros(1), np.zeros(1)
-    sums = np.zeros((len(ratios), 1))
-    for place, values in enumerate(ranges):
-        most, least = np.minimum(values[-1], reports - total), np.full_like(total, values[0])
-        if exact and place == len(ranges) - 1:
-            least = np.maximum(least, reports - total)
-        number = np.maximum(most - least + 1, 0).astype(np.int64)
+    sums = np.zeros((len(counted.ratios), 1))
+    for values, c, ratios, doubt in zip(ranges, counted.c, counted.ratios.T, counted.doubt, strict=True):
+        most = np.minimum(values[-1], reports - total)
+        number = np.maximum(most - values[0] + 1, 0).astype(np.int64)
         start = np.cumsum(number) - number
         parent = np.repeat(np.arange(total.size), number)
-        value = least[parent] + (np.arange(parent.size) - start[parent])
-        factorial, power = gammaln(value + 1), value * math.log(reports * float(c[place]))
+        value = values[0] + (np.arange(parent.size) - start[parent])
+        factorial, power = gammaln(value + 1), value * math.log(reports * float(c))
         log_mass = log_mass[parent] + power - factorial
-        magnitude = magnitude[parent] + np.abs(power) + factorial
-        sums = sums[:, parent] + np.multiply.outer([float(one[place]) for one in ratios], value)
+        magnitude = magnitude[parent] + np.abs(power) + factorial + value * doubt
+        sums = sums[:, parent] + np.multiply.outer(ratios, value)
         total = total[parent] + value
-    return _Listed(total, log_mass, magnitude, sums)
+    return _Listed(
+        total, log_mass, magnitude, sums + np.multiply.outer(counted.other_ratios, reports - total)
+    )
 
 
 def _fewest_counts(reports: int, c: FloatArray) -> float:
@@ -150,16 +202,6 @@ def _fewest_counts(reports: int, c: FloatArray) -> float:
     half = np.sqrt(-_LOG_CUT * reports * c * np.maximum(1 - c, 0.0))
     counts = np.minimum(half, reports * c) + np.minimum(half, reports * np.maximum(1 - c, 0.0)) - 1
     return math.exp(min(float(np.log(np.maximum(counts, 2.0)).sum()), 700.0))
-
-
-def _ranges(decomposition: Decomposition, reports: int) -> list[FloatArray]:
-    """The `_counts` of every component that others hide."""
-    c = decomposition.c[decomposition.c > 0]
-    leftover = decomposition.leftover
-    if decomposition.rest is None:
-        leftover += (c.size + 4) * UNIT_ROUND_OFF  # 1 - sum(c) is known no better
-    others = [math.fsum([leftover, *c[:place], *c[place + 1 :]]) for place in range(c.size)]
-    return [_counts(reports, float(mass), rest) for mass, rest in zip(c, others, strict=True)]
 
 
 def _counts(reports: int, mass: float, rest: float) -> FloatArray:
@@ -181,9 +223,7 @@ def _counts(reports: int, mass: float, rest: float) -> FloatArray:
     return np.append(kept, kept[-1] + 1)
 
 
-def _log_multinomial(
-    listed: _Listed, c: FloatArray, leftover: float, reports: int, *, known: bool
-) -> tuple[FloatArray, FloatArray]:
+def _log_multinomial(listed: _Listed, counted: _Counted, reports: int) -> tuple[FloatArray, FloatArray]:
     """Logarithm of the multinomial mass of every combination of counts, and the magnitude its round-off is
     proportional to.
 
@@ -193,15 +233,10 @@ def _log_multinomial(
     total = listed.total
     falling = np.concatenate([[0.0], np.cumsum(np.log1p(-np.arange(int(total.max(initial=0))) / reports))])
     falling = falling[total.astype(np.int64)]
-    log_mass, magnitude = listed.log_mass + falling, listed.magnitude + np.abs(falling)
-    if leftover > 0:
-        others = reports - total
-        hidden = min(math.fsum(c), 1 - 1e-300)
-        rest = others * (math.log(leftover) if known else math.log1p(-hidden) if leftover < 1 else 0.0)
-        # 1 - sum(c) is known to one unit in the last place of 1: what that does to its n-th power.
-        doubt = others * (8.0 if known else 4 * min(1.0, math.fsum(c)) / leftover)
-        log_mass, magnitude = log_mass + rest, magnitude + np.abs(rest) + doubt
-    return log_mass, magnitude
+    others = reports - total
+    rest = others * math.log1p(-min(math.fsum(counted.c), 1 - 1e-300))
+    magnitude = listed.magnitude + np.abs(falling) + np.abs(rest) + others * counted.other_doubt
+    return listed.log_mass + falling + rest, magnitude
 
 
 def _suffix(values: npt.NDArray[np.generic]) -> FloatArray:

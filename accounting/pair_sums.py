@@ -28,7 +28,7 @@ _UNUSUAL = 1.5
 _SURER = 1.2
 _LEAST = 5.0
 _RETRIES = 2
-# The least smoothing, in units of the usual one, and by how much widths fall if less of it helps.
+# The least smoothing, in units of the usual one, and by how much widths fall at least if less of it helps.
 _FINEST = 1 / 30
 _IN_VAIN = 0.7
 # Smoothing is remembered as if bounds were no closer than that, and where it is less than the usual one.
@@ -110,7 +110,8 @@ class PairSums:
             )
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
-            width = _width(upper, lower, usual) / self.smoothing**2
+            before, width = width, _width(upper, lower, usual) / self.smoothing**2
+            wide = wide[width[wide] <= _IN_VAIN * before[wide]]
         # Round-off is not what smoothing is to blame for.
         in_vain = (smoothing < self.smoothing) & (width > np.maximum(_IN_VAIN * first, _UNUSUAL))
         needed = smoothing / np.sqrt(np.clip(width, _NARROWEST, 1.0))

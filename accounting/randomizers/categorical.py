@@ -47,11 +47,12 @@ class KaryRandomizedResponse(DecomposedRandomizer):
         if name == "strong-adversary":
             shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
             ends = np.array([1.0, 0.0])
-            masses = Decomposition(ends, ends[::-1], np.full(2, p))
+            left = (math.expm1(self.epsilon0) + self.k - 2) * p
+            masses = Decomposition(ends, ends[::-1], np.full(2, p), rest=left)
             return Analysis((Bracket.exact(masses),), shown, math.inf)
         others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p
         a, c = np.array([e * p, p, others]), np.array([p, p, others])
-        masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]))
+        masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]), rest=gap)
         return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
 
     def components(self) -> Components:
@@ -87,8 +88,9 @@ class _FiveComponents(DecomposedRandomizer):
         """See `LocalRandomizer.analysis`."""
         e = math.exp(self.epsilon0)
         p, q, r = self._masses()
-        a, gap = np.array([e * p, p, e * q, r]), math.expm1(self.epsilon0) * p
-        masses = Decomposition(a, a[[1, 0, 2, 3]], np.array([p, p, q, r]), np.array([gap, -gap, 0.0, 0.0]))
+        rise, a, c = math.expm1(self.epsilon0), np.array([e * p, p, e * q, r]), np.array([p, p, q, r])
+        difference = np.array([rise * p, -rise * p, 0.0, 0.0])
+        masses = Decomposition(a, a[[1, 0, 2, 3]], c, difference, rest=rise * (p + q))
         return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
 
     def components(self) -> Components:

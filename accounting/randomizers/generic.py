@@ -36,10 +36,10 @@ class Generic(DecomposedRandomizer):
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
         e = math.exp(self.epsilon0)
-        hidden = 1 / (1 + e) if name == "tight" else 1 / (2 * e)
         ends = np.array([e, 1.0]) / (1 + e)
         gap = math.tanh(self.epsilon0 / 2)
-        masses = Decomposition(ends, ends[::-1], np.full(2, hidden), np.array([gap, -gap]))
+        hidden, left = (1 / (1 + e), gap) if name == "tight" else (1 / (2 * e), -math.expm1(-self.epsilon0))
+        masses = Decomposition(ends, ends[::-1], np.full(2, hidden), np.array([gap, -gap]), rest=left)
         return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
 
     def witnesses(self) -> tuple[Decomposition, ...]:

@@ -57,7 +57,9 @@ class Laplace(DecomposedRandomizer):
         ends[:-1] += inner * near
         ends[1:] += inner * (1 - near)
         middles = np.concatenate([[t[0]], (t[:-1] + t[1:]) / 2])
-        above, below = _mirrored(t, ends), _mirrored(middles, np.concatenate([[outermost], inner]))
+        left = -math.expm1(-self.epsilon0 / 2)
+        above = _mirrored(t, ends, left)
+        below = _mirrored(middles, np.concatenate([[outermost], inner]), left)
         return Components((Bracket(above, below),), ())
 
     def witnesses(self) -> tuple[Decomposition, ...]:
@@ -71,8 +73,8 @@ class Laplace(DecomposedRandomizer):
         return (Decomposition(b * np.exp(loss), b, b, b * np.expm1(loss)),)
 
 
-def _mirrored(t: FloatArray, c: FloatArray) -> Decomposition:
-    """Components of ratios `exp(t) : 1 : 1` with masses c, and the same for the other input."""
+def _mirrored(t: FloatArray, c: FloatArray, left: float) -> Decomposition:
+    """Components of ratios `exp(t) : 1 : 1` with masses c, the same for the other input, and what is left."""
     a, b = np.concatenate([c * np.exp(t), c]), np.concatenate([c, c * np.exp(t)])
     gap = c * np.expm1(t)
-    return Decomposition(a, b, np.concatenate([c, c]), np.concatenate([gap, -gap])).merged()
+    return Decomposition(a, b, np.concatenate([c, c]), np.concatenate([gap, -gap]), left).merged()
