@@ -25,7 +25,7 @@ demo: $(READY)
 	$(BIN)/shuffle-ledger demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(READY) check-lock
 	$(BIN)/ruff check .
