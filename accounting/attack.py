@@ -21,6 +21,9 @@ from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import closed, thinned
 
+# Relative reserve of lower bounds for masses that are a few units off, by which outcomes of n reports are off
+# as many times as their counts are from the mean: some multiple of the square root of n.
+_RESERVE = 1e-8
 # Outcomes of a witness that are listed, and the smoothing where its profile is summed.
 _OUTCOMES = 300_000
 _SMOOTHING = 3e-3
@@ -154,7 +157,7 @@ class WitnessProfile:
                 part = closed(thinned(witness, term.lower_rate).merged())
                 total += term.weight * _lower(part, term.most, excess)
             found = np.maximum(found, total)
-        return found * (1 - (1e-12 if len(self._terms) == 1 else 1e-9))
+        return found * (1 - _RESERVE)
 
 
 def _lower(witness: Decomposition, reports: int, excess: FloatArray) -> FloatArray:

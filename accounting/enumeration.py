@@ -15,13 +15,17 @@ from scipy.special import gammaln
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.decomposition import Decomposition
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, running_sums
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
 # Numbers of reports that all ways to divide are counted for, and of those that logarithms are added up for.
 _FEW = 1000
 _MOST_REPORTS = 1 << 21
+# No more counts than these are not 0 in any outcome: each could have been 0, too, and 2^20 are not listed.
+_MOST_COUNTED = 20
+# A component hidden by less is hidden in no number: ratios to its mass overflow.
+_LEAST_HIDDEN = 1e-300
 _VAGUE = 1e-6
 _UNSURE = 1e-20
 #: Relative round-off of likelihood ratios less 1, and of their differences from orders.
@@ -29,7 +33,7 @@ RATIO_ROUND_OFF = 32 * UNIT_ROUND_OFF
 
 
 class Outcomes(NamedTuple):
-    """Outcomes of a round, ascending in their likelihood ratio; arrays have shape (outcomes,)."""
+    """Outcomes of a round, in no order; arrays have shape (outcomes,)."""
 
     ratio_excess: FloatArray  # P / Q - 1, inf where Q = 0
     p: FloatArray
@@ -59,7 +63,8 @@ class Outcomes(NamedTuple):
         # h_i = h_{i+1} + (r_{i+1} - r_i) Q(beyond r_{i+1}) + what lies in cell i: only positive terms.
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
-        rounding = 16 * UNIT_ROUND_OFF * (_suffix(doubt_cell) + value) + self.relative_error * value
+        added = UNIT_ROUND_OFF * (16 + ratios.size + size)  # one by one, and a term may be below a unit
+        rounding = 16 * UNIT_ROUND_OFF * _suffix(doubt_cell) + (added + self.relative_error) * value
         rounding += RATIO_ROUND_OFF * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
         lower = np.maximum(value - rounding - self.unsure, 0.0)
         return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
@@ -85,7 +90,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
     seen = (p > 0) | (q > 0)
-    errors = np.append(UNIT_ROUND_OFF * (32 + 4 * magnitude), np.full(int(bare.sum()), 32 * UNIT_ROUND_OFF))
+    units = 32 + (10 + 2 * min(len(ranges), _MOST_COUNTED)) * magnitude
+    errors = UNIT_ROUND_OFF * np.append(units, np.full(int(bare.sum()), 32.0))
     # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative
     # error.
     vague = errors > _VAGUE
@@ -98,7 +104,9 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
-    """Whether no more outcomes than `limit` would have to be listed."""
+    """Whether no more outcomes than `limit`, which is below 2^20, would have to be listed."""
+    if np.any((decomposition.c > 0) & (decomposition.c < _LEAST_HIDDEN)):
+        return False
     free = int((decomposition.c > 0).sum()) - (decomposition.leftover == 0)
     if reports <= _FEW and math.comb(reports + free, free) <= limit:
         return True
@@ -161,9 +169,9 @@ class _Counted(NamedTuple):
 
     def ranges(self, reports: int) -> list[FloatArray]:
         """The `_counts` of every component."""
-        others = [self.other, self.unsure]
-        rest = [math.fsum([*others, *self.c[:one], *self.c[one + 1 :]]) for one in range(self.c.size)]
-        return [_counts(reports, *one) for one in zip(self.c.tolist(), rest, strict=True)]
+        # None is above 1/2, for another is as likely.
+        everything = math.fsum([self.other, self.unsure, *self.c])
+        return [_counts(reports, mass, everything - mass) for mass in self.c.tolist()]
 
 
 class _Listed(NamedTuple):
@@ -178,22 +186,29 @@ class _Listed(NamedTuple):
 def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> _Listed:
     """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports. Only
     sums are kept: counts of many components would fill the memory."""
-    total, log_mass, magnitude = np.zeros(1), np.zeros(1), np.zeros(1)
-    sums = np.zeros((len(counted.ratios), 1))
-    for values, c, ratios, doubt in zip(ranges, counted.c, counted.ratios.T, counted.doubt, strict=True):
-        most = np.minimum(values[-1], reports - total)
+    first = np.array([values[0] for values in ranges])
+    may_be_last = np.cumsum(first[::-1])[::-1] == 0
+    full, listed = [], np.zeros((3 + len(counted.ratios), 1))
+    for values, c, ratios, doubt, last in zip(
+        ranges, counted.c, counted.ratios.T, counted.doubt, may_be_last, strict=True
+    ):
+        if (
+            last and listed[0].max(initial=0) == reports
+        ):  # nothing can be added to these: a few reports of many kinds
+            full.append(listed[:, listed[0] == reports])
+            listed = listed[:, listed[0] < reports]
+        most = np.minimum(values[-1], reports - listed[0])
         number = np.maximum(most - values[0] + 1, 0).astype(np.int64)
         start = np.cumsum(number) - number
-        parent = np.repeat(np.arange(total.size), number)
+        parent = np.repeat(np.arange(number.size), number)
         value = values[0] + (np.arange(parent.size) - start[parent])
         factorial, power = gammaln(value + 1), value * math.log(reports * float(c))
-        log_mass = log_mass[parent] + power - factorial
-        magnitude = magnitude[parent] + np.abs(power) + factorial + value * doubt
-        sums = sums[:, parent] + np.multiply.outer(ratios, value)
-        total = total[parent] + value
-    return _Listed(
-        total, log_mass, magnitude, sums + np.multiply.outer(counted.other_ratios, reports - total)
-    )
+        listed = listed[:, parent]
+        listed[:3] += value, power - factorial, np.abs(power) + factorial + value * doubt
+        listed[3:] += np.multiply.outer(ratios, value)
+    total, log_mass, magnitude, *sums = np.concatenate([*full, listed], axis=1)
+    others = np.multiply.outer(counted.other_ratios, reports - total)
+    return _Listed(total, log_mass, magnitude, np.array(sums) + others)
 
 
 def _fewest_counts(reports: int, c: FloatArray) -> float:
@@ -231,12 +246,19 @@ def _log_multinomial(listed: _Listed, counted: _Counted, reports: int) -> tuple[
     subtracted.
     """
     total = listed.total
-    falling = np.concatenate([[0.0], np.cumsum(np.log1p(-np.arange(int(total.max(initial=0))) / reports))])
-    falling = falling[total.astype(np.int64)]
+    falling = _log_falling(int(total.max(initial=0)), reports)[total.astype(np.int64)]
     others = reports - total
     rest = others * math.log1p(-min(math.fsum(counted.c), 1 - 1e-300))
     magnitude = listed.magnitude + np.abs(falling) + np.abs(rest) + others * counted.other_doubt
     return listed.log_mass + falling + rest, magnitude
+
+
+def _log_falling(most: int, reports: int) -> FloatArray:
+    """Logarithms of `n (n - 1) ... (n - N + 1) / n^N` for N = 0 to `most`, each known to a few units."""
+    share = np.arange(most) / reports
+    # Next to 1, where log1p would double what the rounding of the share is off, n - i has no rounding.
+    terms = np.where(share < 0.5, np.log1p(-share), np.log((reports - np.arange(most)) / reports))
+    return running_sums(terms)
 
 
 def _suffix(values: npt.NDArray[np.generic]) -> FloatArray:

@@ -48,6 +48,19 @@ def increasing_root(
     return np.sqrt(low * high)
 
 
+def running_sums(values: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, ... values, shape (values + 1,).
+
+    Guarantee: the relative round-off of sums of one sign is a unit and no more, whether of ten values or of
+        millions: what every addition was off is added up beside them.
+    Source: Ogita, Rump, Oishi, "Accurate Sum and Dot Product", proposition 4.5.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    added = np.diff(sums)
+    sums[1:] += np.cumsum((sums[:-1] - (sums[1:] - added)) + (values - added))
+    return sums
+
+
 def expm1_minus(x: FloatArray) -> FloatArray:
     """`exp(x) - 1 - x` for real x, without cancellation near 0: relative error of a few units in the last
     place."""

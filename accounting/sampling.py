@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.numerics import FloatArray
+from accounting.numerics import FloatArray, running_sums
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
 
 # Beyond so many orders, those in between are bounded by chords instead of being evaluated.
@@ -125,7 +125,7 @@ def counts_in_sample(population: int, honest: int, sample: int) -> tuple[FloatAr
     counts = np.arange(low, high + 1, dtype=np.float64)
     j = counts[:-1]
     ratios = (honest - j) / (j + 1) * ((sample - j) / (population - honest - sample + j + 1))
-    log_masses = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    log_masses = running_sums(np.log(ratios))
     masses = np.exp(log_masses - log_masses.max())
     kept = masses > NEGLIGIBLE_DELTA * 1e-6
     counts, masses = counts[kept], masses[kept] / math.fsum(masses[kept])

@@ -47,7 +47,7 @@ class KaryRandomizedResponse(DecomposedRandomizer):
         if name == "strong-adversary":
             shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
             ends = np.array([1.0, 0.0])
-            left = (math.expm1(self.epsilon0) + self.k - 2) * p
+            left = (math.expm1(self.epsilon0) + (self.k - 2)) * p
             masses = Decomposition(ends, ends[::-1], np.full(2, p), rest=left)
             return Analysis((Bracket.exact(masses),), shown, math.inf)
         others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p

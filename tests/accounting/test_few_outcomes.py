@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer
 from accounting.decomposition import Decomposition
 from accounting.enumeration import enumerate_outcomes, is_countable
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, running_sums
 
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
 _COUNTED = 9
@@ -104,13 +104,16 @@ def test_what_is_left_over_is_known_to_its_own_digits(written: str, epsilon0: fl
 
 def test_what_is_left_over_of_response_next_to_nothing() -> None:
     """`(e - 1) / (e + k - 1)`, of which the floats of c tell nothing."""
-    for k, epsilon0 in ((2, 1e-9), (10**12, 1e-9), (10**12, 1.0), (1000, 1e-6)):
+    for k, epsilon0 in ((2, 1e-9), (2, 1.5844455861229419e-09), (10**12, 1e-9), (10**12, 1.0), (1000, 1e-6)):
         written = f"krr(epsilon0={epsilon0!r}, k={k})"
         rest = parse_randomizer(written).analysis("blanket").decomposition.rest
         with mpmath.workdps(60):
             e = mpmath.exp(mpmath.mpf(epsilon0))
             assert rest is not None
             assert abs(rest / ((e - 1) / (e + k - 1)) - 1) < 8 * UNIT_ROUND_OFF
+            rest = parse_randomizer(written).analysis("strong-adversary").decomposition.rest
+            assert rest is not None
+            assert abs(rest / ((e + k - 3) / (e + k - 1)) - 1) < 8 * UNIT_ROUND_OFF
 
 
 @pytest.mark.parametrize("epsilon0", [0.01, 5.0])
@@ -125,6 +128,92 @@ def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
     tracemalloc.stop()
     assert 0 < found.epsilon_lower <= found.epsilon_upper <= (1 + 1e-3) * found.epsilon_lower
     assert peak < 400 << 20
+
+
+def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: float) -> mpmath.mpf:
+    """`sum (P - e Q)_+` where all others toss a coin, nearly a fair one, and the differing user's report is 1
+    with either probability, in 40 digits."""
+    with mpmath.workdps(40):
+        p, q, odds, order = mpmath.mpf(one), mpmath.mpf(two), mpmath.mpf(coin), 1 + mpmath.mpf(excess)
+        start, others = reports // 2 - 12 * math.isqrt(reports), reports - 1
+        logarithm = mpmath.loggamma(others + 1) - mpmath.loggamma(start) - mpmath.loggamma(others - start + 2)
+        logarithm += (start - 1) * mpmath.log(odds) + (others - start + 1) * mpmath.log(1 - odds)
+        fewer, total, odds = mpmath.exp(logarithm), mpmath.mpf(0), odds / (1 - odds)
+        for ones in range(start, reports - start):
+            mass = fewer * (others - ones + 1) / ones * odds
+            total += max(p * fewer + (1 - p) * mass - order * (q * fewer + (1 - q) * mass), 0)
+            fewer = mass
+        return total
+
+
+@pytest.mark.parametrize("reports", [3864878, 3867994])
+def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int) -> None:
+    """With these numbers of reports, sums taken one by one were off by more than was said of them: an upper
+    bound was below the exact sum; a lower one and what an attack attains were above."""
+    masses = Decomposition(np.array([0.75, 0.25]), np.array([0.25, 0.75]), np.array([0.5, 0.5]), rest=0.0)
+    outcomes = enumerate_outcomes(masses, reports, limit=10**6)
+    assert outcomes is not None
+    excess = np.array([0.0, 1e-3])
+    upper, lower = outcomes.profile(excess)
+    for place, one in enumerate(excess):
+        exact = _exact_of_two(0.75, 0.25, 0.5, reports, float(one))
+        assert lower[place] < exact < upper[place] < (1 + 1e-6) * lower[place]
+    likely = math.exp(1e-3) / (1 + math.exp(1e-3))
+    pairs = [(likely, 1 - likely), (1 - likely, likely)]
+    exact = max(_exact_of_two(*pair, likely, reports, 0.0) for pair in pairs)
+    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports)
+    attained = attack_delta(shuffled, epsilon=0.0)
+    assert attained is not None
+    assert (1 - 1e-6) * exact < attained < exact
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=300), st.integers(1, 400))
+def test_running_sums_are_off_by_a_unit(values: list[float], times: int) -> None:
+    repeated = values * times
+    sums = running_sums(np.array(repeated))
+    assert sums.size == len(repeated) + 1
+    for count in (0, 1, len(values), len(repeated)):
+        assert abs(sums[count] - math.fsum(repeated[:count])) <= 2 * UNIT_ROUND_OFF * sums[count]
+
+
+@pytest.mark.parametrize(("reports", "kinds"), [(1, 4096), (2, 1400), (3, 170), (5, 35)])
+def test_few_reports_of_many_kinds(reports: int, kinds: int) -> None:
+    """Every outcome is there once: the masses sum to 1, and to `max(a, b)` sorted by hand for one report."""
+    draw = np.random.default_rng(reports)
+    a, b, c = draw.dirichlet(np.ones(kinds), size=3)
+    masses = Decomposition(a, b, c * 0.9)
+    outcomes = enumerate_outcomes(masses, reports, limit=10**6)
+    assert outcomes is not None
+    listed = (
+        math.comb(reports + kinds, kinds) - 1
+    )  # nobody's report is the differing user's where all are left
+    assert outcomes.p.size == listed
+    assert math.fsum(outcomes.p) == pytest.approx(1, rel=1e-12)
+    assert math.fsum(outcomes.q) == pytest.approx(1, rel=1e-12)
+    if reports == 1:
+        upper, lower = outcomes.profile(np.array([0.0]))
+        exact = math.fsum(np.maximum(a - b, 0.0))
+        assert lower[0] <= exact <= upper[0] <= (1 + 1e-9) * lower[0]
+
+
+def test_small_terms_beside_a_large_one_are_not_lost() -> None:
+    """Thousands of masses below a unit of the first, which adding them one by one never sees."""
+    kinds, small = 4096, 5.4e-17
+    c = np.full(kinds, 0.1 / (kinds - 1))
+    c[0] = 1 - math.fsum(c[1:])
+    a, b = np.full(kinds, small), np.zeros(kinds)
+    a[1], a[-1], b[-1] = 0.55, 1 - 0.55 - (kinds - 2) * small, 1.0
+    outcomes = enumerate_outcomes(Decomposition(a, b, c, rest=0.0), 1, limit=10**6)
+    assert outcomes is not None
+    upper, lower = outcomes.profile(np.array([0.0]))
+    assert lower[0] <= math.fsum(a[:-1]) <= upper[0]
+
+
+def test_components_hidden_by_next_to_nothing_are_not_listed() -> None:
+    """Ratios to their mass overflow."""
+    masses = Decomposition(np.array([0.5, 0.5]), np.array([0.2, 0.8]), np.array([1e-310, 0.9]), rest=0.1)
+    assert not is_countable(masses, 3, limit=1000)
+    assert enumerate_outcomes(masses, 3, limit=1000) is None
 
 
 def test_half_a_billion_reports_are_not_added_up_one_by_one() -> None:
