@@ -293,8 +293,9 @@ class Accountant:
         if count == 1:
             interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
         slack = (1 + math.exp(min(epsilon, 700.0))) * _slack(rounds)
+        upper = math.nextafter(interval.upper + slack, 2.0) if slack else interval.upper
         shifted = Interval(
-            upper=min(interval.upper + slack, 1.0),
+            upper=min(upper, 1.0),
             lower=interval.lower,
             truncation=interval.truncation + slack,
             round_off=interval.round_off,

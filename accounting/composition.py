@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray
+from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF, ComplexArray, FloatArray
 from accounting.privacy_loss import Side
 from accounting.spectrum import TILT_RATIO, Contour, LossSpectrum, Tilted
 
@@ -91,7 +91,7 @@ class Composition:
         certain = any(mass >= 1 for mass, _ in infinities)
         log_finite = 0.0 if certain else math.fsum(count * math.log1p(-mass) for mass, count in infinities)
         aside = _FEW_ROUNDINGS if side == "upper" else -_FEW_ROUNDINGS
-        self.infinity = 1.0 if certain else min(-math.expm1(log_finite) * (1 + aside), 1.0)
+        self.infinity = 1.0 if certain else min((0.0 - math.expm1(log_finite)) * (1 + aside), 1.0)
         largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
         self.variance = math.fsum(count * one.variance for one, count in self._parts)
@@ -165,10 +165,10 @@ class Composition:
             return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
         if self.side == "upper":
             truncation = scale * on.truncation + self.infinity
-            value = scale * max(total, 0.0) + truncation + round_off
+            value = scale * max(total, 0.0) + truncation + round_off + UNDERFLOW
             return DeltaBound(min(value, 1.0), truncation, round_off, scale * distance)
         truncation = scale * (on.truncation + self._alias(epsilon, contour, on.log_mass))
-        value = max(scale * total - truncation - round_off + self.infinity, 0.0)
+        value = max(scale * total - truncation - round_off - UNDERFLOW + self.infinity, 0.0)
         return DeltaBound(value, truncation, round_off, scale * distance)
 
     def _saddle(self, epsilon: float) -> int:

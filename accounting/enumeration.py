@@ -15,7 +15,7 @@ from scipy.special import gammaln
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.decomposition import Decomposition
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray, running_sums
+from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF, FloatArray, running_sums
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0
@@ -66,7 +66,7 @@ class Outcomes(NamedTuple):
         added = UNIT_ROUND_OFF * (16 + ratios.size + size)  # one by one, and a term may be below a unit
         rounding = 16 * UNIT_ROUND_OFF * _suffix(doubt_cell) + (added + self.relative_error) * value
         rounding += RATIO_ROUND_OFF * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
-        lower = np.maximum(value - rounding - self.unsure, 0.0)
+        lower = np.maximum(value - rounding - self.unsure - UNDERFLOW, 0.0)
         return ProfileBounds(value + rounding + self.missing + self.unsure, lower)
 
 

@@ -17,7 +17,7 @@ from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
 from accounting.exact_pairs import Pair
 from accounting.gain_laws import ListedPairs, Pairs
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, order_less_one
 from accounting.screening import chernoff
 from accounting.worst_pair import WorstPair
 
@@ -150,7 +150,7 @@ class BlanketProfile(MechanismProfile):
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
-        inside = excess < math.expm1(min(self.largest_loss, 700.0))
+        inside = excess < order_less_one(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
             found = self._moved if self._blur else self._largest
@@ -180,7 +180,7 @@ class BlanketProfile(MechanismProfile):
 
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.sketch`."""
-        inside = excess < math.expm1(min(self.largest_loss, 700.0))
+        inside = excess < order_less_one(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
             rough = dataclasses.replace(self._search(self._above, honest), smoothing=_ROUGH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,8 @@ ComplexArray = npt.NDArray[np.complex128]
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+#: What is below it may be known to few digits, or to none.
+UNDERFLOW = 1e-306
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
 _BRACKET_STEPS = 600
 _BISECTION_STEPS = 40
@@ -46,6 +49,12 @@ def increasing_root(
         below = function(middle) < 0
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return np.sqrt(low * high)
+
+
+def order_less_one(loss: float) -> float:
+    """The float nearest to `exp(loss) - 1`; `math.expm1` may be the one beside it."""
+    with decimal.localcontext(prec=60):
+        return float(decimal.Decimal(loss).exp() - 1)
 
 
 def running_sums(values: FloatArray) -> FloatArray:

@@ -207,6 +207,9 @@ def _renyi_divergence(
     elif order == 1:
         value = math.inf if infinity > 0 else math.exp(log_sum)
     else:
+        # Next to 1 the sum of the two has lost what is left of it.
+        left = math.fsum((1.0, -infinity, -math.exp(log_sum)))
         lost = infinity + math.exp(log_sum)
-        value = -math.log1p(-lost) / (1 - order) if lost < 1 else math.inf
+        value = math.inf if left <= 0 else -math.log1p(-lost) if lost < 0.5 else -math.log(left)
+        value /= 1 - order
     return value * (1 + _ROOM if upwards else 1 - _ROOM)

@@ -238,8 +238,8 @@ class RoundProfile:
 
     def _mixture(self, cells: list[Cell], excess: FloatArray) -> ProfileBounds:
         upper, lower = mixture(cells, self._honest, self._bounds, excess)
-        # Weights of a mixture are products of many ratios, and leave out a negligible mass.
-        room = 1e-14 if self.is_simple else 1e-9
+        # Weights of a mixture are products of up to ten million ratios, and leave out a negligible mass.
+        room = 1e-14 if self.is_simple else 1e-8
         left_out = 0.0 if self.is_simple else NEGLIGIBLE_DELTA
         return ProfileBounds(upper * (1 + room) + left_out, lower * (1 - room))
 

@@ -119,11 +119,11 @@ class LossSpectrum:
         return self._tilts[tilt]
 
     def log_mass(self, theta: float) -> float:
-        """`log E[exp(theta L)]` for any real theta, up to round-off."""
+        """`log E[exp(theta L)]` for any real theta, rounded up."""
         if theta not in self._log_masses:
             if len(self._log_masses) >= _TILTS_REMEMBERED:
                 self._log_masses.clear()
-            self._log_masses[theta] = _weights(self.pair, theta)[1]
+            self._log_masses[theta] = sum(_weights(self.pair, theta)[1:])
         return self._log_masses[theta]
 
     def on(self, contour: Contour) -> Spectrum:
@@ -150,13 +150,14 @@ def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, f
         magnitude = 32 + abs(top) + 2 * abs(theta) * float(x[-1])
     else:
         up, down = np.expm1(theta * x), np.expm1(-theta * x)
-        weights = np.concatenate([(q * (1 + down))[::-1], [pair.zero], p * (1 + up)])
+        weights = np.concatenate([(q * np.exp(-theta * x))[::-1], [pair.zero], p * np.exp(theta * x)])
         total = float(weights.sum())
         surplus = float(p.sum() + q.sum() + pair.zero - 1)  # minus the mass at infinity, up to round-off
-        log_mass = math.log1p(float((p * up + q * down).sum()) + surplus)
+        more = float((p * up + q * down).sum()) + surplus
+        log_mass = math.log1p(more) if more > -0.5 else math.log(total)
         # Masses and losses are given to a few units each, which their terms inherit; sums are pairwise.
         terms = p * np.abs(up) + q * np.abs(down)
-        magnitude = float((terms * (32 + abs(theta) * x)).sum()) / total + abs(log_mass)
+        magnitude = (float((terms * (32 + abs(theta) * x)).sum()) + 1) / total + abs(log_mass)
     return weights / total, log_mass, 4 * UNIT_ROUND_OFF * magnitude
 
 
@@ -174,15 +175,40 @@ def _moments(pair: PrivacyLossDistribution, theta: float) -> Tilted:
 
 
 def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
-    """The characteristic function by a chirp transform, and a bound on its error.
+    """The characteristic function at the nodes, and a bound on its error.
 
-    Node k turns lattice position j by `2 j k` times one angle, and `2 j k = j^2 + k^2 - (k - j)^2`. The angle
-    is kept in units of `2^-64` turns, in integers that wrap around, so these squares are exact however large.
+    Node k turns lattice position j by `2 j k` times one angle, kept in units of `2^-64` turns, in integers
+    that wrap around: turns are exact however large.
     """
     index, (weights, _, _) = _positions(pair), _weights(pair, contour.theta)
-    first, span = int(index[0]), int(index[-1] - index[0]) + 1
-    nodes = contour.nodes
+    span, nodes = int(index[-1] - index[0]) + 1, contour.nodes
     angle = np.uint64(round(Fraction(pair.spacing) / Fraction(contour.period) * 2**63) % 2**64)
+    if index.size * nodes <= span + nodes:  # few losses far apart
+        values, error = _added_up(index, weights, angle, nodes), 0.0
+    else:
+        values, error = _transformed(index, weights, angle, nodes)
+    # Masses under the tilt have the roundings of what the tilt multiplies, too.
+    tilts = abs(contour.theta) * float((weights * np.abs(index)).sum()) * pair.spacing
+    noise = error + UNIT_ROUND_OFF * (16 + 8 * tilts) + 2.0**-61 * nodes * span
+    modulus = np.maximum(np.abs(values), noise)
+    # A value lost in noise is given the noise's modulus: off by at most twice that.
+    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise)
+
+
+def _added_up(index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int) -> ComplexArray:
+    """`sum of weights exp(2 i j k angle)` over few positions j, for every k."""
+    turns = 2 * np.arange(nodes, dtype=np.uint64) * angle
+    values = np.zeros(nodes, dtype=np.complex128)
+    for position, weight in zip(index.astype(np.uint64), weights, strict=True):  # negative ones wrap around
+        values += weight * _turn(turns * position)
+    return values
+
+
+def _transformed(
+    index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int
+) -> tuple[ComplexArray, float]:
+    """The same by a chirp transform, for `2 j k = j^2 + k^2 - (k - j)^2`, and what transforms round off."""
+    first, span = int(index[0]), int(index[-1] - index[0]) + 1
     reach = np.arange(max(span, nodes), dtype=np.uint64)
     chirp = _turn(reach * reach * angle)
     size = fft.next_fast_len(span + nodes - 1)
@@ -191,14 +217,14 @@ def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     kernel = np.zeros(size, dtype=np.complex128)
     kernel[:nodes] = chirp[:nodes].conj()
     kernel[size - span + 1 :] = chirp[1:span][::-1].conj()
-    convolved = fft.ifft(fft.fft(dense * chirp[:span], size) * fft.fft(kernel))[:nodes]
+    convolved = fft.ifft(fft.fft(dense * chirp[:span], size) * fft.fft(kernel))
     # The turn by k^2 and by the first position's phase, in one.
-    values = convolved * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
-    norm = float(np.sqrt((weights**2).sum()))
-    noise = UNIT_ROUND_OFF * (8 * math.log2(size) * norm * math.sqrt(size) + 16) + 2.0**-61 * nodes * span
-    modulus = np.maximum(np.abs(values), noise)
-    # A value lost in noise is given the noise's modulus: off by at most twice that.
-    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise)
+    values = convolved[:nodes] * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
+    # A transform is off by a few units a stage, in norm: the last one of its values, the others of the norms
+    # of masses and kernel.
+    before = math.sqrt(float((weights**2).sum()) * size)
+    after = math.sqrt(float((convolved.real**2 + convolved.imag**2).sum()))
+    return values, UNIT_ROUND_OFF * (7 * math.log2(size) + 8) * (2 * before + after)
 
 
 def _turn(angle: npt.NDArray[np.uint64]) -> ComplexArray:

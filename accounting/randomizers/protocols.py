@@ -26,7 +26,7 @@ from accounting.exact_pairs import (
     shifted_binomial,
 )
 from accounting.mechanism_profile import MechanismProfile, PairProfile
-from accounting.numerics import UNIT_ROUND_OFF
+from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF
 from accounting.randomizers.base import LocalRandomizer
 
 _MAXIMUM_BITS = 10**6
@@ -267,7 +267,7 @@ class DistinctElements(_NoiseProtocol):
         s, rest = math.exp(log_power), -math.expm1(log_power)
         error = 64 * UNIT_ROUND_OFF * (1 + min(abs(log_power), 1000.0))
         q, x = np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest])
-        return Pair(q, x, 0.0, 0.0, error, error), s
+        return Pair(q, x, 0.0, UNDERFLOW if self.p < 0.5 else 0.0, error, error), s
 
 
 class _OneLabel(DistinctElements):

@@ -7,9 +7,12 @@ import math
 import random
 
 import mpmath
+import numpy as np
 import pytest
 
 from accounting import Accountant, DistinctElements, KaryRandomizedResponse, ShuffledRound
+from accounting.numerics import order_less_one
+from accounting.shuffling import RoundProfile
 
 DRAWN = 12
 
@@ -66,3 +69,18 @@ def test_of_one_answer_alone_and_out_of_a_sample(populations: list[int]) -> None
                 exact = rate * (ratio - order) / (1 + ratio)
                 certified = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
                 assert certified.delta_lower <= exact <= certified.delta_upper < 1e-12
+
+
+@pytest.mark.parametrize("epsilon0", [0.5456915189916893, 0.554377645890847, 0.9622650758477509])
+def test_the_float_before_the_order_of_the_largest_loss(epsilon0: float) -> None:
+    """`math.expm1` gives the float before the nearest one, at which something is left: `P - E Q` at the
+    likelier output of one report alone."""
+    order, nearest = math.expm1(epsilon0), order_less_one(epsilon0)
+    shuffled = ShuffledRound(randomizer=KaryRandomizedResponse(k=2, epsilon0=epsilon0), reports=1)
+    upper, lower = RoundProfile(shuffled, smoothing=1e-3)(np.array([order, nearest]))
+    with mpmath.workdps(60):
+        e = mpmath.exp(mpmath.mpf(epsilon0))
+        assert order < nearest
+        assert abs(mpmath.mpf(nearest) - (e - 1)) <= mpmath.mpf(math.ulp(nearest)) / 2
+        assert lower[0] <= (e - 1 - mpmath.mpf(order)) / (1 + e) <= upper[0] < 1e-14
+    assert upper[1] == lower[1] == 0

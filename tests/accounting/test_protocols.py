@@ -217,6 +217,18 @@ def test_distinct_elements_against_every_neighbour(p: float, users: int) -> None
         assert upper - lower <= 1e-7
 
 
+@pytest.mark.parametrize(
+    ("users", "p"), [(302, 0.4569486747387447), (322, 0.45), (1074, 0.25), (2000, 0.25), (10**6, 0.001)]
+)
+def test_what_floats_cannot_hold_of_distinct_elements_is_not_nothing(users: int, p: float) -> None:
+    """The bias s, a power of n, underflows."""
+    bounds = _bounds(f"distinct_elements(p={p!r})", users, [0.0])
+    with mp.workdps(50):
+        # A fair bit and one that is 0 with (1 + s)/2, against the two the other way round.
+        exact = (1 - 2 * mp.mpf(p)) ** users / 2
+        assert bounds.lower[0] <= exact < bounds.upper[0] < 1e-300
+
+
 def test_distinct_elements_as_published() -> None:
     """With a share h of the users honest, a label alone costs `-ln(1 - (1 - exp(-epsilon))^h)`; two cost less
     than twice that, because a one and a zero are not equally telling."""

@@ -92,6 +92,41 @@ def test_infinite_losses_are_infinite_or_at_the_largest_loss() -> None:
     assert lower.renyi_divergence(2) == math.inf
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    left=st.floats(10, 50).map(lambda x: 2.0**-x),
+    shares=st.tuples(st.floats(1e-12, 0.3), st.floats(0.01, 40.0)),
+    order=st.floats(0.01, 0.99),
+    side=st.sampled_from(["upper", "lower"]),
+)
+def test_below_order_1_where_nearly_all_is_lost(
+    left: float, shares: tuple[float, float], order: float, side: Any
+) -> None:
+    """What is left of 1 beside a mass at infinity next to 1 is known to its own digits."""
+    infinity, spacing = 1.0 - left, shares[1]
+    left = 1.0 - infinity
+    p = left * shares[0]
+    q = p * math.exp(-spacing)
+    pair = PrivacyLossDistribution(
+        spacing=spacing,
+        index=np.array([1]),
+        p=np.array([p]),
+        q=np.array([q]),
+        zero=left - p - q,
+        infinity=infinity,
+        support=math.inf,
+        side=side,
+    )
+    with mp.workdps(50):
+        a, x, z = mp.mpf(order), mp.mpf(spacing), mp.mpf(q)
+        # The mass under P is that under Q times the exponential of the loss, whatever float p is.
+        lost = mp.mpf(infinity) + z * (1 - mp.e ** ((1 - a) * x)) * (1 - mp.e ** (a * x))
+        exact = -mp.log(1 - lost) / (1 - a)
+        found = pair.renyi_divergence(order)
+        assert (found >= exact) if side == "upper" else (found <= exact)
+        assert abs(found / exact - 1) < 1e-8
+
+
 def test_conditioned_on_finite_losses() -> None:
     """Of `(1 - t) (P', Q')` and a mass t at infinity, the divergence of `(P', Q')`."""
     whole = _pair([0.5, 2.0], [0.1, 0.01], 0.0)

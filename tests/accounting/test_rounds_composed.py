@@ -4,6 +4,7 @@ known."""
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import mpmath as mp
@@ -16,7 +17,7 @@ from accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_random
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.discretization import from_profile
-from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory
+from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory, _added_up, _transformed
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -493,3 +494,58 @@ def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, coun
         <= certificate.epsilon_upper
         <= largest * (1 + 1e-12)
     )
+
+
+@pytest.mark.parametrize(("times", "epsilon"), [(2370, 2365.5), (2380, 2375.5), (3000, 2990.5)])
+def test_what_floats_cannot_hold_is_not_nothing(times: int, epsilon: float) -> None:
+    """Products of tiny factors lose digits below 1e-308, then all of them."""
+    alone = _round("krr(k=2, epsilon0=1)", 1)
+    with mp.workdps(50):
+        e = mp.e ** mp.mpf(1)
+        exact = mp.fsum(
+            mp.binomial(times, more)
+            * (e / (1 + e)) ** more
+            / (1 + e) ** (times - more)
+            * (1 - mp.e ** (mp.mpf(epsilon) - (2 * more - times)))
+            for more in range(times - 9, times + 1)
+            if 2 * more - times > epsilon
+        )
+        found = Accountant().certify_delta({alone: times}, epsilon=epsilon)
+        assert found.delta_lower <= exact < found.delta_upper < 1e-300
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    atoms=st.integers(1, 40),
+    reach=st.integers(1, 10**5),
+    nodes=st.integers(1, 3000),
+    slow=st.floats(1.0, 1e9),
+)
+def test_transforms_are_off_by_no_more_than_they_say(
+    seed: int, atoms: int, reach: int, nodes: int, slow: float
+) -> None:
+    """Against one turn for every loss and node, at angles down to next to nothing: there all terms add up."""
+    draw = np.random.default_rng(seed)
+    index = np.unique(draw.integers(-reach, reach + 1, atoms))
+    weights = draw.dirichlet(np.ones(index.size))
+    angle = np.uint64(int(2.0**63 / slow))
+    values, error = _transformed(index, weights, angle, nodes)
+    exact = _added_up(index, weights, angle, nodes)
+    assert np.abs(values - exact).max() <= error + 1e-15
+    place, node = draw.integers(index.size), draw.integers(nodes)
+    alone = _added_up(index[[place]], np.ones(1), angle, nodes)[node]
+    turns = 2 * int(index[place]) * int(node) * int(angle) % 2**64
+    with mp.workdps(30):
+        assert abs(mp.mpc(complex(alone)) - mp.expjpi(mp.mpf(turns) / 2**63)) <= 2e-15
+
+
+def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
+    """Two losses a million cells apart were put on all cells between, in eight arrays at once."""
+    shuffled = _round("declared(epsilon=0, delta=1e-17)", 1)
+    tracemalloc.start()
+    found = Accountant().certify_delta({shuffled: 1}, epsilon=0.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.delta_lower <= 1e-17 <= found.delta_upper < 1e-15
+    assert peak < 300 << 20
