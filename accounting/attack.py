@@ -126,6 +126,7 @@ class WitnessProfile:
 
     def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:
         self._terms = sampling_terms(shuffled, group_width=_GROUP_WIDTH)
+        self._doubt = shuffled.randomizer.doubt
         if shuffled.participation is not None:
             silent = shuffled.participation
             witnesses = tuple(with_silence(one, silent) for one in witnesses)
@@ -157,7 +158,7 @@ class WitnessProfile:
                 part = closed(thinned(witness, term.lower_rate).merged())
                 total += term.weight * _lower(part, term.most, excess)
             found = np.maximum(found, total)
-        return found * (1 - _RESERVE)
+        return np.maximum(found * (1 - _RESERVE) - self._doubt, 0.0)
 
 
 def _lower(witness: Decomposition, reports: int, excess: FloatArray) -> FloatArray:

@@ -251,7 +251,7 @@ class Composition:
         only."""
         theta, half = contour.theta, contour.period / 2
         ratio = math.exp(-theta * half)
-        peak = math.exp(theta * math.log(theta) - (1 + theta) * math.log1p(theta))
+        peak = math.exp(-theta * math.log1p(1 / theta)) / (1 + theta)
         far = math.inf
         for multiple in _CHERNOFF_RATES:
             rate = multiple * theta

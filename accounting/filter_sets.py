@@ -326,7 +326,10 @@ def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
         middle = (low + high) / 2
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    return low * (1 - _LIMIT_ROOM)
+    limit = low * (1 - _LIMIT_ROOM)
+    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are jagged
+        limit *= 1 - _LIMIT_ROOM
+    return limit
 
 
 def _named(name: str, delta: float, reading: Reading) -> FilterReading:

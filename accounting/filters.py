@@ -126,7 +126,8 @@ class RenyiFilter:
             covered = self.leak_rate * total * (1 + _ROOM) <= self.delta and self.slack_rate == 0
             return Reading(total if covered else math.inf, total * (1 - _ROOM))
         theta = self.order - 1
-        peak = theta * math.log(theta) - self.order * math.log(self.order)
+        # theta log(theta) - order log(order), which would cancel: budgets of 1e-9 have orders of 1e12.
+        peak = -theta * math.log1p(1 / theta) - math.log(self.order)
 
         def near(epsilon: float) -> tuple[float, float]:
             value = _exp(theta * (total - epsilon) + peak)

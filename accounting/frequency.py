@@ -60,29 +60,29 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
     oracle = _oracle(randomizer)
     if oracle is None:
         return None
-    kept, stray, gap, categories = oracle
+    stray, gap, neither, categories = oracle
     per_category = stray * (1 - stray) / (reports * gap * gap)
-    squared = None if categories is None else categories * per_category + (1 - kept - stray) / (reports * gap)
+    squared = None if categories is None else categories * per_category + neither / (reports * gap)
     return FrequencyError(
         reports=reports, categories=categories, per_category=per_category, squared_l2=squared
     )
 
 
 def _oracle(randomizer: LocalRandomizer) -> tuple[float, float, float, int | None] | None:
-    """`(kept, stray, kept - stray, categories)`, the difference without cancellation."""
+    """`(stray, kept - stray, 1 - kept - stray, categories)`, differences without cancellation."""
     e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
     match randomizer:
         case KaryRandomizedResponse(k=k):
-            return e / (e + k - 1), 1 / (e + k - 1), less / (e + k - 1), k
+            return 1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k
         case Rappor(domain=domain):
-            x = math.exp(randomizer.epsilon0 / 2)
-            return x / (x + 1), 1 / (x + 1), math.tanh(randomizer.epsilon0 / 4), domain
+            stray = 1 / (math.exp(randomizer.epsilon0 / 2) + 1)
+            return stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain
         case OptimizedUnaryEncoding(domain=domain):
-            return 0.5, 1 / (e + 1), less / (2 * (e + 1)), domain
+            return 1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain
         case BinaryLocalHash(domain=domain):
-            return e / (e + 1), 0.5, less / (2 * (e + 1)), domain
+            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain
         case HadamardResponse(domain=domain):
             # Row 0 of the matrix, positive everywhere, is no category's.
-            return e / (e + 1), 0.5, less / (2 * (e + 1)), None if domain is None else domain - 1
+            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), None if domain is None else domain - 1
         case _:
             return None

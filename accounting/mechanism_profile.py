@@ -118,6 +118,7 @@ class BlanketProfile(MechanismProfile):
         weight: factor of the divergences.
         largest_loss: loss beyond which the profile is exactly 0.
         room: relative room that bounds make for the rounding of masses.
+        doubt: the same, absolute.
         blur: how far off the ratios of components may be, relative, since nearly equal ones were joined.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
@@ -134,10 +135,12 @@ class BlanketProfile(MechanismProfile):
         blur: float,
         smoothing: float,
         outcomes: int,
+        doubt: float = 0.0,
     ) -> None:
         self.largest_loss = largest_loss
         self._weight = weight
         self._room = room
+        self._doubt = doubt
         self._smoothing = smoothing
         self._blur = blur
         self._above = _directions(above)
@@ -154,9 +157,10 @@ class BlanketProfile(MechanismProfile):
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
             found = self._moved if self._blur else self._largest
-            upper[inside], lower[inside] = found(honest, excess[inside])
-        scale_upper, scale_lower = self._weight * (1 + self._room), self._weight * (1 - self._room)
-        return ProfileBounds(upper * scale_upper, lower * scale_lower)
+            above, below = found(honest, excess[inside])
+            upper[inside] = self._weight * (above * (1 + self._room) + self._doubt)
+            lower[inside] = self._weight * (below * (1 - self._room) - self._doubt)
+        return ProfileBounds(upper, np.maximum(lower, 0.0))
 
     def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Bounds on the largest profile of the pairs as they stand."""

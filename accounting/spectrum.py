@@ -24,6 +24,8 @@ TILT_RATIO = 1.05
 _STEEP = 500.0
 _TILTS_REMEMBERED = 64
 _MAXIMUM_BYTES = 128 << 20
+# Turns that take as long as one point of a transform.
+_TURNS = 8
 
 
 class Contour(NamedTuple):
@@ -139,7 +141,7 @@ def _positions(pair: PrivacyLossDistribution) -> IndexArray:
 def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, float, float]:
     """Probabilities of the losses under a tilt, `log E[exp(theta L)]`, and a bound on its round-off."""
     x, p, q = pair.losses, pair.p, pair.q
-    if x.size and max(theta, -1 - theta) * x[-1] > _STEEP:
+    if x.size and abs(theta) * x[-1] > _STEEP:
         with np.errstate(divide="ignore"):
             log_masses = np.log(np.concatenate([q[::-1], [pair.zero], p]))
         log_masses += theta * _positions(pair) * pair.spacing
@@ -183,7 +185,7 @@ def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     index, (weights, _, _) = _positions(pair), _weights(pair, contour.theta)
     span, nodes = int(index[-1] - index[0]) + 1, contour.nodes
     angle = np.uint64(round(Fraction(pair.spacing) / Fraction(contour.period) * 2**63) % 2**64)
-    if index.size * nodes <= span + nodes:  # few losses far apart
+    if index.size * nodes <= _TURNS * (span + nodes):  # few losses far apart
         values, error = _added_up(index, weights, angle, nodes), 0.0
     else:
         values, error = _transformed(index, weights, angle, nodes)
@@ -212,12 +214,16 @@ def _transformed(
     reach = np.arange(max(span, nodes), dtype=np.uint64)
     chirp = _turn(reach * reach * angle)
     size = fft.next_fast_len(span + nodes - 1)
-    dense = np.zeros(span)
-    dense[index - first] = weights
-    kernel = np.zeros(size, dtype=np.complex128)
+    # Arrays of the largest compositions take a hundred megabytes each: none is kept for longer than needed.
+    kernel, turned = np.zeros(size, dtype=np.complex128), np.zeros(size, dtype=np.complex128)
+    turned[index - first] = weights * chirp[index - first]
     kernel[:nodes] = chirp[:nodes].conj()
     kernel[size - span + 1 :] = chirp[1:span][::-1].conj()
-    convolved = fft.ifft(fft.fft(dense * chirp[:span], size) * fft.fft(kernel))
+    del chirp
+    turned = fft.fft(turned, overwrite_x=True)
+    turned *= fft.fft(kernel, overwrite_x=True)
+    del kernel
+    convolved = fft.ifft(turned, overwrite_x=True)
     # The turn by k^2 and by the first position's phase, in one.
     values = convolved[:nodes] * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
     # A transform is off by a few units a stage, in norm: the last one of its values, the others of the norms

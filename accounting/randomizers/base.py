@@ -123,6 +123,11 @@ class LocalRandomizer(ABC):
         for other datasets; none where nothing but witnesses is known."""
         return ()
 
+    @property
+    def doubt(self) -> float:
+        """What divergences of its decompositions may be off by, beside what is relative to them."""
+        return 0.0
+
     def slack(self, honest: float, delta0: float) -> float:
         """Total variation distance of a round of `honest` reports to one that the profile bounds."""
         return honest * delta0 * (1 + math.exp(-self.epsilon0) / 2)
@@ -182,6 +187,7 @@ class DecomposedRandomizer(LocalRandomizer):
             largest_loss=bound.largest_loss,
             room=bound.room,
             blur=bound.blur,
+            doubt=self.doubt,
             smoothing=smoothing,
             outcomes=outcomes,
         )

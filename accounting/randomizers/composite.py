@@ -59,6 +59,11 @@ class _Composite(DecomposedRandomizer):
             return (*tight, "clone")
         return ("blanket", *tight) if _knows_generic(self) else ("blanket",)
 
+    @property
+    def doubt(self) -> float:
+        """See `LocalRandomizer.doubt`: one part's difference with probabilities of the others."""
+        return sum(part.doubt for part in self.randomizers)
+
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
         if name == "tight":

@@ -29,6 +29,10 @@ _SCREENED = 30
 # A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
 _SUM_TOLERANCE = 1e-12
 _SMALLEST = 1e-50
+# Differences of probabilities that are as close as this are known to fewer digits than `ROOM` has; and what
+# all of them together may be off by: two pieces hold 106 digits, and a few are rounded.
+_CLOSE = 2.0**-80
+_DOUBT = 2.0**-102
 # Twice what inputs of less local privacy differ by is much more than rounding for any number of reports.
 _COARSEST = 0.01
 
@@ -70,7 +74,7 @@ class Table(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        split = self._masses if participation == 1 else self._split(Fraction(participation))
+        split, doubt = self._whole if participation == 1 else self._split(Fraction(participation))
         masses = split.rows(self._masses.extreme())
         pairs, blur = self._pairs(masses, participation * self._masses.rest())
         brackets = [bracketed(one) for one in pairs] if len(masses.high) == 2 else []
@@ -82,6 +86,7 @@ class Table(DecomposedRandomizer):
             largest_loss=self.epsilon0,
             room=ROOM,
             blur=2 * JOINED if coarse else blur,
+            doubt=doubt,
             smoothing=smoothing,
             outcomes=outcomes,
         )
@@ -117,15 +122,25 @@ class Table(DecomposedRandomizer):
     def _components(self) -> Components:
         return _components(self._masses)
 
-    @functools.cached_property
+    @property
+    def doubt(self) -> float:
+        """See `LocalRandomizer.doubt`."""
+        return self._whole[1]
+
+    @property
     def _masses(self) -> _Masses:
         """The probabilities, each row divided by its exact sum."""
+        return self._whole[0]
+
+    @functools.cached_property
+    def _whole(self) -> tuple[_Masses, float]:
         return self._split(Fraction(1))
 
-    def _split(self, participation: Fraction) -> _Masses:
-        """The same of users who report with this probability; their silence is the last output."""
+    def _split(self, participation: Fraction) -> tuple[_Masses, float]:
+        """The probabilities of users who report with this probability, silence the last output; and what
+        their differences may be off by."""
         share, whole = participation.as_integer_ratio()
-        high, low = [], []
+        high, low, exact = [], [], []
         for row in self.rows:
             parts = [value.as_integer_ratio() for value in row]
             finest = max(below for _, below in parts)
@@ -137,7 +152,9 @@ class Table(DecomposedRandomizer):
             near = [mass / total for mass in masses]
             high.append(near)
             low.append([_missing(mass, total, one) for mass, one in zip(masses, near, strict=True)])
-        return _Masses(np.array(high), np.array(low))
+            exact.append((masses, total))
+        split = _Masses(np.array(high), np.array(low))
+        return split, _DOUBT if split.is_close(exact) else 0.0
 
     def to_mapping(self) -> dict[str, object]:
         """See `LocalRandomizer.to_mapping`."""
@@ -156,6 +173,18 @@ def _missing(above: int, below: int, near: float) -> float:
 
 class _Masses(Twofold):
     """Probabilities of all outputs under all inputs, and what pairs of them make of it."""
+
+    def is_close(self, exact: Sequence[tuple[list[int], int]]) -> bool:
+        """Whether an output has probabilities, `masses[y] / total` for every input, that differ by a few
+        digits only of those that two floats have, or by none."""
+        order = np.lexsort((self.low, self.high), axis=0)
+        high, low = (np.take_along_axis(one, order, axis=0) for one in self)
+        near = np.diff(high, axis=0) + np.diff(low, axis=0) <= _CLOSE * high[1:]
+        for place, output in np.argwhere(near):
+            (masses, total), (others, whole) = (exact[order[one, output]] for one in (place, place + 1))
+            if masses[output] * whole != others[output] * total:
+                return True
+        return False
 
     def rows(self, inputs: list[int]) -> _Masses:
         """Those of some of the inputs."""

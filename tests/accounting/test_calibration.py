@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -136,6 +137,28 @@ def test_the_error_of_estimated_frequencies_is_exact(kind: str, epsilon0: float)
     assert error.l2 == pytest.approx(math.sqrt(variances.sum()), rel=1e-12)
     if kind == "krr":
         assert error.per_category == pytest.approx(variances[3], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "written", ["krr(k=2, epsilon0={})", "krr(k=10, epsilon0={})", "rappor(domain=5, epsilon0={})"]
+)
+@pytest.mark.parametrize("epsilon0", [1e-6, 20.0, 30.0])
+def test_errors_next_to_none_keep_their_digits(written: str, epsilon0: float) -> None:
+    """Where reports nearly tell the truth, `1 - kept - stray` is next to nothing, or nothing."""
+    with mpmath.workdps(50):
+        e = mpmath.exp(mpmath.mpf(epsilon0))
+        if written.startswith("krr"):
+            k = 2 if "k=2" in written else 10
+            kept, stray, categories = e / (e + k - 1), 1 / (e + k - 1), k
+        else:
+            root = mpmath.sqrt(e)
+            kept, stray, categories = root / (root + 1), 1 / (root + 1), 5
+        gap = kept - stray
+        exact = categories * stray * (1 - stray) / (1000 * gap**2) + (1 - kept - stray) / (1000 * gap)
+        error = frequency_error(parse_randomizer(written.format(epsilon0)), 1000)
+        assert error is not None
+        assert error.squared_l2 is not None
+        assert abs(error.squared_l2 / exact - 1) < 1e-13
 
 
 def test_only_frequency_oracles_estimate_frequencies() -> None:

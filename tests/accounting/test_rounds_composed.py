@@ -549,3 +549,15 @@ def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
     tracemalloc.stop()
     assert found.delta_lower <= 1e-17 <= found.delta_upper < 1e-15
     assert peak < 300 << 20
+
+
+def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
+    """Sixty losses on five million cells, half a million nodes: 900 MB."""
+    randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")
+    shuffled = ShuffledRound(randomizer=randomizer, reports=3, participation=1e-9)
+    tracemalloc.start()
+    found = Accountant().certify({shuffled: 3}, delta=1e-6)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.epsilon_lower == 0 <= found.epsilon_upper < 1e-6
+    assert peak < 400 << 20

@@ -55,6 +55,21 @@ def test_the_installed_program_keeps_a_ledger(tmp_path: Path) -> None:
     assert json.loads(missing.stdout)["error"]["kind"] == "not_found"
 
 
+@pytest.mark.parametrize("asked", [None, "2"])
+def test_linear_algebra_has_one_thread_unless_more_are_asked_for(asked: str | None) -> None:
+    code = """
+import cli.main, os, numpy
+numpy.ones((999, 999)) @ numpy.ones((999, 999))
+print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    environment |= {} if asked is None else {"OPENBLAS_NUM_THREADS": asked}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    variable, threads = map(int, shown.stdout.split())
+    assert variable == int(asked or 1)
+    assert (threads == 1) == (asked is None)
+
+
 @pytest.mark.parametrize("command", ["amplify", "cohort", "round", "demo"])
 def test_a_command_loads_only_the_libraries_it_needs(tmp_path: Path, command: str) -> None:
     code = f"""
