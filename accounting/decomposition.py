@@ -38,7 +38,8 @@ class Decomposition:
     (components,) and are read-only.
 
     `difference` is `a - b`, given where it is known to more digits than the two tell; likewise `rest`, the
-    mass of the leftover component, to relative round-off.
+    mass of the leftover component, to relative round-off. Without it that is `1 - sum(c)`, as far as units of
+    1 tell: less counts as nothing.
 
     Guarantee: the round of n users is dominated by the pair whose hockey-stick divergence is
     `E[(G_1 + ... + G_n)_+] / n` with i.i.d. `G = (a_j - e^eps b_j) / c_j` with probability `c_j`, else 0,
