@@ -208,12 +208,13 @@ class BlanketProfile(MechanismProfile):
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
+        doubt = math.log(self._doubt) if self._doubt else -math.inf
         if len(self._above) > _FEW_PAIRS:
-            return np.asarray(chernoff(self._above, honest, excess).max(axis=0))
+            return np.asarray(np.logaddexp(chernoff(self._above, honest, excess).max(axis=0), doubt))
         which, order = np.divmod(np.arange(len(self._above) * excess.size), excess.size)
         crude = chernoff_log_profiles(self._above, which, honest, excess[order])
         largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)
-        return largest
+        return np.asarray(np.logaddexp(largest, doubt))
 
     def _search(self, pairs: Pairs, honest: int) -> WorstPair:
         """The search for the largest of the pairs' profiles."""

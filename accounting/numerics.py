@@ -52,7 +52,8 @@ def increasing_root(
 
 
 def order_less_one(loss: float) -> float:
-    """The float nearest to `exp(loss) - 1`; `math.expm1` may be the one beside it."""
+    """The float nearest to `exp(loss) - 1`, for losses from 1e-40 to 700; `math.expm1` may be the one beside
+    it."""
     with decimal.localcontext(prec=60):
         return float(decimal.Decimal(loss).exp() - 1)
 

@@ -255,9 +255,10 @@ def _joined(masses: Twofold, *, roughly: bool) -> Twofold:
     least = masses.high.min(axis=0)
     shown, hidden = masses.of(least == 0), masses.of(least > 0)
     least = least[least > 0]
-    # Ratios may differ in digits that one float has not; and where all other digits agree, these decide.
-    ratios = hidden.high / least
-    keys = rounded(ratios) if roughly else np.vstack([ratios, hidden.low / least])
+    # Quotients of floats agree where ratios do not, in digits that rule rows next to equal: but for their
+    # exponents, probabilities themselves must agree.
+    scale = np.ldexp(1.0, -np.frexp(least)[1])
+    keys = rounded(hidden.high / least) if roughly else np.vstack([hidden.high * scale, hidden.low * scale])
     _, place, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     group = group.ravel()
     high, low = hidden.high[:, place], hidden.low[:, place]

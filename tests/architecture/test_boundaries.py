@@ -23,6 +23,7 @@ PURE = {
     "cmath",
     "collections",
     "dataclasses",
+    "decimal",
     "enum",
     "fractions",
     "functools",
