@@ -192,9 +192,8 @@ def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> 
     for values, c, ratios, doubt, last in zip(
         ranges, counted.c, counted.ratios.T, counted.doubt, may_be_last, strict=True
     ):
-        if (
-            last and listed[0].max(initial=0) == reports
-        ):  # nothing can be added to these: a few reports of many kinds
+        # Nothing can be added to these, which are most of all where a few reports are of many kinds.
+        if last and listed[0].max(initial=0) == reports:
             full.append(listed[:, listed[0] == reports])
             listed = listed[:, listed[0] < reports]
         most = np.minimum(values[-1], reports - listed[0])

@@ -185,10 +185,8 @@ def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     index, (weights, _, _) = _positions(pair), _weights(pair, contour.theta)
     span, nodes = int(index[-1] - index[0]) + 1, contour.nodes
     angle = np.uint64(round(Fraction(pair.spacing) / Fraction(contour.period) * 2**63) % 2**64)
-    if index.size * nodes <= _TURNS * (span + nodes):  # few losses far apart
-        values, error = _added_up(index, weights, angle, nodes), 0.0
-    else:
-        values, error = _transformed(index, weights, angle, nodes)
+    far_apart = index.size * nodes <= _TURNS * (span + nodes)
+    values, error = (_added_up if far_apart else _transformed)(index, weights, angle, nodes)
     # Masses under the tilt have the roundings of what the tilt multiplies, too.
     tilts = abs(contour.theta) * float((weights * np.abs(index)).sum()) * pair.spacing
     noise = error + UNIT_ROUND_OFF * (16 + 8 * tilts) + 2.0**-61 * nodes * span
@@ -197,13 +195,15 @@ def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise)
 
 
-def _added_up(index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int) -> ComplexArray:
-    """`sum of weights exp(2 i j k angle)` over few positions j, for every k."""
+def _added_up(
+    index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int
+) -> tuple[ComplexArray, float]:
+    """`sum of weights exp(2 i j k angle)` over few positions j, for every k, and what additions round off."""
     turns = 2 * np.arange(nodes, dtype=np.uint64) * angle
     values = np.zeros(nodes, dtype=np.complex128)
     for position, weight in zip(index.astype(np.uint64), weights, strict=True):  # negative ones wrap around
         values += weight * _turn(turns * position)
-    return values
+    return values, 2 * UNIT_ROUND_OFF * index.size
 
 
 def _transformed(

@@ -531,13 +531,21 @@ def test_transforms_are_off_by_no_more_than_they_say(
     weights = draw.dirichlet(np.ones(index.size))
     angle = np.uint64(int(2.0**63 / slow))
     values, error = _transformed(index, weights, angle, nodes)
-    exact = _added_up(index, weights, angle, nodes)
-    assert np.abs(values - exact).max() <= error + 1e-15
+    exact, more = _added_up(index, weights, angle, nodes)
+    assert np.abs(values - exact).max() <= error + more + 1e-15
     place, node = draw.integers(index.size), draw.integers(nodes)
-    alone = _added_up(index[[place]], np.ones(1), angle, nodes)[node]
+    alone = _added_up(index[[place]], np.ones(1), angle, nodes)[0][node]
     turns = 2 * int(index[place]) * int(node) * int(angle) % 2**64
     with mp.workdps(30):
         assert abs(mp.mpc(complex(alone)) - mp.expjpi(mp.mpf(turns) / 2**63)) <= 2e-15
+
+
+def test_turns_below_a_unit_of_the_first_are_not_forgotten() -> None:
+    """Thousands of masses that adding one by one never sees."""
+    weights = np.full(4000, 5.4e-17)
+    weights[0] = 1 - math.fsum(weights[1:])
+    values, error = _added_up(np.arange(4000), weights, np.uint64(0), 2)
+    assert 1e-13 < abs(1 - values[1]) <= error
 
 
 def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
