@@ -348,6 +348,6 @@ class _Kernel(NamedTuple):
         kernels = RampKernels.of(np.ones(1), np.array([spacing]))
         u = np.asarray(step * np.arange(math.floor(float(kernels.band[0]) / step) + 1), dtype=np.float64)
         only, share = np.zeros(u.size, dtype=np.int64), np.where(u == 0, 0.5, 1.0) * (step / math.pi)
-        real, imaginary = (kernels.turned(only, u, np.full(u.size, phase)) for phase in (0.0, -math.pi / 2))
+        real, imaginary = (kernels.times(only, u, np.full(u.size, value)) for value in (1 + 0j, -1j))
         doubt = 2 * real.round_off + 16 * UNIT_ROUND_OFF * real.modulus
         return cls(step, *(share * one for one in (real.upper, imaginary.upper, real.modulus, doubt)))

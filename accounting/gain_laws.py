@@ -18,8 +18,8 @@ from accounting.numerics import (
     ComplexArray,
     FloatArray,
     IndexArray,
-    circle,
     increasing_root,
+    turned,
 )
 
 # Exponents up to which a moment is no overflow.
@@ -330,13 +330,6 @@ class Pairs(Sequence[Decomposition]):
         height = max(1, _BLOCK_ELEMENTS // max(1, self.components + self.bare))
         for start in range(0, size, height):
             yield np.arange(start, min(start + height, size))
-
-
-def turned(angles: FloatArray) -> ComplexArray:
-    """`exp(i angles)`."""
-    found = np.empty(angles.shape, dtype=np.complex128)
-    found.real, found.imag = circle(angles)
-    return found
 
 
 def _bare(masses: Masses, excess: FloatArray) -> FloatArray:

@@ -98,3 +98,10 @@ def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
     square = tangent * tangent
     below = 1 / (1 + square)
     return (1 - square) * below, 2 * tangent * below
+
+
+def turned(angles: FloatArray) -> ComplexArray:
+    """`exp(i angles)`, to a few units."""
+    found = np.empty(angles.shape, dtype=np.complex128)
+    found.real, found.imag = circle(angles)
+    return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.characteristic import characteristic_less_one, log_modulus, noise
-from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, turned
 from accounting.ramp_kernels import RampKernels
 from accounting.tilts import Given, Tilt
 
@@ -378,44 +378,34 @@ class _Line(NamedTuple):
     def _shell(self, first: int, count: int) -> ComplexArray:
         """The shell's part of the characteristic function at these nodes, shape (orders, count)."""
         tilt, u = self.tilt, self.step[:, None] * np.arange(first, first + count)
-        found = characteristic_less_one(tilt.shell, tilt.centred, self.step, first, count)
-        found += tilt.shell.sum(axis=1)[:, None] + 1j * u * (tilt.shell * tilt.centred).sum(axis=1)[:, None]
+        atoms = np.flatnonzero(tilt.shell.any(axis=0))
+        shell, centred = tilt.shell[:, atoms], tilt.centred[:, atoms]
+        found = characteristic_less_one(shell, centred, self.step, first, count)
+        found += shell.sum(axis=1)[:, None] + 1j * u * (shell * centred).sum(axis=1)[:, None]
         return found
 
     def _terms(self, nodes: _Nodes) -> FloatArray:
         """Terms of the sums for both kernels, and bounds on their round-off, shape (3, nodes)."""
         row, u, less_one, doubt, shell, given = nodes
         known, split = self.few.apply[row], self.tilt.split[row]
-        phase, weight, relative = self._power(nodes)
+        value, error = self._power(nodes)
         if self.given is not None and given is not None:
-            turn, modulus, error = self.given.factor(row, u, given)
-            turned = self.kernels.turned(row, u, phase + turn)
-            terms = np.array(
-                [modulus * turned.upper, modulus * turned.lower, (relative + error) * turned.modulus]
-            )
-            terms[2] += modulus * turned.round_off
-            terms *= weight
-        elif shell is None and not np.any(known):
-            turned = self.kernels.turned(row, u, phase)
-            terms = np.array([turned.upper, turned.lower, relative * turned.modulus + turned.round_off])
-            terms *= weight
-        else:
-            value, error = weight * np.exp(1j * phase), weight * (relative + 8 * UNIT_ROUND_OFF)
-            if shell is not None:
-                # Sums of the shell's weights, and times u, are rounded besides.
-                more = doubt + UNIT_ROUND_OFF * self._units * (np.abs(shell) + self._moved(row, u))
-                inner = self._power(nodes._replace(less_one=less_one - shell, doubt=doubt + more))
-                value -= np.where(split, inner[1] * np.exp(1j * inner[0]), 0.0)
-                error += np.where(split, inner[1] * (inner[2] + 8 * UNIT_ROUND_OFF), 0.0)
-                nodes = nodes._replace(doubt=doubt + np.where(split, more, 0.0))
-            if np.any(known):
-                part, astray = self._known(nodes)
-                value -= np.where(known, part, 0.0)
-                error += np.where(known, astray, 0.0)
-            modulus = np.abs(value)
-            turned = self.kernels.turned(row, u, np.angle(value))
-            terms = np.array([modulus * turned.upper, modulus * turned.lower, error * turned.modulus])
-            terms[2] += modulus * (turned.round_off + 8 * UNIT_ROUND_OFF * turned.modulus)
+            factor, astray = self.given.factor(row, u, given)
+            error += np.abs(value) * astray
+            value *= factor
+        if shell is not None:
+            # Sums of the shell's weights, and times u, are rounded besides.
+            more = doubt + UNIT_ROUND_OFF * self._units * (np.abs(shell) + self._moved(row, u))
+            inner, astray = self._power(nodes._replace(less_one=less_one - shell, doubt=doubt + more))
+            value -= np.where(split, inner, 0.0)
+            error += np.where(split, astray, 0.0)
+            nodes = nodes._replace(doubt=doubt + np.where(split, more, 0.0))
+        if np.any(known):
+            part, astray = self._known(nodes)
+            value -= np.where(known, part, 0.0)
+            error += np.where(known, astray, 0.0)
+        products = self.kernels.times(row, u, value)
+        terms = np.array([products.upper, products.lower, error * products.modulus + products.round_off])
         terms[:, u == 0] /= 2
         return np.asarray(terms)
 
@@ -428,19 +418,20 @@ class _Line(NamedTuple):
         shell, size = self.tilt.shell, np.abs(self.tilt.centred)
         return np.asarray(shell.sum(axis=1)[row] + u * (shell * size).sum(axis=1)[row])
 
-    def _power(self, nodes: _Nodes) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The power of the characteristic function, not centred: its phase, its modulus, and a bound on its
-        round-off, relative; shape (nodes,)."""
+    def _power(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
+        """The power of the characteristic function, not centred, and a bound on its round-off; shape
+        (nodes,)."""
         reports, row, u, less_one, doubt = self.reports, *nodes[:4]
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
         phase = reports * np.arctan2(less_one.imag, 1 + less_one.real)
         phase += u * self.tilt.mean[row]
+        size = np.exp(exponent)
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
-        relative = power + UNIT_ROUND_OFF * (32 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        return phase, np.exp(exponent), relative
+        relative = power + UNIT_ROUND_OFF * (40 + 4 * np.abs(phase) + 4 * np.abs(exponent))
+        return size * turned(phase), size * relative
 
     def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
         """What outcomes with at most one report of a component, of the shell where there is one, are of the

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray, circle, expm1_minus
+from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray, IndexArray, circle, expm1_minus
 
 _TURN = 2 * np.pi
 
 
-class Turned(NamedTuple):
-    """Real parts of the kernels' transforms, turned by a phase; arrays of one shape.
+class Products(NamedTuple):
+    """Real parts of the kernels' transforms times complex values; arrays of one shape.
 
     Attributes:
         upper, lower: the real parts.
         modulus: bound on either transform's modulus.
-        round_off: bound on either one's round-off, but for the phase's.
+        round_off: bound on either product's round-off, but for the value's.
     """
 
     upper: FloatArray
@@ -85,9 +85,9 @@ class RampKernels(NamedTuple):
         sine = np.sin(np.pi * self.offset) / np.pi
         return np.asarray(sine**2 * self.tilt**2 * self.above / self.spacing * (1 - 1e-12))
 
-    def turned(self, ramp: IndexArray, u: FloatArray, phase: FloatArray) -> Turned:
+    def times(self, ramp: IndexArray, u: FloatArray, value: ComplexArray) -> Products:
         """The Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies `0 <= u[i] <=
-        band`, turned by the phases."""
+        band`, times the values."""
         # With w = tilt + i angle, coth(w/2) = p - i g; sums over the nodes are functions of it.
         sinh, rest, scale = np.sinh(self.tilt / 2), self.tilt / _TURN, self.spacing**2
         size, p = (sinh * sinh)[ramp], (sinh * np.cosh(self.tilt / 2))[ramp]
@@ -103,17 +103,18 @@ class RampKernels(NamedTuple):
         size += square + 1
         real = curved * share / 4 + product * rest / 2 - g / (2 * _TURN)
         imaginary = curved * rest / 4 - product * share / 2 - p / (2 * _TURN)
-        cosine, sine = circle(phase)
-        lower = cosine * real - sine * (imaginary - ((self.slope - 0.5) / _TURN)[ramp])
+        lower = value.real * real - value.imag * (imaginary - ((self.slope - 0.5) / _TURN)[ramp])
         p += 1
         half = offset / 2
         real += half * (p * share + g * rest)
         imaginary += half * (p * rest - g * share) - 0.5 / _TURN
-        cosine, sine = circle(phase - offset * angle)
-        upper = cosine * real - sine * imaginary
+        cosine, sine = circle(offset * angle)
+        upper = (value.real * cosine + value.imag * sine) * real
+        upper -= (value.imag * cosine - value.real * sine) * imaginary
         upper *= (scale * np.exp(-self.tilt * self.offset))[ramp]
         lower *= scale[ramp]
         root, most = np.sqrt(size), (scale * (1 + self.tilt / _TURN))[ramp]
         # The angle's own rounding moves the ratios by as much as they are large.
         doubt = UNIT_ROUND_OFF * (64 + (8 * self.tilt)[ramp] + 8 * angle * root) * size * most
-        return Turned(upper, lower, (size / 4 + root / 2) * most, doubt)
+        doubt *= np.abs(value.real) + np.abs(value.imag)
+        return Products(upper, lower, (size / 4 + root / 2) * most, doubt)

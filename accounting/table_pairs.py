@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.decomposition import Decomposition, rounded
-from accounting.gain_laws import Masses, Pairs, Tilted, turned
-from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray
+from accounting.gain_laws import Masses, Pairs, Tilted
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, turned
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0

@@ -10,7 +10,15 @@ import numpy as np
 
 from accounting.characteristic import noise
 from accounting.gain_laws import Laws
-from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, expm1_minus
+from accounting.numerics import (
+    UNIT_ROUND_OFF,
+    BoolArray,
+    ComplexArray,
+    FloatArray,
+    IndexArray,
+    expm1_minus,
+    turned,
+)
 
 #: How near the saddle point tilts are.
 NEAR_SADDLE = 1.02
@@ -136,16 +144,14 @@ class Given(NamedTuple):
         """The same at some of the orders."""
         return Given(self.number, *(column[orders] for column in self[1:]))
 
-    def factor(
-        self, row: IndexArray, u: FloatArray, one: ComplexArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def factor(self, row: IndexArray, u: FloatArray, one: ComplexArray) -> tuple[ComplexArray, FloatArray]:
         """What these gains make of the characteristic function at frequencies u of the orders `row`, by what
-        one of them, centred, makes: by how much they turn it, the modulus, and a bound on the round-off."""
+        one of them, centred, makes: a factor of modulus at most 1, but for the bound on its round-off."""
         variance, absolute = self.variance / self.number, (self.weights * np.abs(self.centred)).sum(axis=1)
         doubt = noise(self.weights.shape[1], u, variance[row], absolute[row]) + 8 * UNIT_ROUND_OFF
-        value, shift = one**self.number, u * self.mean[row]
-        error = self.number * doubt + UNIT_ROUND_OFF * (32 + 8 * np.abs(shift))
-        return shift + np.angle(value), np.abs(value), error
+        shift = u * self.mean[row]
+        error = self.number * doubt + UNIT_ROUND_OFF * (48 + 8 * np.abs(shift))
+        return one**self.number * turned(shift), error
 
     def log_moment(self, rate: FloatArray) -> FloatArray:
         """`log E~[exp(rate S)]` of their gains S together, or more."""
