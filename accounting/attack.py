@@ -19,7 +19,7 @@ from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
-from accounting.witnesses import closed, thinned
+from accounting.witnesses import thinned
 
 # Relative reserve of lower bounds for masses that are a few units off, by which outcomes of n reports are off
 # as many times as their counts are from the mean: some multiple of the square root of n.
@@ -155,7 +155,7 @@ class WitnessProfile:
             for term in self._terms:
                 # More users who hold the others' value, or a smaller rate, only hide: a group counts by its
                 # ends.
-                part = closed(thinned(witness, term.lower_rate).merged())
+                part = thinned(witness, term.lower_rate).merged()
                 total += term.weight * _lower(part, term.most, excess)
             found = np.maximum(found, total)
         return np.maximum(found * (1 - _RESERVE) - self._doubt, 0.0)

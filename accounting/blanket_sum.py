@@ -409,5 +409,7 @@ def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) 
             exponent = (reports - 1) * (log_mass + raised + laws.unsure(log_mass)) + np.log(single)
             exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
             found = np.exp(np.minimum(exponent, 700.0)) / (rate * _E)
+        if not np.any(found < bound):
+            break
         bound = np.fmin(bound, found)
     return np.asarray(bound * (1 + 1e-9))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ UNDERFLOW = 1e-306
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
 _BRACKET_STEPS = 600
 _BISECTION_STEPS = 40
+# Taylor coefficients: of `(exp(x) - 1 - x) / x^2`, and of `(sin(x) - x) / x^3` in `x^2`.
+_EXPONENTIAL = [1 / math.factorial(order) for order in range(2, 15)]
+_SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 2)]
 
 
 def increasing_root(
@@ -76,20 +80,22 @@ def expm1_minus(x: FloatArray) -> FloatArray:
     place."""
     small = np.abs(x) < 0.3
     y = np.where(small, x, 0.0)
-    series = np.zeros_like(y)
-    for divisor in range(14, 2, -1):
-        series = (1.0 + series) * y / divisor
-    return np.where(small, y * y / 2 * (1.0 + series), np.expm1(x) - x)
+    return np.where(small, y * y * _polynomial(_EXPONENTIAL, y), np.expm1(x) - x)
 
 
 def sine_minus(x: FloatArray) -> FloatArray:
     """`sin(x) - x` for `|x| <= 0.5`, without cancellation."""
-    y2 = x * x
-    series = np.zeros_like(y2)
-    for order in range(13, 2, -2):
-        series = -y2 / (order * (order - 1)) * (1.0 + series)
-    result: FloatArray = x * series
-    return result
+    square = x * x
+    return np.asarray(x * square * _polynomial(_SINE, square))
+
+
+def _polynomial(coefficients: Sequence[float], x: FloatArray) -> FloatArray:
+    """The polynomial with these coefficients, the constant first: Horner's rule."""
+    value = np.full_like(x, coefficients[-1])
+    for one in coefficients[-2::-1]:
+        value *= x
+        value += one
+    return value
 
 
 def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:

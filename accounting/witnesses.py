@@ -15,8 +15,6 @@ import numpy as np
 from accounting.decomposition import Decomposition
 from accounting.numerics import FloatArray
 
-_ROUNDING = 1e-12
-
 
 def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
     """Witnesses of k-ary randomized response: the others hold a third value, where there is one, or the
@@ -53,7 +51,7 @@ def _witnesses(
     first, second, other = (masses * np.exp(epsilon0 * hits[:, i]) for i in range(3))
     difference = masses * np.exp(epsilon0 * hits[:, 1]) * np.expm1(epsilon0 * (hits[:, 0] - hits[:, 1]))
     return tuple(
-        Decomposition(first, second, law, difference) for law in ([other] if third else []) + [second]
+        Decomposition(first, second, law, difference, 0.0) for law in ([other] if third else []) + [second]
     )
 
 
@@ -62,16 +60,10 @@ def thinned(witness: Decomposition, rate: float) -> Decomposition:
     others."""
     if rate == 1.0:
         return witness
-    a, b = (rate * law + (1 - rate) * witness.c for law in (witness.a, witness.b))
-    return Decomposition(a, b, witness.c, rate * witness.difference)
-
-
-def closed(witness: Decomposition) -> Decomposition:
-    """The witness with what rounding left of the others' mass 1 on their most likely output."""
-    c = witness.c.copy()
-    largest = int(c.argmax())
-    if 1 - math.fsum(c) <= _ROUNDING:
-        c[largest] += max(1 - math.fsum(c), 0.0)
-        while math.fsum(c) < 1:
-            c[largest] = np.nextafter(c[largest], 2)
-    return Decomposition(witness.a, witness.b, c, witness.difference)
+    # Outputs that neither value of the user makes are those of his replacement.
+    a, b, c, difference = (
+        np.append(getattr(witness, name), more)
+        for name, more in (("a", 0.0), ("b", 0.0), ("c", witness.leftover), ("difference", 0.0))
+    )
+    a, b = (rate * law + (1 - rate) * c for law in (a, b))
+    return Decomposition(a, b, c, rate * difference, 0.0)

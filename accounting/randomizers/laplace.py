@@ -70,7 +70,7 @@ class Laplace(DecomposedRandomizer):
         inner = 0.5 * np.exp(-self.epsilon0 * (1 - ends[1:])) * -np.expm1(-self.epsilon0 * np.diff(ends))
         loss = self.epsilon0 * np.concatenate([[1.0], 1 - ends[1:] - ends[:-1], [-1.0]])
         b = np.concatenate([[0.5 * math.exp(-self.epsilon0)], inner, [0.5]])
-        return (Decomposition(b * np.exp(loss), b, b, b * np.expm1(loss)),)
+        return (Decomposition(b * np.exp(loss), b, b, b * np.expm1(loss), 0.0),)
 
 
 def _mirrored(t: FloatArray, c: FloatArray, left: float) -> Decomposition:

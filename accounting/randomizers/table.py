@@ -116,7 +116,7 @@ class Table(DecomposedRandomizer):
                 for other in range(len(self.rows))
             }
         chosen = sorted(spread, key=lambda triple: -spread[triple])[:_MAXIMUM_WITNESSES]
-        return tuple(masses.decomposition(x0, x1, masses.high[other]) for x0, x1, other in chosen)
+        return tuple(masses.decomposition(x0, x1, masses.high[other], 0.0) for x0, x1, other in chosen)
 
     @functools.cached_property
     def _components(self) -> Components:

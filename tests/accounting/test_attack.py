@@ -153,6 +153,25 @@ def test_a_sampled_user_is_replaced_by_one_of_the_others(epsilon: float) -> None
     assert exact * 0.999 <= bound <= exact
 
 
+@pytest.mark.parametrize("rows", [((1, 0, 0), (0, 1, 0), (0, 0, 1)), ((2, 2, 0), (1, 3, 0), (1, 1, 2))])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_replacement_may_report_what_the_user_himself_cannot(
+    rows: tuple[tuple[int, ...], ...], joined: bool
+) -> None:
+    mp.mp.dps = 40
+    laws = [[mp.mpf(one) / sum(row) for one in row] for row in rows]
+    written = f"table({[[one / sum(row) for one in row] for row in rows]})"
+    if joined:
+        two = _response(2, 0.5)
+        laws = [[p * q for p in a for q in b] for a in laws for b in two]
+        written = f"joint({written}, krr(k=2, epsilon0=0.5))"
+    for users, population, epsilon in ((1, 2, 0.0), (2, 3, 0.1), (2, 9, 0.05)):
+        exact = _most(laws, users, epsilon, rate=users / population)
+        bound = attack_delta(_round(written, users, sampled_from=population), epsilon=epsilon)
+        assert bound is not None
+        assert exact * 0.999 <= bound <= exact * (1 + mp.mpf(1e-12))
+
+
 def test_honest_users_of_a_sample_are_counted_by_the_attacker() -> None:
     """Samples of 3 from 8 users, 5 honest: 0 to 3 honest ones with known probabilities."""
     mp.mp.dps = 40
