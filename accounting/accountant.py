@@ -375,6 +375,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         precision=precision,
         pilot=simple if simple.is_enumerated else simple.sketch,
         model=None if simple is profile else simple,
+        sharper=lambda share: RoundProfile(shuffled, smoothing=smoothing * math.sqrt(share)),
         cheap=simple.is_enumerated,
     )
     return RoundLoss(upper=upper, lower=lower)

@@ -27,8 +27,9 @@ _ROOM = 64 * UNIT_ROUND_OFF
 _DIGITS = 1e11 * UNIT_ROUND_OFF
 # How far the loss before a largest one is from it at most, in units of the precision.
 _END = 0.3
-# A lattice whose pairs are further apart than the precision is made finer, at most so often, and no further
-# where that hardly helped.
+# A lattice whose pairs seem further apart than so much of the precision is made finer, at most so often, and
+# no further where that hardly helped.
+_ENOUGH = 0.95
 _REFINEMENTS = 4
 _MOST_POINTS = 6000
 _HELPED = 0.8
@@ -41,6 +42,9 @@ _DEEPER = 1.5
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
 _LEFT = 0.8
+# The distance of the profile's own bounds that is asked for where it is more than that, as a share of the
+# precision; and by how much they are made closer at most.
+_SHARP, _SHARPEST = 0.5, 0.05
 
 
 def from_profile(
@@ -52,6 +56,7 @@ def from_profile(
     precision: float,
     pilot: Profile | None = None,
     model: Profile | None = None,
+    sharper: Callable[[float], Profile] | None = None,
     cheap: bool = False,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Discrete pairs above and below a symmetric privacy profile: connect the dots, and supporting lines.
@@ -65,6 +70,8 @@ def from_profile(
         pilot: bounds on the same profile, as rough as may be, by which the first lattice is chosen.
         model: a profile much like it, by which the lattice is made finer, where the profile itself costs too
             much to be asked more than once, for all orders together.
+        sharper: the profile with bounds that are closer by about such a factor, for profiles whose own are so
+            far apart that no lattice would do.
         cheap: whether orders cost next to nothing, so that a finer lattice is taken, even where that is fine
             enough.
 
@@ -106,7 +113,7 @@ def from_profile(
         return (above, _pair(below, lattice.unit, support=largest_loss, side="lower")), found
 
     if model is None:
-        return _refined(profile, first, pairs, precision)[1]
+        return _refined(profile, first, pairs, precision, sharper)[1]
     lattice = _refined(model, first, pairs, precision)[0]
     return pairs(lattice, profile(lattice.excess))[0]
 
@@ -116,17 +123,23 @@ def _refined(
     lattice: Lattice,
     pairs: Callable[[Lattice, ProfileBounds], tuple[_Pairs, Gaps]],
     precision: float,
+    sharper: Callable[[float], Profile] | None = None,
 ) -> tuple[Lattice, _Pairs]:
     """The lattice made finer, until its pairs are as close as asked or that hardly helps; and the pairs."""
     bounds = profile(lattice.excess)
     best, found = pairs(lattice, bounds)
+    if sharper is not None and found.blurred > _MOSTLY * precision:
+        sharp = sharper(max(_SHARP * precision / found.blurred, _SHARPEST))
+        again = sharp(lattice.excess)
+        if (other := pairs(lattice, again))[1].blurred < _HELPED * found.blurred:
+            profile, bounds, (best, found) = sharp, again, other
     known = lattice
     for _ in range(_REFINEMENTS):
         added = between(lattice.positions, found, precision)
         rest = found.apart - found.blurred
         if found.blurred > _MOSTLY * precision and rest <= _LEFT * precision:
             break
-        if found.apart <= precision or not added.size:
+        if found.apart <= _ENOUGH * precision or not added.size:
             break
         if lattice.positions.size + added.size > _MOST_POINTS:
             break

@@ -29,10 +29,13 @@ _LEAST_AIM = 0.3
 _MOST_PIECES = 8
 # Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as a delta of
 # 1e-30 needs, should the round be by far the heaviest of several.
-_TILT_STRIDE = 24
-_TILTS = 10
+_TILT_STRIDE = 8
+_TILTS = 30
 _SMALLEST_TILT = 0.05
-_DEEPEST = 75.0
+_DEEPEST = 70.0
+# Rounds are no more than that. Losses that some of them has with so little probability count in no delta of
+# 1e-30; in moments they would, and hide others.
+_MOST_ROUNDS, _UNSEEN = 1e5, 1e-34
 # A cell is steep if the profile falls by this exponent in it.
 _STEEP = 1.0
 # Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
@@ -172,25 +175,28 @@ def gaps(
     logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
-    high = LossSpectrum(above, SpectrumMemory())
     cells, blurs, drawn = np.zeros((3, excess.size - 1))
-    if high.variance == 0:
+    apart, blurred, variance = 0.0, 0.0, above.variance()
+    if variance == 0:
         return Gaps(0.0, cells, 0.0, blurs, drawn)
-    step = np.diff(excess)
+    step, rounds = np.diff(excess), _MOST_ROUNDS
     log_order = np.log1p(excess[:-1] + step / 2)
     areas = [
         step * (one[1:] + one[:-1]) / 2 for one in (values.upper - values.lower, bounds.upper - bounds.lower)
     ]
     blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
-    apart = blurred = 0.0
-    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(high.variance)) / math.log(TILT_RATIO))
+    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
     for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
-        theta, tilted = TILT_RATIO**tilt, high.tilted(tilt)
-        top = tilted.log_mass - math.log1p(-above.infinity)
-        if top <= 0 or theta * tilted.mean - top > _DEEPEST:
+        seen = above.without_tail(_UNSEEN / rounds)
+        theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
+        top = tilted.log_mass - math.log1p(-seen.infinity)
+        depth = theta * tilted.mean - top
+        if top <= 0 or depth > _DEEPEST:
             break
+        rounds = min(_DEEPEST / max(depth, _DEEPEST / _MOST_ROUNDS), _MOST_ROUNDS)
         log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
         weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
+        weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
         shares, blur = (area * weight for area in areas)
         lost = hull(weight)
         shares = blamed(shares) + lost
@@ -277,9 +283,12 @@ def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:
     Cut into m pieces, a cell contributes about `1/m^2` of what it did: the sum is least, for so many pieces
     altogether, if m is proportional to the cube root of that.
     """
-    roots = np.cbrt(np.maximum(found.cells - found.blurs, 0.0))
+    own = np.maximum(found.cells - found.blurs, 0.0)
+    roots, rest = np.cbrt(own), max(found.apart - found.blurred, 1e-300)
     share = _AIM if found.apart > _FAR * precision else _AIM_NEAR
     aim = max(share * precision - found.blurred, _LEAST_AIM * precision)
+    # No tilt sees all of what cells contribute at their worst ones.
+    aim *= max(float(own.sum()) / rest, 1.0)
     wanted = roots * math.sqrt(float(roots.sum()) / aim)
     # Rounded up to a power of two, but for a little; as many as the positions allow.
     width = np.diff(positions)

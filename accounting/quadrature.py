@@ -86,12 +86,13 @@ def integrate(
     period, alias = _period(tilt, reports, smoothing, spread, given)
     step = 2 * np.pi / period
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
-    # evaluating.
+    # evaluating, nor where the kernels' transforms end before.
     lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
     short = (np.pi >= tilt.reach * np.maximum(kernels.band, lobe)) & ~split
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
+    cut = short & (lobe < kernels.band)
     if given is not None:
-        short &= lobe < kernels.band
+        short = cut
     few = _Few.of(tilt, reports, np.logical_and(~short, given is None))
     line = _Line(tilt, reports, kernels, step, few, given)
     kept = line.last_of_note(last, ~short & ~few.apply & ~split)
@@ -100,7 +101,7 @@ def integrate(
     rate, end = 2 * deviation**2 / np.pi**2, last * step
     with np.errstate(divide="ignore", invalid="ignore"):
         skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
-    truncation = np.where(short, skipped, 0.0) + left_out * (1 + 1e-9)
+    truncation = np.where(cut, skipped, 0.0) + left_out * (1 + 1e-9)
     log_scale = tilt.log_mass - np.log(reports)
     error, moved, raised = tilt.log_mass_error, tilt.moved, tilt.raised
     if given is not None:
