@@ -177,6 +177,25 @@ def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lo
     assert np.all(exact.lower <= bounds.upper)
 
 
+@pytest.mark.parametrize("loss", [2.9, 3.0, 3.2, 3.6])
+def test_a_sum_that_hardly_varies_is_known_closely(loss: float) -> None:
+    """Nothing is gained but where nobody reports the first component; of the second millions do."""
+    hidden, shown, reports = 6e-8, 0.024, 10**8
+    masses = Decomposition(
+        np.array([hidden, 1 - hidden]),
+        np.array([1 - shown, shown]),
+        np.array([hidden, shown]),
+        rest=1 - hidden - shown,
+    )
+    excess = np.expm1(np.array([loss]))
+    bounds = blanket_profile(masses, reports, excess, smoothing=0.012)
+    with mpmath.workdps(40):
+        a, b, order = 1 - mpmath.mpf(hidden), mpmath.mpf(shown), 1 + mpmath.mpf(excess[0])
+        exact = (1 - mpmath.mpf(hidden)) ** (reports - 1) * (a - order * b)
+        assert bounds.lower[0] <= exact <= bounds.upper[0]
+    assert bounds.upper[0] - bounds.lower[0] <= 1e-4 * bounds.upper[0]
+
+
 def exactly(masses: Decomposition, order: float) -> Fraction:
     """The divergence of two reports at a float order, in fractions."""
     a, b, c = ([Fraction(float(one)) for one in column] for column in (masses.a, masses.b, masses.c))

@@ -1,0 +1,38 @@
+"""Compositions of tables are certified as closely as asked, where something once kept their pairs apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from accounting import Accountant, ShuffledRound, Table
+
+
+def table(inputs: int, outputs: int, shape: float, seed: int) -> Table:
+    """Rows of a Dirichlet law with this parameter."""
+    weights = np.random.default_rng(seed).gamma(shape, size=(inputs, outputs)) + 1e-300
+    rows = weights / weights.sum(axis=1, keepdims=True)
+    return Table(rows=tuple(tuple(row) for row in rows.tolist()))
+
+
+CASES = {
+    "cells that count at tilts of a narrow range": [
+        (table(8, 32, 3.0, 703344118), 110, 2, 4.76e-17),
+        (table(16, 4, 0.5, 519143155), 39_594, 2, 9.06e-21),
+    ],
+    "far losses that no delta sees": [
+        (table(2, 64, 0.5, 820935504), 2_587_176, 2, 5.06e-30),
+        (table(3, 64, 0.5, 1067578153), 3_983_620, 3, 1.33e-29),
+    ],
+    "sums that hardly vary": [(table(10, 2, 0.3, 448896408), 96_250_939, 355, 6.39e-25)],
+    "bounds of single orders that are far apart": [(table(3, 100, 0.3, 712472807), 55, 5991, 1e-10)],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_certificates_are_as_narrow_as_asked(case: str) -> None:
+    for randomizer, reports, rounds, delta in CASES[case]:
+        shuffled = ShuffledRound(randomizer=randomizer, reports=reports)
+        found = Accountant().certify({shuffled: rounds}, delta=delta)
+        assert found.precise
+        assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
