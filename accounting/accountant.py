@@ -46,9 +46,9 @@ _PROFILE_SMOOTHING = 0.38
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24
 _TAIL_POINTS = 512
-# Where answers are wider than asked, losses that hardly happen are set aside, at this share of delta. Then
+# Where answers are wider than asked, losses that hardly happen are set aside, at these shares of delta. Then
 # all are computed again for these shares of the precision, in rounds of few kinds that took little work.
-_NEGLIGIBLE_TAIL = 1e-5
+_NEGLIGIBLE_TAILS = (1e-5, 1e-3, 1e-1)
 _FINER = (0.25, 0.02)
 _FINEST = 1e-5
 _HELPED = 0.8  # of the width: what finer losses leave, or even finer ones are not made
@@ -250,9 +250,8 @@ class Accountant:
     def _narrowed(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
         """The interval, or while it is wider than asked one without far losses that hardly happen, and then
         from finer losses where they are cheap to have."""
-        tail = _NEGLIGIBLE_TAIL * delta / sum(rounds.values())
         for share in (1.0, *_FINER):
-            if not self.precision * interval.upper < interval.width < math.inf:
+            if not self._is_wide(interval):
                 break
             precision = max(self.precision * share, min(_FINEST, self.precision))
             if share < 1 and (precision >= self.precision or not self._are_cheap(rounds, share)):
@@ -262,13 +261,21 @@ class Accountant:
             source = self if precision == self.precision else self._finer[precision]
             before = interval.width
             losses = [(source.privacy_loss(one), count) for one, count in rounds.items()]
-            above, below = (_without_tails(losses, tail, side) for side in SIDES)
-            both = interval.intersection(epsilon_interval(above, below, delta, precision))
-            if both.lower <= both.upper:
-                interval = both
+            for tail in _NEGLIGIBLE_TAILS:
+                mass = tail * delta / sum(rounds.values())
+                above, below = (_without_tails(losses, mass, side) for side in SIDES)
+                both = interval.intersection(epsilon_interval(above, below, delta, precision))
+                if both.lower <= both.upper:
+                    interval = both
+                if not self._is_wide(interval):
+                    break
             if share < 1 and interval.width > _HELPED * before:
                 break  # what is wide is something else
         return interval
+
+    def _is_wide(self, interval: Interval) -> bool:
+        """Whether an interval is wider than asked."""
+        return self.precision * interval.upper < interval.width < math.inf
 
     def _are_cheap(self, rounds: Mapping[ShuffledRound, int], share: float) -> bool:
         """Whether losses for this share of the precision take no more than seconds."""

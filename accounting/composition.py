@@ -44,7 +44,7 @@ _WIDEST_LOSS = 1.0
 _WIDENINGS = 4
 _FAINT = 1e-5
 # Rates at which tails of the tilted loss are bounded, in units of the tilt.
-_CHERNOFF_RATES = (0.5, 1.0, 2.0, 4.0)
+_CHERNOFF_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.5, 1.0, 2.0, 4.0)
 
 
 class DeltaBound(NamedTuple):

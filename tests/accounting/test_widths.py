@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, Table
+from accounting import Accountant, ShuffledRound, Table, parse_randomizer
 
 
 def table(inputs: int, outputs: int, shape: float, seed: int) -> Table:
@@ -36,3 +36,36 @@ def test_certificates_are_as_narrow_as_asked(case: str) -> None:
         found = Accountant().certify({shuffled: rounds}, delta=delta)
         assert found.precise
         assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
+
+
+def sampled(randomizer: str, reports: int, population: int | None = None) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "delta"),
+    [
+        (
+            {
+                sampled("oue(epsilon0=1.773)", 352_123): 75,
+                sampled("generic(epsilon0=7.787)", 189_708, 2_266_562): 3274,
+            },
+            1e-30,
+        ),
+        (
+            {
+                sampled("krr(k=1339, epsilon0=2.4)", 1699, 1_223_785): 6,
+                sampled("generic(epsilon0=6.342)", 22_256, 20_221_117): 4146,
+                sampled("oue(epsilon0=0.045)", 53_176, 33_801_071): 300,
+            },
+            1e-12,
+        ),
+    ],
+)
+def test_rounds_that_may_reveal_much_do_not_hide_what_others_reveal(
+    rounds: dict[ShuffledRound, int], delta: float
+) -> None:
+    """Tilted to such an epsilon, a loss that next to no round has comes several times: tails fade slowly."""
+    found = Accountant().certify(rounds, delta=delta)
+    assert found.precise
+    assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
