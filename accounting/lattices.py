@@ -33,8 +33,8 @@ _TILT_STRIDE = 8
 _TILTS = 30
 _SMALLEST_TILT = 0.05
 _DEEPEST = 70.0
-# Rounds are no more than that. Losses that some of them has with so little probability count in no delta of
-# 1e-30; in moments they would, and hide others.
+# Rounds are no more than that. Losses that are expected of so few of them count in no delta of 1e-30; in
+# moments they would, and hide others.
 _MOST_ROUNDS, _UNSEEN = 1e5, 1e-34
 # A cell is steep if the profile falls by this exponent in it.
 _STEEP = 1.0
@@ -188,6 +188,8 @@ def gaps(
     first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
     for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
         seen = above.without_tail(_UNSEEN / rounds)
+        if not seen.index.size:
+            break
         theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
         top = tilted.log_mass - math.log1p(-seen.infinity)
         depth = theta * tilted.mean - top

@@ -425,14 +425,14 @@ class _Line(NamedTuple):
         reports, row, u, less_one, doubt = self.reports, *nodes[:4]
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
-        phase = reports * np.arctan2(less_one.imag, 1 + less_one.real)
-        phase += u * self.tilt.mean[row]
+        turn, shift = reports * np.arctan2(less_one.imag, 1 + less_one.real), u * self.tilt.mean[row]
         size = np.exp(exponent)
         # What the round-off of the characteristic function makes of its power; twice, since the modulus may
         # be no more than that.
         power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
-        relative = power + UNIT_ROUND_OFF * (40 + 4 * np.abs(phase) + 4 * np.abs(exponent))
-        return size * turned(phase), size * relative
+        angles = np.abs(turn) + np.abs(shift)
+        relative = power + UNIT_ROUND_OFF * (40 + 4 * angles + 4 * np.abs(exponent))
+        return size * turned(turn + shift), size * relative
 
     def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
         """What outcomes with at most one report of a component, of the shell where there is one, are of the
