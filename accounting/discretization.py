@@ -43,8 +43,8 @@ _DEEPER = 1.5
 _MOSTLY = 0.7
 _LEFT = 0.8
 # The distance of the profile's own bounds that is asked for where it is more than that, as a share of the
-# precision; and by how much they are made closer at most.
-_SHARP, _SHARPEST = 0.5, 0.05
+# precision; by how much they are made closer at most; and at how many orders that is tried first.
+_SHARP, _SHARPEST, _PROBED = 0.5, 0.05, 8
 
 
 def from_profile(
@@ -130,9 +130,10 @@ def _refined(
     best, found = pairs(lattice, bounds)
     if sharper is not None and found.blurred > _MOSTLY * precision:
         sharp = sharper(max(_SHARP * precision / found.blurred, _SHARPEST))
-        again = sharp(lattice.excess)
-        if (other := pairs(lattice, again))[1].blurred < _HELPED * found.blurred:
-            profile, bounds, (best, found) = sharp, again, other
+        worst = np.sort(np.argsort(-found.blurs)[:_PROBED])
+        if _is_closer(sharp(lattice.excess[worst]), ProfileBounds(*(one[worst] for one in bounds))):
+            profile, bounds = sharp, sharp(lattice.excess)
+            best, found = pairs(lattice, bounds)
     known = lattice
     for _ in range(_REFINEMENTS):
         added = between(lattice.positions, found, precision)
@@ -151,6 +152,12 @@ def _refined(
         if found.apart > _HELPED * before:
             break
     return known, best
+
+
+def _is_closer(bounds: ProfileBounds, others: ProfileBounds) -> bool:
+    """Whether bounds are closer than others at most orders; what round-off keeps apart is not."""
+    apart, before = (one.upper - one.lower for one in (bounds, others))
+    return bool(np.median(apart - _HELPED * before) < 0)
 
 
 def _first_lattice(pilot: Profile, stop: float, precision: float, finest: float, *, cheap: bool) -> Lattice:
