@@ -60,6 +60,15 @@ def sampled(randomizer: str, reports: int, population: int | None = None) -> Shu
             },
             1e-12,
         ),
+        (
+            {
+                sampled("blh(epsilon0=4.574)", 4222, 12_807): 125,
+                sampled("oue(epsilon0=0.376)", 128_515): 178,
+                sampled("generic(epsilon0=0.562)", 683): 679,
+                sampled("generic(epsilon0=0.558)", 65_797_595): 107,
+            },
+            1e-30,
+        ),
     ],
 )
 def test_rounds_that_may_reveal_much_do_not_hide_what_others_reveal(
