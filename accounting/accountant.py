@@ -374,10 +374,6 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
     profile = RoundProfile(shuffled, smoothing=smoothing)
     # Where chance decides how many users are honest, orders cost much.
     simple = profile if profile.is_simple else RoundProfile(shuffled.typical, smoothing=smoothing)
-
-    def sharper(share: float) -> RoundProfile:
-        return RoundProfile(shuffled, smoothing=smoothing * math.sqrt(share))
-
     upper, lower = from_profile(
         profile,
         largest_loss=profile.largest_loss,
@@ -386,7 +382,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         precision=precision,
         pilot=simple if simple.is_enumerated else simple.sketch,
         model=None if simple is profile else simple,
-        sharper=None if simple.is_enumerated else sharper,
+        sharper=None if simple.is_enumerated else profile.sharper,
         cheap=simple.is_enumerated,
     )
     return RoundLoss(upper=upper, lower=lower)

@@ -3,7 +3,7 @@ argument bounds it."""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -98,6 +98,11 @@ class MechanismProfile(ABC):
     def is_listed(self, honest: int) -> bool:
         """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
 
+    def sharper(self, share: float) -> MechanismProfile:
+        """The same profile, with bounds that smoothing keeps apart by about so much of what it does here, if
+        it does."""
+        return self
+
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """About `bounds`, cheaply: of a pair that seems the largest. Nothing may rest on it."""
         return self.bounds(honest, excess)
@@ -182,12 +187,23 @@ class BlanketProfile(MechanismProfile):
         below = np.maximum(off - excess, 0.0)
         return ProfileBounds(upper + below, np.maximum(lower - below, 0.0))
 
+    def sharper(self, share: float) -> BlanketProfile:
+        """See `MechanismProfile.sharper`: it begins with what was found here."""
+        found = copy.copy(self)
+        found.sharpen(share)
+        return found
+
+    def sharpen(self, share: float) -> None:
+        """Let smoothing keep bounds apart by about so much of what it did."""
+        self._smoothing *= math.sqrt(share)
+        self._worst = OrderedDict((key, one.smoothed(self._smoothing)) for key, one in self._worst.items())
+
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.sketch`."""
         inside = excess < order_less_one(min(self.largest_loss, 700.0))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            rough = dataclasses.replace(self._search(self._above, honest), smoothing=_ROUGH)
+            rough = self._search(self._above, honest).smoothed(_ROUGH)
             upper[inside], lower[inside] = rough.sketch(excess[inside])
         return ProfileBounds(upper * self._weight, lower * self._weight)
 

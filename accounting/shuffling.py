@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -206,7 +207,8 @@ class RoundProfile:
     """
 
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
-        self._cells, self._honest = _honest_cells(shuffled, finest=1.5 * smoothing**2)
+        self._shuffled, self._smoothing = shuffled, smoothing
+        self._cells, self._honest = _honest_cells(shuffled, smoothing)
         self._heaviest = max(cell.weight for cell in self._cells)
         make = functools.partial(
             shuffled.randomizer.profile,
@@ -219,6 +221,20 @@ class RoundProfile:
         self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
         self.end = self._last_loss()
+
+    def sharper(self, share: float) -> RoundProfile:
+        """The same profile, with bounds that smoothing keeps apart by about so much of what it does here. It
+        begins with what was found here."""
+        found = copy.copy(self)
+        found.sharpen(share)
+        return found
+
+    def sharpen(self, share: float) -> None:
+        """Let smoothing keep bounds apart by about so much of what it did."""
+        self._smoothing *= math.sqrt(share)
+        self._cells, _ = _honest_cells(self._shuffled, self._smoothing)
+        self._heaviest = max(cell.weight for cell in self._cells)
+        self._base, self._rough = self._base.sharper(share), self._rough.sharper(share)
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
@@ -341,13 +357,14 @@ def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: floa
     return high
 
 
-def _honest_cells(shuffled: ShuffledRound, *, finest: float) -> tuple[list[Cell], int]:
-    """The numbers of honest reports that may have been sampled, and of how many honest users."""
+def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell], int]:
+    """The numbers of honest reports that may have been sampled, in cells as fine as the smoothing, and of how
+    many honest users."""
     honest, certain = _certain_count(shuffled)
     if certain:
         return [Cell(weight=1.0, fewest=certain, most=certain, mean=float(certain))], honest
     population, sample = int(shuffled.sampled_from or 0), shuffled.reports
-    return sampling_cells(*counts_in_sample(population, honest, sample), finest=finest), honest
+    return sampling_cells(*counts_in_sample(population, honest, sample), finest=1.5 * smoothing**2), honest
 
 
 def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:

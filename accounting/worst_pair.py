@@ -7,6 +7,7 @@ row for each pair and order.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass, field
 
@@ -57,8 +58,13 @@ class WorstPair(PairSums):
     """Bounds on the largest of the profiles of several pairs."""
 
     # Memories, nothing else: lattices are made finer, and ask again in the same range.
-    _samples: list[Sample] = field(default_factory=list, init=False, compare=False)
-    _known: list[Bounds] = field(default_factory=list, init=False, compare=False)
+    samples: list[Sample] = field(default_factory=list, compare=False)
+    known: list[Bounds] = field(default_factory=list, compare=False)
+
+    def smoothed(self, smoothing: float) -> WorstPair:
+        """The same with so much smoothing. What bounds pairs bounds them still."""
+        samples, known = list(self.samples), list(self.known)
+        return dataclasses.replace(self, smoothing=smoothing, samples=samples, known=known)
 
     def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
         """Bounds at the orders `1 + excess`, ascending, shape (orders,), and at each a pair that reaches the
@@ -78,7 +84,7 @@ class WorstPair(PairSums):
         sample = self._sample(excess)
         likely = sample.likely(excess)
         # The pairs that seem largest come first: what they reach rules others out.
-        found, known = Shortlist(self, excess, np.unique(likely)), [sample.bounds, *self._known]
+        found, known = Shortlist(self, excess, np.unique(likely)), [sample.bounds, *self.known]
         found.lower_ceilings(known)
         found.evaluate_some(likely)
         found.admit(known)
@@ -89,9 +95,9 @@ class WorstPair(PairSums):
         found.evaluate_some(found.highest())
         found.evaluate(found.left)
         bounds = found.bounds()
-        for one in self._known:
+        for one in self.known:
             bounds = bounds.with_orders_of(one)
-        self._known[:] = [bounds] if bounds.upper.size <= _MOST_KNOWN else []
+        self.known[:] = [bounds] if bounds.upper.size <= _MOST_KNOWN else []
         return found
 
     @functools.cached_property
@@ -129,7 +135,7 @@ class WorstPair(PairSums):
 
     def _sample(self, excess: FloatArray) -> Sample:
         """Rough bounds on all pairs' profiles at a few orders."""
-        for one in self._samples:
+        for one in self.samples:
             if one.covers(excess):
                 return one
         few = spread(excess, SAMPLES, float(self.pairs.last_excess.max()))
@@ -156,7 +162,7 @@ class WorstPair(PairSums):
                 self._evaluate_highest(known, columns)
             self._evaluate(_COARSE, known, *known.open(columns, self._room(known)))
             np.minimum(known.upper, chords(few[columns], known.upper[:, columns], few), out=known.upper)
-        self._samples[:] = [known, *self._samples[: _REMEMBERED - 1]]
+        self.samples[:] = [known, *self.samples[: _REMEMBERED - 1]]
         return known
 
     def _room(self, sample: Sample) -> FloatArray:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from accounting import ShuffledRound, Table
 from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.looks import Bounds, chords
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.screening import Powers
+from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
 from accounting.worst_pair import WorstPair
 
@@ -227,3 +231,36 @@ def test_chords_keep_what_is_left_of_a_steep_fall(reports: int, first: float, la
         pairs, np.arange(len(pairs)), reports, np.full(len(pairs), excess), smoothing=0.002
     )
     assert found.upper[0] >= every.lower.max()
+
+
+@pytest.mark.parametrize("sampled", [{}, {"sampled_from": 310, "honest_fraction": 0.99}])
+def test_a_sharper_profile_begins_with_what_was_found(
+    sampled: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as close as one that begins anew, without another sample of all pairs where users are certain;
+    and what it begins with stays as it is."""
+    rows = np.random.default_rng(3).gamma(0.7, size=(6, 9))
+    table = Table(rows=tuple(map(tuple, (rows / rows.sum(axis=1, keepdims=True)).tolist())))
+    shuffled = ShuffledRound(randomizer=table, reports=300, **sampled)
+    excess = np.expm1(np.linspace(0.0, 1.0, 30))
+    samples: list[int] = []
+    of_pairs = Powers.of
+
+    def counted(*given: Any) -> Powers:
+        samples.append(1)
+        return of_pairs(*given)
+
+    monkeypatch.setattr(Powers, "of", counted)
+    first = RoundProfile(shuffled, smoothing=0.1)
+    wide = first(excess)
+    taken = len(samples)
+    close = first.sharper(0.01)(excess)
+    assert bool(sampled) or len(samples) == taken
+    anew = RoundProfile(shuffled, smoothing=0.01)(excess)
+    for one, other in ((close, wide), (close, anew), (wide, anew)):
+        assert np.all(one.lower <= other.upper)
+        assert np.all(other.lower <= one.upper)
+    apart, before, usual = (np.median(one.upper - one.lower) for one in (close, wide, anew))
+    assert apart <= min(0.2 * before, 1.1 * usual)
+    again = first(excess)
+    assert np.median(again.upper - again.lower) >= 0.5 * before
