@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: Names everything that can change a number; it changes with any of it.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-16"
+NUMERICAL_POLICY = "shuffle-ledger-numerics-17"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from accounting.supporting_lines import SupportingLines, corners
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
+
 _PILOT_POINTS = 20
 # Spacing of the first lattice at precision 1, in deviations of the loss; less where orders are cheap.
 _COARSE = 2.4
@@ -45,6 +46,14 @@ _LEFT = 0.8
 # The distance of the profile's own bounds that is asked for where it is more than that, as a share of the
 # precision; by how much they are made closer at most; and at how many orders that is tried first.
 _SHARP, _SHARPEST, _PROBED = 0.5, 0.05, 8
+
+
+class _Made(NamedTuple):
+    """Pairs on a lattice, how far they are apart, and which cells are to blame for that."""
+
+    pairs: _Pairs
+    apart: float
+    gaps: Gaps
 
 
 def from_profile(
@@ -88,7 +97,7 @@ def from_profile(
     if bounded:  # the largest loss is all that the smallest deltas see
         first = first.fine_at_the_end(_END * precision * stop)
 
-    def pairs(lattice: Lattice, bounds: ProfileBounds) -> tuple[_Pairs, Gaps]:
+    def pairs(lattice: Lattice, bounds: ProfileBounds) -> _Made:
         values = _values(lattice, bounds, support=largest_loss, bounded=bounded)
         upper = Polygon.of(lattice.positions, lattice.excess, values.upper)
         above = _pair(upper, lattice.unit, support=largest_loss, side="upper")
@@ -106,52 +115,55 @@ def from_profile(
         if (drawn := np.flatnonzero(found.drawn > _BENT * precision)).size:
             bent = drawn
             below, found = tried(bent, steep=False)
+        apart = found.apart
         if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
             longer, other = tried(bent, steep=True)
             # Cells stay to blame for where the other one ends.
-            below = longer if other.apart < found.apart else below
-        return (above, _pair(below, lattice.unit, support=largest_loss, side="lower")), found
+            if other.apart < apart:
+                below, apart = longer, other.apart
+        return _Made((above, _pair(below, lattice.unit, support=largest_loss, side="lower")), apart, found)
 
     if model is None:
         return _refined(profile, first, pairs, precision, sharper)[1]
     lattice = _refined(model, first, pairs, precision)[0]
-    return pairs(lattice, profile(lattice.excess))[0]
+    return pairs(lattice, profile(lattice.excess)).pairs
 
 
 def _refined(
     profile: Profile,
     lattice: Lattice,
-    pairs: Callable[[Lattice, ProfileBounds], tuple[_Pairs, Gaps]],
+    pairs: Callable[[Lattice, ProfileBounds], _Made],
     precision: float,
     sharper: Callable[[float], Profile] | None = None,
 ) -> tuple[Lattice, _Pairs]:
     """The lattice made finer, until its pairs are as close as asked or that hardly helps; and the pairs."""
     bounds = profile(lattice.excess)
-    best, found = pairs(lattice, bounds)
-    if sharper is not None and found.blurred > _MOSTLY * precision:
-        sharp = sharper(max(_SHARP * precision / found.blurred, _SHARPEST))
-        worst = np.sort(np.argsort(-found.blurs)[:_PROBED])
+    last = pairs(lattice, bounds)
+    blurred = last.gaps.blurred
+    if sharper is not None and blurred > _MOSTLY * precision:
+        sharp = sharper(max(_SHARP * precision / blurred, _SHARPEST))
+        worst = np.sort(np.argsort(-last.gaps.blurs)[:_PROBED])
         if _is_closer(sharp(lattice.excess[worst]), ProfileBounds(*(one[worst] for one in bounds))):
             profile, bounds = sharp, sharp(lattice.excess)
-            best, found = pairs(lattice, bounds)
-    known = lattice
+            last = pairs(lattice, bounds)
+    best, known = last, lattice
     for _ in range(_REFINEMENTS):
+        found = last.gaps
         added = between(lattice.positions, found, precision)
         rest = found.apart - found.blurred
         if found.blurred > _MOSTLY * precision and rest <= _LEFT * precision:
             break
-        if found.apart <= _ENOUGH * precision or not added.size:
+        if last.apart <= _ENOUGH * precision or not added.size:
             break
         if lattice.positions.size + added.size > _MOST_POINTS:
             break
         lattice, bounds = _with_points(profile, lattice, bounds, added)
-        before = found.apart
-        closer, found = pairs(lattice, bounds)
-        if found.apart < before:
-            best, known = closer, lattice
-        if found.apart > _HELPED * before:
+        before, last = last.apart, pairs(lattice, bounds)
+        if last.apart < best.apart:
+            best, known = last, lattice
+        if last.apart > _HELPED * before:
             break
-    return known, best
+    return known, best.pairs
 
 
 def _is_closer(bounds: ProfileBounds, others: ProfileBounds) -> bool:

@@ -20,6 +20,8 @@ CANDIDATES = 4
 SPACING, WIDEST = 0.3, 1.5
 #: What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
 LITTLE = 1e-37
+#: A look that leaves so much of what it looks at is not repeated.
+IN_VAIN = 0.8
 #: Orders at which all pairs are looked at, and which of those of a question at least.
 SAMPLES = 25
 SPARSER = 4

@@ -37,6 +37,8 @@ _ROUGH = 0.2
 _LITTLE = 0.1
 # The same where orders are off by roundings only, of the bound.
 _LITTLE_ROUNDING = 1e-10
+# What smoothing does, as a share of what it did, where grids were to blame for most of what it seemed to do.
+_GRIDS = 0.5
 
 
 def moved(
@@ -120,6 +122,7 @@ class BlanketProfile(MechanismProfile):
     Args:
         above: one decomposition for each pair of inputs that may be the worst, or pairs in every direction.
         below: the same for lower bounds; None when `above` is exact.
+        between: the pairs themselves where those are near them and faster; sharper bounds are theirs.
         weight: factor of the divergences.
         largest_loss: loss beyond which the profile is exactly 0.
         room: relative room that bounds make for the rounding of masses.
@@ -134,6 +137,7 @@ class BlanketProfile(MechanismProfile):
         *,
         above: Sequence[Decomposition],
         below: Sequence[Decomposition] | None,
+        between: Sequence[Decomposition] | None = None,
         weight: float,
         largest_loss: float,
         room: float,
@@ -150,6 +154,7 @@ class BlanketProfile(MechanismProfile):
         self._blur = blur
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
+        self._between = None if between is None else _directions(between)
         self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
         self._outcomes: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
         self._remembered = 0
@@ -195,6 +200,9 @@ class BlanketProfile(MechanismProfile):
 
     def sharpen(self, share: float) -> None:
         """Let smoothing keep bounds apart by about so much of what it did."""
+        if self._between is not None:
+            self._above = self._below = self._between
+            share = max(share, _GRIDS)
         self._smoothing *= math.sqrt(share)
         self._worst = OrderedDict((key, one.smoothed(self._smoothing)) for key, one in self._worst.items())
 

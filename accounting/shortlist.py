@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.looks import LITTLE, SPARSER, Bounds, Look, chords
+from accounting.looks import IN_VAIN, LITTLE, SPARSER, Bounds, Look, chords
 from accounting.majorants import Majorants
 from accounting.numerics import BoolArray, FloatArray, IndexArray
 from accounting.pair_sums import PairSums
 
 # Of the orders of a question, which are looked at, one time after the other.
 _EVERY = (SPARSER, 1)
-# A look that leaves so much of what it looks at is not repeated.
-_IN_VAIN = 0.8
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
 # The same where more pairs than that are left at an order.
@@ -89,7 +87,7 @@ class Shortlist:
                 row = self._rows(which)
                 self._ceiling[row, order] = np.minimum(self._ceiling[row, order], closer)
                 self._settle()
-                if self.left[row, order].sum() > _IN_VAIN * row.size:
+                if self.left[row, order].sum() > IN_VAIN * row.size:
                     looks.remove(look)
             if columns.size < size:
                 between = chords(self._excess[columns], self._ceiling[:, columns], self._excess)

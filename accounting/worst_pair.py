@@ -17,6 +17,7 @@ from accounting.blanket_sum import ProfileBounds
 from accounting.ceilings import TINY
 from accounting.looks import (
     CANDIDATES,
+    IN_VAIN,
     SAMPLES,
     SPACING,
     WIDEST,
@@ -145,11 +146,11 @@ class WorstPair(PairSums):
         known = Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
         # What the pairs reach that seem largest rules most of the others out, by what costs least first; and
         # since profiles are convex, some of the orders rule out what is left at the others.
-        some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
+        some, looks = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1)), list(screens)
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
             self._majorize(known, stages=1)
-            for look in screens:
+            for look in looks.copy():
                 if look.spacing is None:
                     known = self._majorized(known, columns)
                 reached = known.lower.max(axis=0)
@@ -160,6 +161,9 @@ class WorstPair(PairSums):
                 which, order, closer = found
                 known.upper[which, order] = np.minimum(known.upper[which, order], closer)
                 self._evaluate_highest(known, columns)
+                enough = known.lower.max(axis=0) * (1 + self._room(known))
+                if (closer > enough[order]).mean() > IN_VAIN:
+                    looks.remove(look)
             self._evaluate(_COARSE, known, *known.open(columns, self._room(known)))
             np.minimum(known.upper, chords(few[columns], known.upper[:, columns], few), out=known.upper)
         self.samples[:] = [known, *self.samples[: _REMEMBERED - 1]]

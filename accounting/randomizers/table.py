@@ -14,6 +14,7 @@ import numpy as np
 from accounting import checks
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
+from accounting.gain_laws import ListedPairs, Pairs
 from accounting.mechanism_profile import BlanketProfile, MechanismProfile
 from accounting.numerics import FloatArray
 from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
@@ -35,6 +36,8 @@ _CLOSE = 2.0**-80
 _DOUBT = 2.0**-102
 # Twice what inputs of less local privacy differ by is much more than rounding for any number of reports.
 _COARSEST = 0.01
+# With as many outputs it is worthwhile to see that two inputs are alike but for rounding.
+_MANY_OUTPUTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +80,15 @@ class Table(DecomposedRandomizer):
         split, doubt = self._whole if participation == 1 else self._split(Fraction(participation))
         masses = split.rows(self._masses.extreme())
         pairs, blur = self._pairs(masses, participation * self._masses.rest())
-        brackets = [bracketed(one) for one in pairs] if len(masses.high) == 2 else []
-        coarse = any(one.below is not one.above for one in brackets)
+        above, below = (pairs, None) if len(masses.high) > 2 else _grids(pairs)
         return BlanketProfile(
-            above=[one.above for one in brackets] if coarse else pairs,
-            below=[one.below for one in brackets] if coarse else None,
+            above=above,
+            below=below,
+            between=None if below is None else pairs,
             weight=1.0,
             largest_loss=self.epsilon0,
             room=ROOM,
-            blur=2 * JOINED if coarse else blur,
+            blur=blur if below is None else blur + 2 * JOINED,
             doubt=doubt,
             smoothing=smoothing,
             outcomes=outcomes,
@@ -95,7 +98,9 @@ class Table(DecomposedRandomizer):
         """All pairs of inputs, those that differ by rounding counted once where that makes them much fewer;
         and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for every excess r."""
         exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
-        if scale >= _COARSEST and len(masses.high) > 2:  # two inputs have few pairs anyway
+        # Two inputs have few pairs anyway.
+        several = len(masses.high) > 2 or masses.high.shape[1] >= _MANY_OUTPUTS
+        if scale >= _COARSEST and several:
             fewer = TablePairs(*masses, rest=rest, roughly=True)
             if len(fewer) <= len(exact) / 2:
                 return fewer, 2 * OFF / min(scale, 1.0)
@@ -206,6 +211,17 @@ class _Masses(Twofold):
         """What no output hides of one user's report: how far a row is above the least of each column."""
         inputs = range(len(self.high))
         return math.fsum(np.max([self.difference(0, x) for x in inputs], axis=0))
+
+
+def _grids(pairs: TablePairs) -> tuple[Pairs, Pairs | None]:
+    """Pairs above and below those of two inputs, put on grids, where these have many components; themselves
+    and none where they have not."""
+    brackets = [bracketed(one) for one in pairs]
+    if all(one.below is one.above for one in brackets):
+        return pairs, None
+    return ListedPairs([one.above.merged() for one in brackets]), ListedPairs(
+        [one.below.merged() for one in brackets]
+    )
 
 
 def _components(masses: _Masses) -> Components:

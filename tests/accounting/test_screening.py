@@ -423,3 +423,25 @@ def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> Non
         answer = Accountant().certify({ShuffledRound(randomizer=table, reports=reports): 1}, delta=1e-12)
     assert answer.precise
     assert answer.epsilon_upper <= table.epsilon0
+
+
+@pytest.mark.parametrize("apart", [0.0, 2.0**-51, 1e-9, 0.2, -0.2])
+@pytest.mark.parametrize("reports", [1, 60, 10**5])
+def test_both_directions_count_of_inputs_that_are_all_but_alike(apart: float, reports: int) -> None:
+    """As many as there are but for rounding, on grids and, where bounds are to be sharper, as they are."""
+    reached = np.linspace(-2.0, 3.0, 1000)
+    rows = np.exp(-((reached - np.array([[0.0], [1.0]])) ** 2) * np.array([[2.0], [2.0 * (1 + apart)]]))
+    rows /= rows.sum(axis=1, keepdims=True)
+    excess = np.expm1(np.linspace(0.0, min(9.0, 30 / np.sqrt(reports)), 25))
+    pair = TablePairs(rows)[0]
+    every = [blanket_profile(one, reports, excess, smoothing=0.01) for one in (pair, pair.swapped())]
+    upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
+    if reports == 1:
+        exact = [np.maximum(a - (1 + excess[:, None]) * b, 0.0).sum(axis=1) for a, b in (rows, rows[::-1])]
+        upper, lower = np.max(exact, axis=0) * (1 + 1e-9), np.max(exact, axis=0) * (1 - 1e-9)
+    first = RoundProfile(ShuffledRound(randomizer=_table(rows), reports=reports), smoothing=0.012)
+    for profile in (first, first.sharper(0.5)):
+        found = profile(excess)
+        assert np.all(found.upper >= lower)
+        assert np.all(found.lower <= upper)
+        assert np.all(found.upper - found.lower <= 0.02 * found.upper + 1e-30)

@@ -15,6 +15,13 @@ def table(inputs: int, outputs: int, shape: float, seed: int) -> Table:
     return Table(rows=tuple(tuple(row) for row in rows.tolist()))
 
 
+def gaussian(outputs: int, deviation: float) -> Table:
+    """A bit with Gaussian noise, reported on a grid."""
+    reports = np.linspace(-2.0, 3.0, outputs)
+    weights = np.exp(-(((reports - np.array([[0.0], [1.0]])) / deviation) ** 2) / 2)
+    return Table(rows=tuple(map(tuple, (weights / weights.sum(axis=1, keepdims=True)).tolist())))
+
+
 CASES = {
     "cells that count at tilts of a narrow range": [
         (table(8, 32, 3.0, 703344118), 110, 2, 4.76e-17),
@@ -25,6 +32,8 @@ CASES = {
         (table(3, 64, 0.5, 1067578153), 3_983_620, 3, 1.33e-29),
     ],
     "sums that hardly vary": [(table(10, 2, 0.3, 448896408), 96_250_939, 355, 6.39e-25)],
+    "a grid that is too coarse for tilted laws": [(gaussian(1000, 0.5), 10**4, 1, 1e-20)],
+    "pairs that come closer while their cells hardly do": [(table(2, 1000, 0.5, 1), 10**4, 2, 1e-12)],
     "bounds of single orders that are far apart": [(table(3, 100, 0.3, 712472807), 55, 5991, 1e-10)],
 }
 
