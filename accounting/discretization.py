@@ -56,6 +56,44 @@ class _Made(NamedTuple):
     gaps: Gaps
 
 
+class _Pairing(NamedTuple):
+    """What pairs above and below a profile are made by: its largest loss, what of it is certainly infinite,
+    the precision, and whether lattices go up to the largest loss."""
+
+    largest_loss: float
+    infinity: float
+    precision: float
+    bounded: bool
+
+    def __call__(self, lattice: Lattice, bounds: ProfileBounds) -> _Made:
+        """The pairs on a lattice, from bounds at its orders."""
+        values = _values(lattice, bounds, support=self.largest_loss, bounded=self.bounded)
+        upper = Polygon.of(lattice.positions, lattice.excess, values.upper)
+        above = _pair(upper, lattice.unit, support=self.largest_loss, side="upper")
+        lines = _Below.of(lattice, values, self.infinity)
+
+        def tried(cells: IndexArray, *, steep: bool) -> tuple[Polygon, Gaps]:
+            plain = below = lines.polygon(cells[:0], steep=steep)
+            if cells.size:
+                below = lines.polygon(cells, steep=steep)
+            shown = ProfileBounds(values.upper, plain.values)
+            return below, gaps(lattice.excess, bounds, shown, below, above)
+
+        bent = np.zeros(0, dtype=np.int64)
+        below, found = tried(bent, steep=False)
+        if (drawn := np.flatnonzero(found.drawn > _BENT * self.precision)).size:
+            bent = drawn
+            below, found = tried(bent, steep=False)
+        apart = found.apart
+        if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
+            longer, other = tried(bent, steep=True)
+            # Cells stay to blame for where the other one ends.
+            if other.apart < apart:
+                below, apart = longer, other.apart
+        lower = _pair(below, lattice.unit, support=self.largest_loss, side="lower")
+        return _Made((above, lower), apart, found)
+
+
 def from_profile(
     profile: Profile,
     *,
@@ -97,47 +135,21 @@ def from_profile(
     if bounded:  # the largest loss is all that the smallest deltas see
         first = first.fine_at_the_end(_END * precision * stop)
 
-    def pairs(lattice: Lattice, bounds: ProfileBounds) -> _Made:
-        values = _values(lattice, bounds, support=largest_loss, bounded=bounded)
-        upper = Polygon.of(lattice.positions, lattice.excess, values.upper)
-        above = _pair(upper, lattice.unit, support=largest_loss, side="upper")
-        lines = _Below.of(lattice, values, infinity)
-
-        def tried(cells: IndexArray, *, steep: bool) -> tuple[Polygon, Gaps]:
-            plain = below = lines.polygon(cells[:0], steep=steep)
-            if cells.size:
-                below = lines.polygon(cells, steep=steep)
-            shown = ProfileBounds(values.upper, plain.values)
-            return below, gaps(lattice.excess, bounds, shown, below, above)
-
-        bent = np.zeros(0, dtype=np.int64)
-        below, found = tried(bent, steep=False)
-        if (drawn := np.flatnonzero(found.drawn > _BENT * precision)).size:
-            bent = drawn
-            below, found = tried(bent, steep=False)
-        apart = found.apart
-        if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
-            longer, other = tried(bent, steep=True)
-            # Cells stay to blame for where the other one ends.
-            if other.apart < apart:
-                below, apart = longer, other.apart
-        return _Made((above, _pair(below, lattice.unit, support=largest_loss, side="lower")), apart, found)
-
+    pairs = _Pairing(largest_loss, infinity, precision, bounded)
     if model is None:
-        return _refined(profile, first, pairs, precision, sharper)[1]
-    lattice = _refined(model, first, pairs, precision)[0]
+        return _refined(profile, first, pairs, sharper)[1]
+    lattice = _refined(model, first, pairs)[0]
     return pairs(lattice, profile(lattice.excess)).pairs
 
 
 def _refined(
     profile: Profile,
     lattice: Lattice,
-    pairs: Callable[[Lattice, ProfileBounds], _Made],
-    precision: float,
+    pairs: _Pairing,
     sharper: Callable[[float], Profile] | None = None,
 ) -> tuple[Lattice, _Pairs]:
     """The lattice made finer, until its pairs are as close as asked or that hardly helps; and the pairs."""
-    bounds = profile(lattice.excess)
+    bounds, precision = profile(lattice.excess), pairs.precision
     last = pairs(lattice, bounds)
     blurred = last.gaps.blurred
     if sharper is not None and blurred > _MOSTLY * precision:

@@ -22,6 +22,7 @@ PURE = {
     "bisect",
     "cmath",
     "collections",
+    "copy",
     "dataclasses",
     "decimal",
     "enum",
