@@ -36,7 +36,7 @@ _CLOSE = 2.0**-80
 _DOUBT = 2.0**-102
 # Twice what inputs of less local privacy differ by is much more than rounding for any number of reports.
 _COARSEST = 0.01
-# With as many outputs it is worthwhile to see that two inputs are alike but for rounding.
+# With as many outputs it is worthwhile to see which of them, or of two inputs, are alike but for rounding.
 _MANY_OUTPUTS = 64
 
 
@@ -95,14 +95,16 @@ class Table(DecomposedRandomizer):
         )
 
     def _pairs(self, masses: Twofold, rest: float) -> tuple[TablePairs, float]:
-        """All pairs of inputs, those that differ by rounding counted once where that makes them much fewer;
-        and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for every excess r."""
+        """All pairs of inputs, those that differ by rounding counted once, and such outputs joined, where it
+        makes them much fewer; and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for
+        every excess r."""
         exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
-        # Two inputs have few pairs anyway.
-        several = len(masses.high) > 2 or masses.high.shape[1] >= _MANY_OUTPUTS
-        if scale >= _COARSEST and several:
+        inputs, outputs = masses.high.shape
+        many = outputs >= _MANY_OUTPUTS
+        if scale >= _COARSEST and (many or inputs > 2):
             fewer = TablePairs(*masses, rest=rest, roughly=True)
-            if len(fewer) <= len(exact) / 2:
+            sizes = (len(one) * (one.components if many else 1) for one in (fewer, exact))
+            if 2 * next(sizes) <= next(sizes):
                 return fewer, 2 * OFF / min(scale, 1.0)
         return exact, 0.0
 

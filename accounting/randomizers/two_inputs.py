@@ -15,7 +15,7 @@ from accounting.randomizers.base import Bracket
 # components below which a grid is worthwhile.
 _CELLS = (32, 40, 48, 56, 64, 80, 96, 128, 192)
 _ADDED_VARIANCE = 5e-5
-_WORTHWHILE = 0.6
+_WORTHWHILE = 0.4
 _BINS = 256
 
 

@@ -427,10 +427,14 @@ def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> Non
 
 @pytest.mark.parametrize("apart", [0.0, 2.0**-51, 1e-9, 0.2, -0.2])
 @pytest.mark.parametrize("reports", [1, 60, 10**5])
-def test_both_directions_count_of_inputs_that_are_all_but_alike(apart: float, reports: int) -> None:
+@pytest.mark.parametrize("power", [1, 2])
+def test_both_directions_count_of_inputs_that_are_all_but_alike(
+    apart: float, reports: int, power: int
+) -> None:
     """As many as there are but for rounding, on grids and, where bounds are to be sharper, as they are."""
     reached = np.linspace(-2.0, 3.0, 1000)
-    rows = np.exp(-((reached - np.array([[0.0], [1.0]])) ** 2) * np.array([[2.0], [2.0 * (1 + apart)]]))
+    noise = np.abs(reached - np.array([[0.0], [1.0]])) ** power
+    rows = np.exp(-2 * noise * np.array([[1.0], [1.0 + apart]]))
     rows /= rows.sum(axis=1, keepdims=True)
     excess = np.expm1(np.linspace(0.0, min(9.0, 30 / np.sqrt(reports)), 25))
     pair = TablePairs(rows)[0]
@@ -444,4 +448,5 @@ def test_both_directions_count_of_inputs_that_are_all_but_alike(apart: float, re
         found = profile(excess)
         assert np.all(found.upper >= lower)
         assert np.all(found.lower <= upper)
-        assert np.all(found.upper - found.lower <= 0.02 * found.upper + 1e-30)
+        # Next to the largest loss little is left, and that is known to fewer digits.
+        assert np.all(found.upper - found.lower <= 0.02 * found.upper + 1e-5 * found.upper[0])
