@@ -221,9 +221,8 @@ def _grids(pairs: TablePairs) -> tuple[Pairs, Pairs | None]:
     brackets = [bracketed(one) for one in pairs]
     if all(one.below is one.above for one in brackets):
         return pairs, None
-    return ListedPairs([one.above.merged() for one in brackets]), ListedPairs(
-        [one.below.merged() for one in brackets]
-    )
+    above, below = (ListedPairs([one.merged() for one in side]) for side in zip(*brackets, strict=True))
+    return above, below
 
 
 def _components(masses: _Masses) -> Components:
