@@ -98,7 +98,7 @@ class Given(NamedTuple):
         number: how many they are.
         log_mass: logarithm of the mass of their gains, tilted, and of the ways to choose them.
         log_mass_error: bound on its round-off.
-        weights: tilted law of the gain of one, shape (orders, atoms).
+        weights: tilted law of the gain of one, on the atoms that some order has, shape (orders, atoms).
         centred: atoms less its mean, shape (orders, atoms).
         mean, variance: of their gains together.
         moved, raised: as a tilt's, of these reports alone.
@@ -121,13 +121,15 @@ class Given(NamedTuple):
         top = theta * gains.max(axis=1)
         masses = np.where(chosen, c * np.exp(theta[:, None] * gains - top[:, None]), 0.0)
         total = masses.sum(axis=1)
-        weights = np.pad(masses / total[:, None], ((0, 0), (0, 1)))
-        mean = (weights[:, :-1] * gains).sum(axis=1)
-        centred = np.pad(np.where(chosen, gains - mean[:, None], 0.0), ((0, 0), (0, 1)))
+        weights = masses / total[:, None]
+        moved, raised = laws.moved(weights, theta)
+        some = np.flatnonzero(chosen.any(axis=0))
+        weights, gains, chosen = weights[:, some], gains[:, some], chosen[:, some]
+        mean = (weights * gains).sum(axis=1)
+        centred = np.where(chosen, gains - mean[:, None], 0.0)
         ways = math.fsum(math.log((reports - one) / (one + 1)) for one in range(number))
         log_mass = ways + number * (top + np.log(total))
         error = UNIT_ROUND_OFF * (4 * c.shape[1] + 32 + 4 * math.log(reports) + 8 * (top + np.abs(log_mass)))
-        moved, raised = laws.moved(weights[:, :-1], theta)
         return cls(
             number,
             log_mass,
