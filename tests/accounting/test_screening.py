@@ -450,3 +450,44 @@ def test_both_directions_count_of_inputs_that_are_all_but_alike(
         assert np.all(found.lower <= upper)
         # Next to the largest loss little is left, and that is known to fewer digits.
         assert np.all(found.upper - found.lower <= 0.02 * found.upper + 1e-5 * found.upper[0])
+
+
+def _every_sum(rows: np.ndarray, reports: int, excess: np.ndarray) -> np.ndarray:
+    """The larger divergence of two inputs' two or three reports, over all sums of their gains."""
+    hidden, found = rows.min(axis=0), []
+    p = np.append(hidden, max(0.0, 1 - hidden.sum()))
+    for a, b in (rows, rows[::-1]):
+        for more in excess.tolist():
+            gains = np.append((a - b - more * b) / hidden, 0.0)
+            sums, mass = gains, p
+            if reports == 3:
+                sums, mass = (gains[:, None] + gains).ravel(), (p[:, None] * p).ravel()
+            falling = np.argsort(-sums)
+            sums, mass = sums[falling], mass[falling]
+            beyond, total = (np.append(0.0, np.cumsum(one)) for one in (mass, mass * sums))
+            positive = np.searchsorted(-sums, gains, side="left")
+            found.append(float((p * (total[positive] + gains * beyond[positive])).sum()) / reports)
+    return np.asarray(np.max(np.reshape(found, (2, -1)), axis=0))
+
+
+@pytest.mark.parametrize(("reports", "outputs"), [(2, 1000), (3, 250)])
+@pytest.mark.parametrize("kind", ["Gaussian", "Laplace", "unlike", "random"])
+def test_two_inputs_of_many_outputs_are_bounded_by_every_sum(kind: str, reports: int, outputs: int) -> None:
+    draw = np.random.default_rng(reports)
+    away = np.abs(np.linspace(-2.0, 3.0, outputs) - np.array([[0.0], [1.0]]))
+    weights = {
+        "Gaussian": np.exp(-4 * away**2),
+        "Laplace": np.exp(-3 * away),
+        "unlike": np.exp(-(away**2) * np.array([[2.0], [0.5]])) + 1e-12,
+        "random": draw.gamma(0.7, size=(2, outputs)) + 1e-12,
+    }[kind]
+    rows = weights / weights.sum(axis=1, keepdims=True)
+    table = _table(rows)
+    excess = np.expm1(np.linspace(0.0, 1.02, 12) * table.epsilon0)
+    exact = _every_sum(rows, reports, excess)
+    first = RoundProfile(ShuffledRound(randomizer=table, reports=reports), smoothing=0.012)
+    for profile in (first, first.sharper(0.3)):
+        upper, lower = profile(excess)
+        assert np.all(upper >= exact * (1 - 1e-9) - 1e-13)
+        assert np.all(lower <= exact * (1 + 1e-9) + 1e-13)
+        assert np.all(upper[:6] - lower[:6] <= 0.02 * exact[:6] + 1e-12)
