@@ -382,7 +382,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         precision=precision,
         pilot=simple if simple.is_enumerated else simple.sketch,
         model=None if simple is profile else simple,
-        sharper=None if simple.is_enumerated else profile.sharper,
+        sharper=profile.sharper,
         cheap=simple.is_enumerated,
     )
     return RoundLoss(upper=upper, lower=lower)

@@ -18,7 +18,6 @@ from accounting.supporting_lines import SupportingLines, corners
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
-
 _PILOT_POINTS = 20
 # Spacing of the first lattice at precision 1, in deviations of the loss; less where orders are cheap.
 _COARSE = 2.4

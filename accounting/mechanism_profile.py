@@ -98,7 +98,8 @@ class MechanismProfile(ABC):
 
     @abstractmethod
     def is_listed(self, honest: int) -> bool:
-        """Whether the profile is one sum over outcomes, so that more orders cost next to nothing."""
+        """Whether the profile, a sharper one too, is one sum over outcomes, so that more orders cost next to
+        nothing."""
 
     def sharper(self, share: float) -> MechanismProfile:
         """The same profile, with bounds that smoothing keeps apart by about so much of what it does here, if
@@ -225,7 +226,8 @@ class BlanketProfile(MechanismProfile):
 
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
-        sides = (self._above,) if self._below is self._above else (self._above, self._below)
+        others = (one for one in (self._below, self._between) if one is not None and one is not self._above)
+        sides = [self._above, *others]
         pairs = max(map(len, sides))
         limit = self._limit if pairs <= _FEW_PAIRS else min(self._limit, _FEW_LISTED // pairs)
         return all(is_countable(one, honest, limit=limit) for side in sides for one in side)

@@ -125,8 +125,8 @@ class Path:
 
 
 def walked(seed: int, *, raised: bool = False, careless: bool = False) -> Path:
-    # Seeded, so that a history that breaks the lemma can be walked again; nothing is kept secret with it.
-    draw = random.Random(seed)  # noqa: S311
+    # A history that breaks the lemma can be walked again.
+    draw = random.Random(seed)  # noqa: S311 - it need not be a secret
     path = Path(limit=draw.choice([66.0, 80.0, 100.0]) if raised else LIMIT, careless=careless)
     for _ in range(draw.randint(4, 24)):
         waiting = [one for one in path.rounds if one.is_waiting]

@@ -33,6 +33,7 @@ CASES = {
     ],
     "sums that hardly vary": [(table(10, 2, 0.3, 448896408), 96_250_939, 355, 6.39e-25)],
     "a grid that is too coarse for tilted laws": [(gaussian(1000, 0.5), 10**4, 1, 1e-20)],
+    "a grid whose outcomes are listed": [(gaussian(1000, 1.0), reports, 1, 1e-6) for reports in (1, 2)],
     "pairs that come closer while their cells hardly do": [(table(2, 1000, 0.5, 1), 10**4, 2, 1e-12)],
     "bounds of single orders that are far apart": [(table(3, 100, 0.3, 712472807), 55, 5991, 1e-10)],
 }
