@@ -41,7 +41,7 @@ _SPAN = 12
 _DEEPER = 1.5
 # What a lattice may leave of the pairs' distance where the profile's own bounds are so much of it.
 _MOSTLY = 0.7
-_LEFT = 0.8
+_LEFT = 0.4
 # The distance of the profile's own bounds that is asked for where it is more than that, as a share of the
 # precision; by how much they are made closer at most; and at how many orders that is tried first.
 _SHARP, _SHARPEST, _PROBED = 0.5, 0.05, 8

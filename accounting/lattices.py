@@ -24,7 +24,7 @@ _MAXIMUM_SPAN = 1 << 18
 # The distance of the pairs that is aimed at, as a share of the precision: more where they are no farther
 # apart than so many times that, for their distance is then known better; and what is left to the lattice at
 # least, however far apart the profile's own bounds are.
-_AIM, _AIM_NEAR, _FAR = 0.6, 0.85, 3.0
+_AIM, _AIM_NEAR, _FAR = 0.75, 0.9, 3.0
 _LEAST_AIM = 0.3
 _MOST_PIECES = 8
 # Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as a delta of
@@ -91,20 +91,39 @@ class Lattice(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """How far apart pairs above and below a profile are.
+    """How far apart pairs above and below a profile are: at each of several tilts their epsilons, relative to
+    them.
 
     Attributes:
-        apart: their epsilons, relative to them, however often the round is repeated: at most about so much.
-        cells: what each cell contributes to it, shape (losses - 1,).
-        blurred, blurs: how much of these the bounds of the profile itself account for.
-        drawn: what the pair below loses far around each cell, since its corners are low; see `_Hull`.
+        shares: what each cell contributes to it, shape (tilts, losses - 1).
+        blur: how much of that the bounds of the profile itself account for, of the same shape.
+        drawn: what the pair below loses far around each cell, since its corners are low, at most; see
+            `_Hull`; shape (losses - 1,).
     """
 
-    apart: float
-    cells: FloatArray
-    blurred: float
-    blurs: FloatArray
+    shares: FloatArray
+    blur: FloatArray
     drawn: FloatArray
+
+    @property
+    def apart(self) -> float:
+        """About how far apart they are at most, however often the round is repeated."""
+        return float(self.shares.sum(axis=1).max(initial=0.0))
+
+    @property
+    def blurred(self) -> float:
+        """How much of it the bounds of the profile itself account for."""
+        return float(self.blur.sum(axis=1).max(initial=0.0))
+
+    @property
+    def cells(self) -> FloatArray:
+        """What each cell contributes at most, shape (losses - 1,)."""
+        return np.asarray(self.shares.max(axis=0, initial=0.0))
+
+    @property
+    def blurs(self) -> FloatArray:
+        """What the bounds of the profile do in each cell at most, shape (losses - 1,)."""
+        return np.asarray(self.blur.max(axis=0, initial=0.0))
 
 
 class Polygon(NamedTuple):
@@ -175,10 +194,10 @@ def gaps(
     logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
-    cells, blurs, drawn = np.zeros((3, excess.size - 1))
-    apart, blurred, variance = 0.0, 0.0, above.variance()
+    drawn, variance = np.zeros(excess.size - 1), above.variance()
+    shares, blur = [], []
     if variance == 0:
-        return Gaps(0.0, cells, 0.0, blurs, drawn)
+        return Gaps(np.empty((0, drawn.size)), np.empty((0, drawn.size)), drawn)
     step, rounds = np.diff(excess), _MOST_ROUNDS
     log_order = np.log1p(excess[:-1] + step / 2)
     areas = [
@@ -199,12 +218,11 @@ def gaps(
         log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
         weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
         weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
-        shares, blur = (area * weight for area in areas)
         lost = hull(weight)
-        shares = blamed(shares) + lost
-        apart, blurred = max(apart, float(shares.sum())), max(blurred, float(blur.sum()))
-        cells, blurs, drawn = (np.maximum(*both) for both in ((cells, shares), (blurs, blur), (drawn, lost)))
-    return Gaps(apart, cells, blurred, blurs, drawn)
+        shares.append(blamed(areas[0] * weight) + lost)
+        blur.append(areas[1] * weight)
+        drawn = np.maximum(drawn, lost)
+    return Gaps(np.reshape(shares, (-1, drawn.size)), np.reshape(blur, (-1, drawn.size)), drawn)
 
 
 class _Hull(NamedTuple):
@@ -285,17 +303,26 @@ def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:
     Cut into m pieces, a cell contributes about `1/m^2` of what it did: the sum is least, for so many pieces
     altogether, if m is proportional to the cube root of that.
     """
-    own = np.maximum(found.cells - found.blurs, 0.0)
-    roots, rest = np.cbrt(own), max(found.apart - found.blurred, 1e-300)
-    share = _AIM if found.apart > _FAR * precision else _AIM_NEAR
-    aim = max(share * precision - found.blurred, _LEAST_AIM * precision)
+    own = np.maximum(found.shares - found.blur, 0.0)
+    least, rest = _LEAST_AIM * precision, max(found.apart - found.blurred, 1e-300)
+    share = (_AIM if found.apart > _FAR * precision else _AIM_NEAR) * precision
+    roots, most = np.cbrt(own.max(axis=0, initial=0.0)), float(own.max(axis=0, initial=0.0).sum())
     # No tilt sees all of what cells contribute at their worst ones.
-    aim *= max(float(own.sum()) / rest, 1.0)
+    aim = max(share - found.blurred, least) * max(most / rest, 1.0)
     wanted = roots * math.sqrt(float(roots.sum()) / aim)
     # Rounded up to a power of two, but for a little; as many as the positions allow.
     width = np.diff(positions)
-    pieces = np.exp2(np.ceil(np.log2(np.clip(wanted, 0.5, _MOST_PIECES)) - 0.3)).astype(np.int64)
-    pieces = np.minimum(pieces, width & -width)
+    possible = np.minimum(width & -width, _MOST_PIECES)
+    pieces = np.exp2(np.ceil(np.log2(np.clip(wanted, 1.0, _MOST_PIECES)) - 0.3)).astype(np.int64)
+    pieces = np.minimum(pieces, possible)
+    # Where that leaves too much at a tilt, cells are cut once more where it tells most.
+    for parts, blur in zip(own, found.blur.sum(axis=1), strict=True):
+        left = parts / pieces**2
+        if (lacking := float(left.sum()) - max(share - blur, least)) > 0:
+            gained = np.where(2 * pieces <= possible, 0.75 * left, 0.0)
+            order = np.argsort(-gained / pieces)
+            some = order[: int(np.searchsorted(np.cumsum(gained[order]), lacking)) + 1]
+            pieces[some] = np.minimum(2 * pieces, possible)[some]
     added = []
     for number in (2, 4, _MOST_PIECES):
         starts, parts = positions[:-1][pieces == number], width[pieces == number] // number

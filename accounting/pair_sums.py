@@ -52,6 +52,11 @@ class _Needed(NamedTuple):
                 found[rows] = np.where(expected < _OFTEN * most, expected, most)
         return found
 
+    def scaled(self, share: float) -> _Needed:
+        """The same for bounds as close as is usual with so much of the smoothing."""
+        more = math.log(share)
+        return _Needed({pair: (orders, needed + more) for pair, (orders, needed) in self.known.items()})
+
     def note(self, which: IndexArray, excess: FloatArray, smoothing: FloatArray) -> None:
         """Remember what was needed."""
         for pair in np.unique(which).tolist():
@@ -79,7 +84,7 @@ class PairSums:
     smoothing: float
     listed: Callable[[int], Outcomes | None]
     # A memory, nothing else.
-    needed: _Needed = field(default_factory=lambda: _Needed({}), init=False, compare=False)
+    needed: _Needed = field(default_factory=lambda: _Needed({}), compare=False)
 
     def roughly(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
         """Bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.decomposition import Decomposition, rounded
+from accounting.decomposition import Decomposition
 from accounting.gain_laws import Masses, Pairs, Tilted
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, turned
 
@@ -16,9 +16,10 @@ from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatAr
 _LARGEST = 600.0
 _UNDERFLOW = 1e-40
 _LOST = 1e-20
-# How far ratios are off, relative, where outputs were joined, differences dropped, and pairs counted once
-# that agree to 46 binary digits: three roundings, and the sum's.
-OFF = 2.0**-42
+# Numbers are alike that are no further apart than that, relative. How far ratios are off, relative, where
+# outputs of such ratios were joined, differences dropped, and pairs of such masses counted once.
+_ALIKE = 2.0**-45
+OFF = 8 * _ALIKE
 # What a pair costs by itself, and an input, in units of one more pair of two inputs.
 _PAIR, _INPUT = 6, 5
 # Numbers that are multiplied together.
@@ -258,7 +259,7 @@ def _joined(masses: Twofold, *, roughly: bool) -> Twofold:
     # Quotients of floats agree where ratios do not, in digits that rule rows next to equal: but for their
     # exponents, probabilities themselves must agree.
     scale = np.ldexp(1.0, -np.frexp(least)[1])
-    keys = rounded(hidden.high / least) if roughly else np.vstack([hidden.high * scale, hidden.low * scale])
+    keys = _alike(hidden.high / least) if roughly else np.vstack([hidden.high * scale, hidden.low * scale])
     _, place, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     group = group.ravel()
     high, low = hidden.high[:, place], hidden.low[:, place]
@@ -278,9 +279,9 @@ def _different(
     first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
     common, alone = (
-        _numbered(rounded(one.high) if roughly else one.high + 1j * one.low) for one in (hidden, bare)
+        _alike(one.high) if roughly else _numbered(one.high + 1j * one.low) for one in (hidden, bare)
     )
-    masses = _numbered(rounded(c) if roughly else c)
+    masses = _alike(c) if roughly else _numbered(c)
     pairs = [(common[first] * (common.max(initial=0) + 1) + common[second]) * (masses.max(initial=0) + 1)]
     pairs[0] += masses
     pairs.append(alone[first] * (alone.max(initial=0) + 1) + alone[second])
@@ -294,3 +295,15 @@ def _numbered(values: FloatArray | ComplexArray) -> IndexArray:
     """Equal numbers for equal values, in their order."""
     _, number = np.unique(values, return_inverse=True)
     return np.asarray(number.reshape(values.shape), dtype=np.int64)
+
+
+def _alike(values: FloatArray) -> IndexArray:
+    """Equal numbers for values that are alike, in their order."""
+    every, number = np.unique(values, return_inverse=True)
+    ends = np.searchsorted(every, every * (1 + _ALIKE), side="right").tolist()
+    first = np.zeros(every.size, dtype=np.int64)
+    place = 0
+    while place < every.size:
+        first[place] = 1
+        place = ends[place]
+    return np.asarray((np.cumsum(first) - 1)[number.reshape(values.shape)], dtype=np.int64)

@@ -64,8 +64,12 @@ class WorstPair(PairSums):
 
     def smoothed(self, smoothing: float) -> WorstPair:
         """The same with so much smoothing. What bounds pairs bounds them still."""
-        samples, known = list(self.samples), list(self.known)
-        return dataclasses.replace(self, smoothing=smoothing, samples=samples, known=known)
+        samples, known, needed = (
+            list(self.samples),
+            list(self.known),
+            self.needed.scaled(smoothing / self.smoothing),
+        )
+        return dataclasses.replace(self, smoothing=smoothing, samples=samples, known=known, needed=needed)
 
     def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
         """Bounds at the orders `1 + excess`, ascending, shape (orders,), and at each a pair that reaches the
@@ -75,7 +79,7 @@ class WorstPair(PairSums):
         """
         if len(self.pairs) == 1 or self._is_listed:
             found = Shortlist(self, excess, np.arange(len(self.pairs)))
-            found.evaluate(found.left)
+            found.evaluate(found.left, likely=len(self.pairs) == 1)
         else:
             found = self._searched(excess)
         return ProfileBounds(found.upper, found.lower), found.best

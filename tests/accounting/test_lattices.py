@@ -22,8 +22,8 @@ def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation:
     """What is beyond the last loss would count as infinite, or be taken for nothing."""
     for lattice in (graded(deviation * stop, stop, step * deviation * stop), even(stop, 1e-2, 0.0)):
         finer = lattice.divisible(0.0)
-        nothing = np.zeros(finer.positions.size - 1)
-        found = Gaps(1.0, nothing + 1e-3, 0.0, nothing, nothing)
+        nothing = np.zeros((1, finer.positions.size - 1))
+        found = Gaps(nothing + 1e-3, nothing, nothing[0])
         added = between(finer.positions, found, 1e-4)
         more = Lattice(np.union1d(finer.positions, added), finer.unit)
         assert more.positions.size == finer.positions.size + added.size
