@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from accounting.inversion import (
     delta_interval,
     epsilon_interval,
     epsilon_interval_with_slack,
+    is_precise_delta,
     pair_epsilon,
     sharpened_delta,
     sharpened_epsilon,
@@ -46,6 +47,11 @@ _PROFILE_SMOOTHING = 0.38
 _PLAUSIBLE = 0.05
 _PLAUSIBLE_POINTS = 24
 _TAIL_POINTS = 512
+# Rounds of no larger share of the variance may be accounted by themselves, with as much of delta.
+_LIGHT = 1e-3
+_UNKNOWN = Interval(upper=math.inf, lower=0.0, truncation=math.inf)
+# What the rounds' slack may be off by, relative.
+_SLACK_ROUNDED = 4e-12
 # Where answers are wider than asked, losses that hardly happen are set aside, at these shares of delta. Then
 # all are computed again for these shares of the precision, in rounds of few kinds that took little work.
 _NEGLIGIBLE_TAILS = (1e-5, 1e-3, 1e-1)
@@ -178,7 +184,8 @@ class Accountant:
         """Certified delta at `epsilon >= 0` of rounds, each repeated as often as `rounds` says.
 
         Guarantee: `delta_lower <= delta <= delta_upper`, as for `certify`. `precise` means that delta's width
-            is what the wanted width of epsilon makes of it.
+            is what the wanted width of epsilon makes of it: at an epsilon larger by that the upper bound is
+            no more than the lower one here, but for as large a share.
 
         Raises:
             InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
@@ -190,7 +197,13 @@ class Accountant:
     def profile(
         self, rounds: Mapping[ShuffledRound, int], *, epsilons: Sequence[float]
     ) -> tuple[Certificate, ...]:
-        """The privacy profile: a certified delta at each of the epsilons, as by `certify_delta`."""
+        """The privacy profile: a certified delta at each of the epsilons, as by `certify_delta`.
+
+        Raises:
+            InvalidParameter: as there, or the epsilons are no sequence.
+        """
+        if isinstance(epsilons, str | bytes | Mapping) or not isinstance(epsilons, Iterable):
+            raise InvalidParameter("epsilons", epsilons, "a sequence of numbers")
         return tuple(self.certify_delta(rounds, epsilon=epsilon) for epsilon in epsilons)
 
     def renyi_divergence(self, rounds: Mapping[ShuffledRound, int], *, order: float) -> RenyiBound:
@@ -229,11 +242,11 @@ class Accountant:
         if count == 0:
             interval = Interval(upper=0.0, lower=0.0)
         elif slack == 0:
-            interval = epsilon_interval(above, below, delta, self.precision)
-            if count == 1:
-                known = pair_epsilon(self.privacy_loss(_only(rounds)), delta)
-                interval = interval.intersection(known)
-                interval = sharpened_epsilon(_only(rounds), interval, delta, self.precision)
+            interval = self._single(rounds, delta) if count == 1 else _UNKNOWN
+            if not interval.is_within(self.precision):
+                found = epsilon_interval(above, below, delta, self.precision)
+                interval = interval.intersection(found)
+            interval = self._apart(interval, rounds, delta)
             interval = self._narrowed(interval, rounds, delta)
         else:
             interval = epsilon_interval_with_slack(above, below, delta, slack, self.precision)
@@ -244,8 +257,29 @@ class Accountant:
             delta_lower=delta,
             rounds=count,
             error=interval.error(),
-            precise=interval.upper < math.inf and interval.width <= self.precision * interval.upper,
+            precise=interval.is_within(self.precision),
         )
+
+    def _single(self, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
+        """Bounds on the epsilon of one round, from its pairs and its own profile."""
+        interval = pair_epsilon(self.privacy_loss(_only(rounds)), delta)
+        return sharpened_epsilon(_only(rounds), interval, delta, self.precision)
+
+    def _apart(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
+        """The interval, or where it is wider than asked one from rounds of hardly any variance beside the
+        others by themselves: epsilons add up where deltas do, and fewer rounds tell less."""
+        if not self._is_wide(interval):
+            return interval
+        variance = {one: count * self._remembered(one).upper.variance for one, count in rounds.items()}
+        most = _LIGHT * math.fsum(variance.values())
+        light = {one: count for one, count in rounds.items() if variance[one] <= most}
+        heavy = {one: count for one, count in rounds.items() if one not in light}
+        if not light or not heavy:
+            return interval
+        more = self.certify(light, delta=_LIGHT * delta).epsilon_upper
+        upper = self.certify(heavy, delta=(1 - 2 * _LIGHT) * delta).epsilon_upper + more
+        lower = self.certify(heavy, delta=delta).epsilon_lower
+        return interval.intersection(Interval(upper=upper * (1 + 1e-15), lower=min(lower, upper)))
 
     def _narrowed(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
         """The interval, or while it is wider than asked one without far losses that hardly happen, and then
@@ -275,7 +309,7 @@ class Accountant:
 
     def _is_wide(self, interval: Interval) -> bool:
         """Whether an interval is wider than asked."""
-        return self.precision * interval.upper < interval.width < math.inf
+        return interval.width < math.inf and not interval.is_within(self.precision)
 
     def _are_cheap(self, rounds: Mapping[ShuffledRound, int], share: float) -> bool:
         """Whether losses for this share of the precision take no more than seconds."""
@@ -294,27 +328,29 @@ class Accountant:
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
-        interval, wanted = Interval(upper=0.0, lower=0.0), self.precision
+        interval, later = Interval(upper=0.0, lower=0.0), 0.0
         if count:
-            interval, wanted = delta_interval(above, below, epsilon, self.precision)
+            interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
             interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
-        slack = (1 + math.exp(min(epsilon, 700.0))) * _slack(rounds)
-        upper = math.nextafter(interval.upper + slack, 2.0) if slack else interval.upper
-        shifted = Interval(
-            upper=min(upper, 1.0),
-            lower=interval.lower,
-            truncation=interval.truncation + slack,
-            round_off=interval.round_off,
-        )
+        if (slack := _slack(rounds)) > 0:
+            here, there = (
+                (1 + math.exp(min(one, 700.0))) * slack for one in (epsilon, epsilon * (1 + self.precision))
+            )
+            interval = dataclasses.replace(
+                interval,
+                upper=min(math.nextafter(interval.upper + here, 2.0), 1.0),
+                lower=min(interval.lower + here * (1 - _SLACK_ROUNDED), 1.0),
+            )
+            later += there
         return Certificate(
             epsilon_upper=epsilon,
             epsilon_lower=epsilon,
-            delta_upper=shifted.upper,
-            delta_lower=shifted.lower,
+            delta_upper=interval.upper,
+            delta_lower=interval.lower,
             rounds=count,
-            error=shifted.error(),
-            precise=interval.width <= wanted * interval.upper,
+            error=interval.error(),
+            precise=is_precise_delta(interval, later, self.precision),
         )
 
     def _compositions(self, rounds: Mapping[ShuffledRound, int]) -> tuple[Composition, Composition, int]:
@@ -397,7 +433,7 @@ def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: S
 
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     """Total variation slack of all rounds together, rounded up."""
-    return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + 1e-12)
+    return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + _SLACK_ROUNDED / 4)
 
 
 def _only(rounds: Mapping[ShuffledRound, int]) -> ShuffledRound:

@@ -17,6 +17,7 @@ from accounting import checks
 from accounting.blanket_sum import blanket_profile, chernoff_log_profile
 from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
+from accounting.gain_laws import ListedPairs
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
 from accounting.witnesses import thinned
@@ -62,7 +63,8 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
 def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
     """Lower bound on the round's true epsilon at `delta`, None when no attack on it is known.
 
-    Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as for `attack_delta`.
+    Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as for `attack_delta`;
+    infinite where outcomes rule a value out more often than delta allows.
 
     Raises:
         InvalidParameter: delta is not in (0, 1), or no round is given.
@@ -71,6 +73,8 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
     profile = _profile(shuffled)
     if profile is None:
         return None
+    if profile.infinity > delta:
+        return math.inf
     low, high = 0.0, profile.loss_within_reach(delta)
     for _ in range(_SEARCHES):
         points = np.linspace(low, high, _SEARCH_POINTS)
@@ -101,11 +105,13 @@ class AttainedProfile:
 
     Attributes:
         largest_loss: privacy loss beyond which nothing is told.
+        infinity: lower bound on the mass at infinite loss.
     """
 
     def __init__(self, rounds: Sequence[ShuffledRound]) -> None:
         self._profiles = [RoundProfile(one, smoothing=_SMOOTHING) for one in rounds]
         self.largest_loss = max(one.largest_loss for one in self._profiles)
+        self.infinity = max(one.infinity for one in self._profiles)
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which little is told, whatever delta."""
@@ -122,6 +128,7 @@ class WitnessProfile:
 
     Attributes:
         largest_loss: privacy loss that no output of a witness exceeds.
+        infinity: lower bound on the mass of outcomes that one of the user's values cannot make.
     """
 
     def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:
@@ -133,6 +140,8 @@ class WitnessProfile:
         ways = [way for one in witnesses for way in (one.merged(), one.swapped().merged())]
         self._directions = list({way.signature(): way for way in ways}.values())
         self.largest_loss = 1.01 * max((_largest_loss(one) for one in self._directions), default=0.0)
+        impossible = max(map(self._impossible, self._directions), default=0.0)
+        self.infinity = max(impossible * (1 - _RESERVE) - self._doubt, 0.0)
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which a crude upper bound on what the witnesses show has fallen below delta."""
@@ -146,6 +155,14 @@ class WitnessProfile:
         crude = np.max([chernoff_log_profile(one, fewest, np.expm1(losses)) for one in parts], axis=0)
         small = np.flatnonzero(crude < math.log(delta))
         return float(losses[small[0]]) if small.size else end
+
+    def _impossible(self, witness: Decomposition) -> float:
+        """A lower bound on the mass of outcomes that the second value cannot make."""
+        # As below, a group counts by its ends.
+        parts = [(thinned(witness, term.lower_rate), term) for term in self._terms]
+        return math.fsum(
+            term.weight * float(ListedPairs([part]).infinity(term.most)[0]) for part, term in parts
+        )
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from accounting.deciding import decide
 from accounting.decomposition import Decomposition
-from accounting.gain_laws import Laws, ListedPairs, Pairs
+from accounting.gain_laws import Bare, Laws, ListedPairs, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 from accounting.quadrature import integrate
 from accounting.rare_gains import RareGains
@@ -92,13 +92,11 @@ def blanket_profiles(
 
 
 def law_profiles(
-    laws: Laws, bare: FloatArray, reports: int, excess: FloatArray, *, smoothing: FloatArray
+    laws: Laws, bare: Bare, reports: int, excess: FloatArray, *, smoothing: FloatArray
 ) -> ProfileBounds:
-    """The same of laws of G, one for each order, and of what components that nobody hides contribute, `sum of
-    (a - (1 + excess) b)_+`; all but `laws` of shape (orders,)."""
-    # Values a - (1 + excess) b are rounded relative to their terms, not to their difference.
-    rounding = 8 * UNIT_ROUND_OFF * (1 + excess) * np.where(bare > 0, 1.0, 0.0)
-    upper, lower = bare + rounding, np.maximum(bare - rounding, 0.0)
+    """The same of laws of G, one for each order, and of what components that nobody hides contribute; all but
+    `laws` of shape (orders,)."""
+    upper, lower = bare.upper.copy(), bare.lower.copy()
     alive = laws.gains.max(axis=1, initial=0.0) > 0
     if np.any(alive):
         above, below = _bounds(laws.at(alive), reports, excess[alive], smoothing[alive])
@@ -121,7 +119,7 @@ def chernoff_log_profiles(
     result = np.zeros_like(excess)
     for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
         with np.errstate(divide="ignore"):
-            result[rows] = np.log(bare)
+            result[rows] = np.log(bare.upper)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
             hidden = laws.at(alive)

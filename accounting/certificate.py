@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 #: Names everything that can change a number; it changes with any of it.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-17"
+NUMERICAL_POLICY = "shuffle-ledger-numerics-18"
+
+
+_SMALLEST = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +80,27 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """Distance of the bounds; infinite when the upper one is."""
-        return self.upper - self.lower if self.upper < float("inf") else float("inf")
+        """Distance of the bounds; infinite when the upper one alone is."""
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+    def is_within(self, precision: float) -> bool:
+        """Whether the width is no more than that, relative to the upper bound."""
+        return self.width <= precision * self.upper and self.width < math.inf
 
     def error(self) -> ErrorBudget:
-        """The width by cause; what truncation and round-off do not explain is discretization."""
-        known = self.truncation + self.round_off
+        """The width by cause; what truncation and round-off do not explain is discretization.
+
+        These are bounds on what each of them does. Where they come to more than the width, each is its share.
+        """
+        if self.width == math.inf:
+            return ErrorBudget(discretization=0.0, truncation=self.truncation, round_off=self.round_off)
+        truncation, round_off = min(self.truncation, self.width), min(self.round_off, self.width)
+        share = min(1.0, self.width / max(truncation + round_off, _SMALLEST))
+        truncation, round_off = truncation * share, round_off * share
         return ErrorBudget(
-            discretization=max(self.width - known, 0.0) if self.width < float("inf") else 0.0,
-            truncation=self.truncation,
-            round_off=self.round_off,
+            discretization=max(self.width - truncation - round_off, 0.0),
+            truncation=truncation,
+            round_off=round_off,
         )
 
     def intersection(self, other: Interval) -> Interval:

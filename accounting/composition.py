@@ -147,29 +147,34 @@ class Composition:
         if not self._parts or epsilon >= self.largest_loss:
             return DeltaBound(self.infinity, 0.0, 0.0, 0.0)
         if ((contour.theta + 1) * contour.smoothing) ** 2 / 2 > _MOST_GROWTH:
-            # So wide a smoothing that its kernels overflow: a contour that says nothing.
-            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
+            return self._nothing_said  # so wide a smoothing that its kernels overflow
         on = self._on(contour)
         turn = on.u * epsilon
         cosine, sine = np.cos(turn), np.sin(turn)
         total = float((on.coefficients.real * cosine + on.coefficients.imag * sine).sum())
         distance = abs(float((on.kernel_distance.real * cosine + on.kernel_distance.imag * sine).sum()))
         if not (math.isfinite(total) and math.isfinite(on.noise)):
-            # A contour that says nothing about this epsilon.
-            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
+            return self._nothing_said
         scale = math.exp(min(on.log_mass - epsilon * contour.theta, 700.0))
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)
-        round_off += 4 * UNIT_ROUND_OFF * self.infinity
         if not math.isfinite(scale * (total + on.truncation)) or not math.isfinite(round_off):
-            return DeltaBound(1.0 if self.side == "upper" else 0.0, 1.0, 0.0, 0.0)
+            return self._nothing_said
         if self.side == "upper":
             truncation = scale * on.truncation + self.infinity
             value = scale * max(total, 0.0) + truncation + round_off + UNDERFLOW
+            value *= 1 + 4 * UNIT_ROUND_OFF
             return DeltaBound(min(value, 1.0), truncation, round_off, scale * distance)
         truncation = scale * (on.truncation + self._alias(epsilon, contour, on.log_mass))
-        value = max(scale * total - truncation - round_off - UNDERFLOW + self.infinity, 0.0)
+        # Whatever a contour says of finite losses, infinite ones count in full.
+        finite = max(scale * total - truncation - round_off - UNDERFLOW, 0.0)
+        value = (finite + self.infinity) * (1 - 4 * UNIT_ROUND_OFF)
         return DeltaBound(value, truncation, round_off, scale * distance)
+
+    @property
+    def _nothing_said(self) -> DeltaBound:
+        """What a contour knows that does not suit an epsilon."""
+        return DeltaBound(1.0 if self.side == "upper" else self.infinity, 1.0, 0.0, 0.0)
 
     def _saddle(self, epsilon: float) -> int:
         """A tilt near the saddle point of the inversion integral at `epsilon`; any tilt is sound."""

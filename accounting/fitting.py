@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from accounting.randomizers import Declared
-from accounting.shuffling import ShuffledRound
+from accounting.shuffling import ShuffledRound, certain_round
 
 # Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
 NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"})
@@ -18,7 +18,11 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
 
     Guarantee: where True, whatever the round reveals is a post-processing of what the slot was charged for.
     Source: docs/adaptivity.md, "What fits a slot".
+
+    Raises:
+        InvalidParameter: one of the two is no round.
     """
+    described, slot = certain_round(described), certain_round(slot)
     return described == slot or (
         described.analysis == slot.analysis
         and described.slack <= slot.slack

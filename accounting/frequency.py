@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from accounting import checks
+from accounting.errors import InvalidParameter
 from accounting.randomizers import (
     BinaryLocalHash,
     HadamardResponse,
@@ -54,8 +55,10 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
     oracle.
 
     Raises:
-        InvalidParameter: reports is not a whole number from 1.
+        InvalidParameter: reports is not a whole number from 1, or no randomizer is given.
     """
+    if not isinstance(randomizer, LocalRandomizer):
+        raise InvalidParameter("randomizer", randomizer, "a randomizer")
     reports = checks.whole("reports", reports, 1, checks.MAXIMUM_REPORTS)
     oracle = _oracle(randomizer)
     if oracle is None:

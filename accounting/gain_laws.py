@@ -26,6 +26,8 @@ from accounting.numerics import (
 _LARGEST = 600.0
 # Exponents beyond which a rounding makes anything of a weight.
 _DOUBTFUL = 50.0
+# What sums and powers of masses may be off by.
+_CERTAIN = 1e-12
 # Numbers that are looked at together: orders times components.
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -45,6 +47,25 @@ class Masses(NamedTuple):
     bare_difference: FloatArray
     bare_b: FloatArray
     leftover: FloatArray
+
+
+class Bare(NamedTuple):
+    """Bounds on what components contribute that nobody else hides, `sum of (a - (1 + excess) b)_+`, each of
+    shape (orders,)."""
+
+    upper: FloatArray
+    lower: FloatArray
+
+    @classmethod
+    def of(cls, masses: Masses, excess: FloatArray) -> Bare:
+        """Those of pairs, each at the order `1 + excess[i]`."""
+        difference, b = masses.bare_difference, masses.bare_b
+        taken = excess[:, None] * b
+        # A difference is rounded relative to its terms; where there is no b, it is no difference.
+        doubt = 8 * UNIT_ROUND_OFF * np.where(b > 0, np.abs(difference) + taken + b, 0.0)
+        upper, lower = (np.maximum(difference - taken + one, 0.0).sum(axis=1) for one in (doubt, -doubt))
+        summed = UNIT_ROUND_OFF * (8 + b.shape[1])
+        return cls(upper * (1 + summed), lower * (1 - summed))
 
 
 class Laws(NamedTuple):
@@ -194,8 +215,17 @@ class Pairs(Sequence[Decomposition]):
         return None
 
     @abstractmethod
-    def impossible(self) -> tuple[FloatArray, FloatArray]:
-        """Of every pair, the mass a of components without b, and the mass c of all others."""
+    def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of every pair, the mass a of components without b that nobody else hides, that of others without b,
+        and the mass c of components with b; each of shape (pairs,)."""
+
+    def infinity(self, reports: int) -> FloatArray:
+        """Lower bounds on the mass of outcomes of so many reports that tell a pair's other input cannot be,
+        shape (pairs,): one's own report is of a component without b, and nobody hides it, or all others avoid
+        components with b."""
+        alone, without, others = self.impossible()
+        avoided = np.maximum(1 - others - _CERTAIN, 0.0) ** (reports - 1)
+        return np.asarray((alone + without * avoided) * (1 - _CERTAIN))
 
     @abstractmethod
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
@@ -309,13 +339,12 @@ class Pairs(Sequence[Decomposition]):
         if self.bare:
             for rows in self._blocks(which.size):
                 masses = self.masses(which[rows])
-                bare = _bare(masses, excess[rows, None])
-                found[rows] = np.where(bare > 0, bare + 16 * UNIT_ROUND_OFF * (1 + excess[rows]), 0.0)
+                found[rows] = Bare.of(masses, excess[rows]).upper
         return found
 
-    def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, FloatArray]]:
+    def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, Bare]]:
         """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of
-        rows i, and what the other components contribute: `sum of (a - (1 + excess) b)_+`."""
+        rows i, and what the other components contribute."""
         for rows in self._blocks(excess.size):
             masses, r = self.masses(which[rows]), excess[rows, None]
             taken = r * masses.b
@@ -324,21 +353,12 @@ class Pairs(Sequence[Decomposition]):
             imbalance = -masses.bare_difference.sum(axis=1)
             nothing = np.zeros(rows.size)
             laws = Laws(masses.difference, taken, masses.c, gains, masses.leftover, imbalance, nothing)
-            yield rows, laws, _bare(masses, r)
+            yield rows, laws, Bare.of(masses, excess[rows])
 
     def _blocks(self, size: int) -> Iterator[IndexArray]:
         height = max(1, _BLOCK_ELEMENTS // max(1, self.components + self.bare))
         for start in range(0, size, height):
             yield np.arange(start, min(start + height, size))
-
-
-def _bare(masses: Masses, excess: FloatArray) -> FloatArray:
-    """What components contribute that nobody else hides."""
-    taken = excess * masses.bare_b
-    bare = masses.bare_difference - taken
-    # A rounding may have taken the sign of what is next to nothing.
-    least = 8 * UNIT_ROUND_OFF * np.where(taken > 0, np.abs(masses.bare_difference) + taken, 0)
-    return np.asarray(np.where(np.abs(bare) <= least, least, np.maximum(bare, 0.0)).sum(axis=1))
 
 
 class ListedPairs(Pairs):
@@ -380,7 +400,8 @@ class ListedPairs(Pairs):
         """See `Pairs.components`."""
         return int(self._masses.c.shape[1])
 
-    def impossible(self) -> tuple[FloatArray, FloatArray]:
+    def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
-        without = np.array([float(one.a[one.b == 0].sum()) for one in self._pairs])
-        return without, np.array([float(one.c[one.b > 0].sum()) for one in self._pairs])
+        alone = np.array([float(one.a[(one.b == 0) & (one.c == 0)].sum()) for one in self._pairs])
+        without = np.array([float(one.a[(one.b == 0) & (one.c > 0)].sum()) for one in self._pairs])
+        return alone, without, np.array([float(one.c[one.b > 0].sum()) for one in self._pairs])

@@ -42,14 +42,15 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
     in."""
     if above.infinity >= delta:
         # Where so much certainly is at infinite loss, the exact value is infinite too.
-        certain = below.infinity > delta
-        return Interval(upper=math.inf, lower=math.inf if certain else 0.0, truncation=math.inf)
+        if below.infinity > delta:
+            return Interval(upper=math.inf, lower=math.inf)
+        return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
     interval = Interval(upper=above.largest_loss, lower=0.0)
     for smoothing in _SMOOTHINGS:
         found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision))
         interval = interval.intersection(found)
         # Less smoothing helps only while smoothing is what makes the interval wide.
-        if interval.width <= precision * interval.upper or smoothed < 0.3 * interval.width:
+        if interval.is_within(precision) or smoothed < 0.3 * interval.width:
             break
     return interval
 
@@ -84,16 +85,15 @@ def epsilon_interval_with_slack(
 def delta_interval(
     above: Composition, below: Composition, epsilon: float, precision: float
 ) -> tuple[Interval, float]:
-    """Bounds on delta at epsilon, likewise, and the relative width of delta that is as precise as the wanted
-    one of epsilon."""
+    """Bounds on delta at epsilon, likewise, and an upper one at an epsilon larger by the precision."""
     if above.infinity >= 1:
-        return Interval(upper=1.0, lower=below.infinity), precision  # no loss is finite
-    interval, wanted = Interval(upper=1.0, lower=0.0), precision
+        return Interval(upper=1.0, lower=below.infinity), 1.0  # no loss is finite
+    interval, later = Interval(upper=1.0, lower=0.0), 1.0
     for smoothing in _SMOOTHINGS:
         contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(precision))
         high = above.delta(epsilon, contour)
         low = below.delta(epsilon, below.widened(epsilon, contour))
-        wanted = precision * (1 + epsilon * contour.theta)
+        later = min(later, above.delta(epsilon * (1 + precision), contour).value)
         interval = interval.intersection(
             Interval(
                 upper=high.value,
@@ -102,9 +102,15 @@ def delta_interval(
                 round_off=high.round_off + low.round_off,
             )
         )
-        if interval.width <= wanted * interval.upper:
+        if is_precise_delta(interval, later, precision):
             break
-    return interval, wanted
+    return interval, later
+
+
+def is_precise_delta(interval: Interval, later: float, precision: float) -> bool:
+    """Whether bounds on delta are as close as the precision of epsilon makes them, or that of delta itself:
+    the lower one is no less than an upper one at an epsilon larger by it, but for that share."""
+    return interval.lower >= min(later, interval.upper) * (1 - precision)
 
 
 def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
@@ -112,6 +118,8 @@ def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
     smooths."""
     upper = _first(lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss)[1]
     lower = _first(lambda epsilon: loss.lower.divergence_bound(epsilon) < delta, loss.lower.largest_loss)[0]
+    if loss.lower.infinity > delta:
+        return Interval(upper=math.inf, lower=math.inf)
     if loss.upper.infinity >= delta:
         return Interval(upper=math.inf, lower=lower, truncation=math.inf)
     return Interval(upper=upper, lower=min(lower, upper))
@@ -138,7 +146,7 @@ def sharpened_epsilon(
     profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
     simple = profile.is_simple
     if not simple:  # orders of a mixture cost much
-        if upper - lower <= precision * upper:
+        if interval.is_within(precision):
             return interval
         profile = RoundProfile(shuffled, smoothing=_SHARP_MIXED * math.sqrt(precision))
     for number in range(_MOST_SHARPENINGS):

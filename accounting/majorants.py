@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import law_profiles
-from accounting.gain_laws import Laws, Pairs
+from accounting.gain_laws import Bare, Laws, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 
 # Pairs of the first group; groups double, for the first pairs are nearly as large as the largest.
@@ -133,7 +133,8 @@ class Majorants(NamedTuple):
         found = np.ones(order.size)
         if known.size:
             at = excess[order[known]]
-            bounds = law_profiles(laws, np.zeros_like(at), reports, at, smoothing=smoothing[known])
+            nothing = Bare(np.zeros_like(at), np.zeros_like(at))
+            bounds = law_profiles(laws, nothing, reports, at, smoothing=smoothing[known])
             found[known] = np.fmin(bounds.upper + _TINY, 1.0)
         return found
 

@@ -217,12 +217,9 @@ class BlanketProfile(MechanismProfile):
         return ProfileBounds(upper * self._weight, lower * self._weight)
 
     def infinity(self, honest: int) -> float:
-        """Mass of outcomes that are impossible under the other input: only components without `b`, all others
-        avoided."""
-        without, others = self._below.impossible()
-        avoided = np.log1p(-np.minimum(others, 1 - 1e-16))
-        found = without * np.exp((honest - 1) * avoided)
-        return self._weight * float(found.max()) * (1 - 1e-15 * honest) * (1 - self._room)
+        """See `MechanismProfile.infinity`."""
+        found = float(self._below.infinity(honest).max())
+        return self._weight * max(found * (1 - self._room) - self._doubt, 0.0)
 
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""

@@ -129,7 +129,7 @@ def _value(node: ast.expr, field: str) -> object:
             return sign * node.value
         if isinstance(node.value, str) and sign == 1:
             return node.value
-    raise InvalidParameter(field, ast.unparse(node), "a number")
+    raise InvalidParameter(field, ast.unparse(node), "a number, or a word in quotes")
 
 
 def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:

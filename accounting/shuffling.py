@@ -31,6 +31,8 @@ _ROUGHER = 2.5
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
+# What is left beside the mass at infinity is little, as a share of what smoothing makes of it.
+_HARDLY = 0.05
 _FLAT_SEARCHES = 2
 _OUTLINE_CELLS = 4
 # Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
@@ -95,7 +97,7 @@ class ShuffledRound:
     def _choose_analysis(self) -> None:
         names, randomizer = self.randomizer.analyses, self.randomizer
         if self.participation is not None and not randomizer.takes_participation:
-            expected = f"nothing for {randomizer.kind}: how many users make its noise must be certain"
+            expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
             raise InvalidParameter("participation", self.participation, expected)
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"
@@ -105,10 +107,11 @@ class ShuffledRound:
             # slack.
             names = tuple(name for name in names if name != "tight")
         object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
-        if self.analysis not in names:
-            raise InvalidParameter(
-                "analysis", self.analysis, f"one of {', '.join(names)} for {randomizer.kind} here"
-            )
+        if not isinstance(self.analysis, str) or self.analysis not in names:
+            expected = f"one of {', '.join(names)} for {randomizer.kind}"
+            if names != randomizer.analyses:
+                expected += " with participation or delta0"
+            raise InvalidParameter("analysis", self.analysis, expected)
 
     def _check_honesty(self) -> None:
         least = self.randomizer.minimum_honest
@@ -326,7 +329,7 @@ class RoundProfile:
 
     def _flat_loss(self) -> float:
         """Loss beyond which hardly more than the mass at infinity is left."""
-        enough = 1.001 * self.infinity + NEGLIGIBLE_DELTA
+        enough = (1 + _HARDLY * self._smoothing**2) * self.infinity + NEGLIGIBLE_DELTA
         limit = _LARGEST_RESOLVED_LOSS
         return _first_loss(
             lambda losses: self(np.expm1(losses)).upper <= enough, 1e-6 * limit, limit, _FLAT_SEARCHES

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from accounting.randomizers import Declared
-from accounting.shuffling import ShuffledRound, honest_share
+from accounting.shuffling import ShuffledRound, certain_round, honest_share
 
 #: Neighbouring grid points are this factor apart.
 GRID_RATIO = 1.01
@@ -23,7 +23,11 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     make more. Sampled without replacement: likewise at a fixed rate, and the divergence grows with the rate.
     Poisson participation: likewise, and a higher rate can be thinned.
     Source: docs/theory.md, "The slot rule".
+
+    Raises:
+        InvalidParameter: no round is given.
     """
+    shuffled = certain_round(shuffled)
     if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # what is declared does not depend on their number
     reports = _grid_below(shuffled.reports)

@@ -240,11 +240,11 @@ class TablePairs(Pairs):
         rest = self._leftover + float(self._c[rare].sum())
         return TablePairs(*self._all, rest=rest, least=least, ends=self._ends, roughly=self._roughly)
 
-    def impossible(self) -> tuple[FloatArray, FloatArray]:
+    def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
         bare = self._bare.high
-        without = np.where(bare[self._ends[1]] == 0, bare[self._ends[0]], 0.0).sum(axis=1)
-        return without, np.full(len(self), float(self._c.sum()))
+        alone = np.where(bare[self._ends[1]] == 0, bare[self._ends[0]], 0.0).sum(axis=1)
+        return alone, np.zeros(len(self)), np.full(len(self), float(self._c.sum()))
 
     @property
     def _leftover(self) -> float:

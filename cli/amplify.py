@@ -19,7 +19,7 @@ from cli.options import (
     server_refused,
 )
 from cli.present import certificate_document, document_of, facts, lower, present, shown, upper
-from ledger.documents import Json
+from ledger.documents import Json, number
 
 
 @click.command()
@@ -46,7 +46,8 @@ def amplify(
         else attack_delta(described, epsilon=certificate.epsilon_upper)
     )
     document = certificate_document(certificate, of=of)
-    document |= {f"attack_{of}_lower": attacked, "round": document_of(described)}
+    known = None if attacked is None else number(attacked)
+    document |= {f"attack_{of}_lower": known, "round": document_of(described)}
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
     document |= drawn({described: 1}, certificate, precision=precision, title=title, picture=plot)

@@ -78,8 +78,9 @@ class LocalRandomizer(ABC):
     kind: ClassVar[str]
     #: Users who must run it as told before it promises anything.
     minimum_honest: ClassVar[int] = 1
-    #: Whether its bounds hold when each user reports by a secret coin.
+    #: Whether its bounds hold when each user reports by a secret coin, and why they would not.
     takes_participation: ClassVar[bool] = True
+    silence: ClassVar[str] = "how many users make its noise must be certain"
 
     epsilon0: float
 

@@ -39,6 +39,7 @@ class Declared(LocalRandomizer):
     kind = "declared"
     minimum_honest: ClassVar[int] = 0
     takes_participation: ClassVar[bool] = False
+    silence: ClassVar[str] = "what it declares holds as it stands"
 
     epsilon: float
     delta: float = 0.0
@@ -52,7 +53,7 @@ class Declared(LocalRandomizer):
             raise InvalidParameter("epsilon", self.epsilon, expected)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", checks.share("delta", self.delta, zero=True))
-        if self.relation not in _RELATIONS:
+        if str(self.relation) not in _RELATIONS:
             raise InvalidParameter("relation", self.relation, f"one of {', '.join(_RELATIONS)}")
         if self.substitution[1] >= 1:
             raise InvalidParameter("delta", self.delta, "one that leaves (1 + exp(epsilon)) delta below 1")

@@ -138,3 +138,19 @@ def test_few_losses_are_enough(randomizer: str, reports: int, losses: int) -> No
         certificate = accountant.certify({shuffled: count}, delta=delta)
         assert math.isfinite(certificate.epsilon_upper)
         assert certificate.precise, (count, delta)
+
+
+def test_every_tilt_has_its_cells_cut() -> None:
+    """Cells that many tilts see are cut by what each of these needs, not by what one sees of all."""
+    draw = np.random.default_rng(0)
+    positions = np.arange(201) * 64
+    for seen, blurred in ((0.3, 0.0), (1.2, 5e-4), (40.0, 1e-4)):
+        shares = draw.gamma(0.3, size=(12, 200)) * (draw.uniform(size=(12, 200)) < 0.4)
+        shares *= seen * 1e-3 / shares.sum(axis=1, keepdims=True) * draw.uniform(0.5, 1.0, (12, 1))
+        blur = np.full_like(shares, blurred / 200)
+        found = Gaps(shares + blur, blur, np.zeros(200))
+        added = between(positions, found, 1e-3)
+        pieces = 1 + np.histogram(added, positions)[0]
+        left = (shares / pieces**2).sum(axis=1).max() + blurred
+        assert left <= 0.9e-3
+        assert seen + 1e3 * blurred > 0.9 or added.size == 0

@@ -166,7 +166,9 @@ def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: s
     )
     certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
     assert certificate.epsilon_upper <= 4.0
-    assert certificate.epsilon_upper / certificate.epsilon_lower - 1 < 1e-2
+    # Nothing like the 4e-6 that sums which lose all digits once gave for 100 reports.
+    assert certificate.epsilon_lower > 3.99
+    assert certificate.epsilon_upper / certificate.epsilon_lower - 1 < 1e-3
     if reports <= 3:
         masses = shuffled.randomizer.analysis(analysis).decomposition
         exact = min(oracle.epsilon(oracle.blanket_outcomes(masses, reports), 1e-6), 4.0)

@@ -432,13 +432,14 @@ def test_heavy_atoms_and_large_deltas_are_narrow_too(
 
 @pytest.mark.parametrize("rounds", [1, 3, 100])
 @pytest.mark.parametrize("share", [0.5, 0.99, 1.0, 1.01, 2.0])
-def test_an_infinite_epsilon_is_never_called_precise(rounds: int, share: float) -> None:
+def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: float) -> None:
     """Mass at infinity beyond delta makes both bounds infinite; short of it, neither."""
     revealed = 1e-3
     question = {ShuffledRound(randomizer=f"declared(epsilon=0.1, delta={revealed})", reports=1): rounds}  # type: ignore[arg-type]
     delta = share * -math.expm1(rounds * math.log1p(-revealed))
     certificate = Accountant().certify(question, delta=delta)
-    assert certificate.precise == math.isfinite(certificate.epsilon_upper)
+    certain = certificate.epsilon_lower == certificate.epsilon_upper
+    assert certificate.precise == (certain or math.isfinite(certificate.epsilon_upper))
     if share < 1:
         assert certificate.epsilon_lower == certificate.epsilon_upper == math.inf
     else:

@@ -23,7 +23,7 @@ from accounting.gain_laws import ListedPairs, Pairs, Tilted
 from accounting.randomizers.two_inputs import bracketed
 from accounting.screening import Powers, chernoff, saddles
 from accounting.shuffling import RoundProfile
-from accounting.table_pairs import TablePairs
+from accounting.table_pairs import TablePairs, _alike
 
 
 def _rows(draw: np.random.Generator, shape: tuple[int, int], spread: float) -> np.ndarray:
@@ -290,6 +290,31 @@ def test_pairs_of_a_table_are_its_decompositions(seed: int) -> None:
 
 def test_pairs_that_exchange_outputs_count_once() -> None:
     assert len(TablePairs(np.full((6, 6), 0.1) + 0.4 * np.eye(6))) == 1
+
+
+@pytest.mark.parametrize("outputs", [8, 1000])
+def test_mirrored_inputs_are_one_pair_however_their_probabilities_are_rounded(outputs: int) -> None:
+    """Of a thousand outputs some always lie next to where digits are cut off: they are compared instead."""
+    draw = np.random.default_rng(outputs)
+    for _ in range(20):
+        row = np.exp(draw.uniform(-8.0, 0.0, outputs))
+        rows = np.array([row, row[::-1] * (1 + 1e-14 * draw.uniform(-1, 1, outputs))])
+        rows /= rows.sum(axis=1, keepdims=True)
+        assert len(TablePairs(rows, roughly=True)) == 1
+        assert len(TablePairs(rows)) == 2
+        rows[0, 0] *= 1 + 1e-12
+        assert len(TablePairs(rows, roughly=True)) == 2
+
+
+def test_values_that_are_alike_are_never_far_apart() -> None:
+    """Also where each is next to another one."""
+    values = np.cumprod(np.full(400, 1 + 3e-15)).reshape(20, 20)
+    numbers = _alike(values)
+    for one in np.unique(numbers):
+        together = values[numbers == one]
+        assert together.max() <= together.min() * (1 + 2.0**-45)
+    assert 30 < np.unique(numbers).size < 60
+    assert np.all(np.diff(numbers.ravel()) >= 0)
 
 
 def test_digits_that_one_float_has_not_tell_rows_apart() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from accounting import Accountant, ShuffledRound, Table, parse_randomizer
+from accounting.composition import Composition
 
 
 def table(inputs: int, outputs: int, shape: float, seed: int) -> Table:
@@ -88,3 +89,52 @@ def test_rounds_that_may_reveal_much_do_not_hide_what_others_reveal(
     found = Accountant().certify(rounds, delta=delta)
     assert found.precise
     assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
+
+
+HARDLY = ShuffledRound(
+    randomizer=parse_randomizer("krr(k=4, epsilon0=1.14e-5)"), reports=10, participation=0.1
+)
+HEAVY = sampled("table([[0.5,0.3,0.2],[0.2,0.5,0.3],[0.1,0.1,0.8]])", 3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "delta"),
+    [
+        ({HARDLY: 100_000, HEAVY: 100}, 1.17e-27),
+        (
+            {
+                sampled("krr(k=10, epsilon0=5.292)", 2): 10_000,
+                sampled("generic(epsilon0=3.976)", 10**9): 10**5,
+            },
+            4e-26,
+        ),
+    ],
+)
+def test_rounds_that_hardly_tell_anything_do_not_hide_what_others_tell(
+    rounds: dict[ShuffledRound, int], delta: float
+) -> None:
+    """No lattice suits losses of 1e-6 and of 2; and what the small ones add is next to nothing."""
+    accountant = Accountant()
+    found = accountant.certify(rounds, delta=delta)
+    assert found.precise
+    assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
+    # Deltas of the same compositions, which no sum of epsilons decides, contain the one that was asked for.
+    back = accountant.certify_delta(rounds, epsilon=found.epsilon_upper)
+    assert back.delta_lower <= delta
+    back = accountant.certify_delta(rounds, epsilon=found.epsilon_lower)
+    assert back.delta_upper >= delta * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-9, 1e-30])
+def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own pairs and profile say all; contours of losses that one round in a million has take seconds."""
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=10, epsilon0=1e-6)"), reports=120, analysis="strong-adversary"
+    )
+
+    def refused(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Composition, "delta", refused)
+    for one in (shuffled, sampled("krr(k=10, epsilon0=2)", 1000), sampled("oue(epsilon0=1)", 50, 400), HEAVY):
+        assert Accountant().certify({one: 1}, delta=delta).precise

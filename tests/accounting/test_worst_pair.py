@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accounting import ShuffledRound, Table
-from accounting.blanket_sum import blanket_profile, blanket_profiles
+from accounting.blanket_sum import ProfileBounds, blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
@@ -264,3 +264,29 @@ def test_a_sharper_profile_begins_with_what_was_found(
     assert apart <= min(0.2 * before, 1.1 * usual)
     again = first(excess)
     assert np.median(again.upper - again.lower) >= 0.5 * before
+
+
+def test_what_a_pair_needs_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders between others, and sharper bounds, are not looked at too roughly first."""
+    reports = np.linspace(-2.0, 3.0, 64)
+    rows = np.exp(-(((reports - np.array([[0.0], [1.0]])) / 0.5) ** 2) / 2)
+    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True), roughly=True)
+    assert len(pairs) == 1
+    rows_summed: list[int] = []
+
+    def counted(*given: Any, **rest: Any) -> ProfileBounds:
+        rows_summed.append(given[1].size)
+        return blanket_profiles(*given, **rest)
+
+    monkeypatch.setattr("accounting.pair_sums.blanket_profiles", counted)
+    excess = np.expm1(np.linspace(0.01, 3.0, 41))
+
+    def taken(search: WorstPair, orders: np.ndarray) -> float:
+        rows_summed.clear()
+        search.largest(orders)
+        return sum(rows_summed) / orders.size
+
+    first = WorstPair(pairs=pairs, reports=10**4, smoothing=0.01, listed=lambda _: None)
+    assert taken(first, excess[::2]) > 1.5
+    assert taken(first, excess[1::2]) < 1.2
+    assert taken(first.smoothed(0.007), excess) < 1.2

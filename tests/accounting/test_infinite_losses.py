@@ -1,0 +1,177 @@
+"""Outcomes that one value cannot make: losses that are infinite for certain, at any epsilon."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, ShuffledRound, Table, attack_epsilon, parse_randomizer
+from accounting.gain_laws import ListedPairs
+from accounting.shuffling import RoundProfile
+from accounting.table_pairs import TablePairs
+
+Rows = list[list[Fraction]]
+
+ROWS = st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=2, max_size=3)
+
+
+def _rows(weights: list[list[int]]) -> Rows:
+    """Rows of probabilities; a row of nothing is uniform."""
+    filled = [row if any(row) else [1, 1, 1] for row in weights]
+    return [[Fraction(one, sum(row)) for one in row] for row in filled]
+
+
+def _table(rows: Rows) -> Table:
+    return Table(rows=tuple(tuple(map(float, row)) for row in rows))
+
+
+def _shuffled(laws: Rows) -> dict[tuple[int, ...], Fraction]:
+    """Probabilities of the multisets of one report of each law."""
+    found: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+    for reports in itertools.product(*(range(len(law)) for law in laws)):
+        mass = math.prod(law[report] for law, report in zip(laws, reports, strict=True))
+        if mass:
+            found[tuple(sorted(reports))] += mass
+    return found
+
+
+def _revealing(rows: Rows, users: int) -> Iterator[Fraction]:
+    """Masses of multisets that one of two values cannot make, all others holding one value."""
+    for x0, x1 in itertools.permutations(range(len(rows)), 2):
+        for other in rows:
+            p, q = (_shuffled([rows[x]] + [other] * (users - 1)) for x in (x0, x1))
+            yield sum((mass for seen, mass in p.items() if seen not in q), Fraction(0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(1, 3))
+def test_who_is_ruled_out_more_often_than_delta_has_no_epsilon(weights: list[list[int]], users: int) -> None:
+    rows = _rows(weights)
+    shuffled, exact = ShuffledRound(randomizer=_table(rows), reports=users), max(_revealing(rows, users))
+    for share, certain in ((0.99, True), (1.001, False)):
+        if 0 < (delta := float(exact) * share) < 1:
+            found = attack_epsilon(shuffled, delta=delta)
+            assert found is not None
+            assert math.isinf(found) == certain
+
+
+@pytest.mark.parametrize(
+    ("written", "reports", "delta"),
+    [("binomial_sum(p=0.9, bits=2)", 100, 7e-10), ("binomial_sum(p=0.9, bits=1)", 50, 5e-3)],
+)
+def test_noise_that_is_exhausted_is_seen_by_the_attacker(written: str, reports: int, delta: float) -> None:
+    """All flips of all users are ones with probability `p^(bits reports)`: the count is then the largest."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=reports)
+    found = attack_epsilon(shuffled, delta=delta)
+    assert found == math.inf
+    certificate = Accountant().certify({shuffled: 1}, delta=delta)
+    assert certificate.epsilon_lower == certificate.epsilon_upper == math.inf
+    assert certificate.precise
+    assert certificate.error.truncation == certificate.error.discretization == 0
+    more = attack_epsilon(shuffled, delta=delta * 1.1)
+    assert more is not None
+    assert math.isfinite(more)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(1, 200), st.integers(1, 20))
+def test_infinite_losses_are_counted_in_full(weights: list[list[int]], reports: int, rounds: int) -> None:
+    """What nobody hides, and only one of two values makes: at an epsilon beyond all other losses nothing else
+    is left, however many reports there are."""
+    rows = _rows(weights)
+    alone = [
+        sum((a for a, b, *_ in zip(rows[x0], rows[x1], strict=True) if b == 0), Fraction(0))
+        for x0, x1 in itertools.permutations(range(len(rows)), 2)
+    ]
+    exact = 1 - (1 - float(max(alone))) ** rounds
+    shuffled = ShuffledRound(randomizer=_table(rows), reports=reports)
+    found = Accountant().certify_delta({shuffled: rounds}, epsilon=50.0 * rounds)
+    assert found.delta_lower <= exact * (1 + 1e-12)
+    assert found.delta_upper >= exact * (1 - 1e-12)
+    if exact > 0:
+        assert found.delta_upper - found.delta_lower <= 1e-5 * exact
+        assert found.precise
+
+
+@pytest.mark.parametrize("rows", ["[0,1],[0.5,0.5]", "[0,0.3,0.7],[0.2,0.3,0.5]", "[0,1],[0.01,0.99]"])
+@pytest.mark.parametrize("reports", [2, 10, 10**6])
+def test_no_width_is_passed_over_where_next_to_nothing_is_finite(rows: str, reports: int) -> None:
+    """Contours that suit what is left of the finite losses know nothing, to 280 digits."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table([{rows}])"), reports=reports)
+    for epsilon in (0.01, 1.0, 3.0):
+        found = Accountant().certify_delta({shuffled: 2}, epsilon=epsilon)
+        assert found.precise
+        assert found.delta_upper - found.delta_lower <= 1e-3 * found.delta_upper
+        causes = found.error
+        whole = causes.discretization + causes.truncation + causes.round_off
+        assert whole == pytest.approx(found.delta_upper - found.delta_lower, rel=1e-9)
+
+
+def test_a_sample_reveals_whom_it_has_as_often_as_it_has_him() -> None:
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("table([[0,1],[0.5,0.5]])"),
+        reports=100,
+        sampled_from=1000,
+        honest_fraction=0.9,
+    )
+    found = Accountant().certify_delta({shuffled: 1}, epsilon=3.0)
+    assert found.delta_lower <= 0.05 <= found.delta_upper <= found.delta_lower * (1 + 1e-3)
+    assert found.precise
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4, 6)])
+def test_what_is_impossible_is_the_profile_at_the_end(shape: tuple[int, int]) -> None:
+    draw = np.random.default_rng(sum(shape))
+    for _ in range(20):
+        rows = draw.gamma(1.0, size=shape) * (draw.uniform(size=shape) < 0.8) + 1e-9
+        rows[rows <= 1e-9] = 0.0
+        rows[:, 0] += 0.1
+        table = _table((rows / rows.sum(axis=1, keepdims=True)).tolist())
+        for reports in (1, 2, 50):
+            profile = RoundProfile(ShuffledRound(randomizer=table, reports=reports), smoothing=1e-2)
+            last = profile(np.array([math.expm1(200.0)]))
+            assert profile.infinity <= last.upper[0]
+            assert last.upper[0] - profile.infinity <= 1e-5 * last.upper[0]
+        pairs = TablePairs(np.array(table.rows))
+        listed = ListedPairs(list(pairs))
+        np.testing.assert_allclose(pairs.infinity(7), listed.infinity(7), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("written", "rest", "epsilon"),
+    [
+        ("distinct_elements(p=0.1, security=40)", {"reports": 1000}, 5.0),
+        ("generic(epsilon0=0.1)", {"reports": 50, "delta0": 3e-8}, 0.08),
+        ("generic(epsilon0=1)", {"reports": 1000, "delta0": 1e-12}, 0.1),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_slack_is_part_of_the_analysis_on_both_sides(
+    written: str, rest: dict[str, Any], epsilon: float, rounds: int
+) -> None:
+    """As for epsilon: `delta` of the pure rounds and `(1 + exp(epsilon)) slack`."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), **rest)
+    found = Accountant().certify_delta({shuffled: rounds}, epsilon=epsilon)
+    slack = rounds * shuffled.slack * (1 + math.exp(epsilon))
+    assert 0.999 * slack <= found.delta_lower <= found.delta_upper
+    assert found.precise
+    back = Accountant().certify({shuffled: rounds}, delta=found.delta_upper)
+    assert back.epsilon_lower <= epsilon * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [5.0, 26.0, 45.0])
+def test_hardly_any_infinite_mass_is_not_lost_beside_large_orders(epsilon: float) -> None:
+    """Components without b are rounded relative to themselves, not to the order times nothing."""
+    randomizer = Table(rows=((1e-9, 0.5 - 1e-9, 0.5), (0.0, 0.3, 0.7)))
+    found = Accountant().certify_delta({ShuffledRound(randomizer=randomizer, reports=10): 1}, epsilon=epsilon)
+    assert found.delta_lower <= 1e-9 <= found.delta_upper
+    assert found.delta_upper - found.delta_lower <= 1e-5 * found.delta_upper
