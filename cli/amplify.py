@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from accounting import Accountant, Certificate, ShuffledRound, attack_delta, attack_epsilon
+from accounting import (
+    Accountant,
+    Certificate,
+    RenyiBound,
+    ShuffledRound,
+    attack_delta,
+    attack_epsilon,
+)
 from cli.failures import BadValue
 from cli.options import (
     NO_LEDGER,
@@ -15,6 +22,7 @@ from cli.options import (
     output_options,
     plot_option,
     precision_option,
+    renyi_option,
     round_options,
     server_refused,
 )
@@ -27,6 +35,7 @@ from ledger.documents import Json, number
 @click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
 @precision_option
+@renyi_option
 @plot_option
 @server_refused(NO_LEDGER)
 @output_options
@@ -35,11 +44,13 @@ def amplify(
     delta: float | None,
     epsilon: float | None,
     precision: float,
+    renyi: float | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
     """Bound the privacy loss of one shuffled round."""
-    certificate, of = certify({described: 1}, delta=delta, epsilon=epsilon, precision=precision)
+    accountant = Accountant(precision=precision)
+    certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
     attacked = (
         attack_epsilon(described, delta=certificate.delta_upper)
         if of == "epsilon"
@@ -50,16 +61,19 @@ def amplify(
     document |= {f"attack_{of}_lower": known, "round": document_of(described)}
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
-    document |= drawn({described: 1}, certificate, precision=precision, title=title, picture=plot)
+    if renyi is not None:
+        bound = accountant.renyi_divergence({described: 1}, order=renyi)
+        document |= renyi_document(bound)
+        rows |= renyi_facts(bound)
+    document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
     rows["known attack gets"] = None if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
 
 
 def certify(
-    rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None, precision: float
+    accountant: Accountant, rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None
 ) -> tuple[Certificate, str]:
     """Returns the certificate of `rounds`, and which of "epsilon" and "delta" it bounds."""
-    accountant = Accountant(precision=precision)
     if delta is not None and epsilon is None:
         return accountant.certify(rounds, delta=delta), "epsilon"
     if epsilon is not None and delta is None:
@@ -68,10 +82,10 @@ def certify(
 
 
 def drawn(
+    accountant: Accountant,
     rounds: Mapping[ShuffledRound, int],
     certificate: Certificate,
     *,
-    precision: float,
     title: str,
     picture: Path | None,
 ) -> dict[str, Json]:
@@ -80,7 +94,7 @@ def drawn(
         return {}
     from cli.profiles import plot_profile  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
 
-    plot_profile(Accountant(precision=precision), rounds, answer=certificate, title=title, picture=picture)
+    plot_profile(accountant, rounds, answer=certificate, title=title, picture=picture)
     return {"plot": str(picture)}
 
 
@@ -97,6 +111,17 @@ def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]
         "width by cause": _width(certificate),
         "method": certificate.method,
     }
+
+
+def renyi_document(bound: RenyiBound) -> dict[str, Json]:
+    """Returns what the JSON answer says of a Renyi divergence."""
+    return {"renyi": {"order": bound.order, "upper": number(bound.upper), "lower": number(bound.lower)}}
+
+
+def renyi_facts(bound: RenyiBound) -> dict[str, object]:
+    """Returns the rows that people read of a Renyi divergence."""
+    name = f"Renyi divergence of order {bound.order:g}"
+    return {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)}
 
 
 def _width(certificate: Certificate) -> str:

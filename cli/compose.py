@@ -6,8 +6,18 @@ from pathlib import Path
 
 import click
 
-from cli.amplify import certificate_facts, certify, drawn
-from cli.options import FILE, NO_LEDGER, REAL, output_options, plot_option, precision_option, server_refused
+from accounting import Accountant
+from cli.amplify import certificate_facts, certify, drawn, renyi_document, renyi_facts
+from cli.options import (
+    FILE,
+    NO_LEDGER,
+    REAL,
+    output_options,
+    plot_option,
+    precision_option,
+    renyi_option,
+    server_refused,
+)
 from cli.present import certificate_document, facts, present
 from cli.round_files import read_composition
 
@@ -17,6 +27,7 @@ from cli.round_files import read_composition
 @click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
 @click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
 @precision_option
+@renyi_option
 @plot_option
 @server_refused(NO_LEDGER)
 @output_options
@@ -25,6 +36,7 @@ def compose(
     delta: float | None,
     epsilon: float | None,
     precision: float,
+    renyi: float | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -34,12 +46,13 @@ def compose(
     honest_fraction, delta0, analysis, count.
     """
     rounds = read_composition(file)
-    certificate, of = certify(rounds, delta=delta, epsilon=epsilon, precision=precision)
-    document = certificate_document(certificate, of=of)
+    accountant = Accountant(precision=precision)
+    certificate, of = certify(accountant, rounds, delta=delta, epsilon=epsilon)
+    document, rows = certificate_document(certificate, of=of), certificate_facts(certificate, of=of)
     title = f"All rounds of {file}"
-    document |= drawn(rounds, certificate, precision=precision, title=title, picture=plot)
-    present(
-        document,
-        lambda: facts(title, certificate_facts(certificate, of=of)),
-        as_json=as_json,
-    )
+    if renyi is not None:
+        bound = accountant.renyi_divergence(rounds, order=renyi)
+        document |= renyi_document(bound)
+        rows |= renyi_facts(bound)
+    document |= drawn(accountant, rounds, certificate, title=title, picture=plot)
+    present(document, lambda: facts(title, rows), as_json=as_json)

@@ -88,6 +88,16 @@ def precision_option(command: Command) -> Command:
     )(command)
 
 
+def renyi_option(command: Command) -> Command:
+    """Adds `--renyi`; the command gets `renyi`, an order or None."""
+    return click.option(
+        "--renyi",
+        type=REAL,
+        metavar="ORDER",
+        help="Bound the Renyi divergence of this order, too, from 1e-200 to 1e9.",
+    )(command)
+
+
 class PictureType(click.ParamType[object]):
     """Reads an option as the place of a picture, in a format that its suffix names."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting import Certificate, ErrorBudget
+from accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
 from cli.amplify import certificate_facts
 from cli.present import bar, certificate_document, document_of, lower, upper
 from tests.cli.conftest import ROUND, Run
@@ -35,6 +35,27 @@ def test_amplify_bounds_delta_at_the_epsilon_that_was_asked(run: Run) -> None:
     assert answer["epsilon"] == 0.1
     assert answer["delta_lower"] <= 1.0434e-6 * 1.0001
     assert answer["delta_upper"] >= 1.0434e-6 * 0.9999
+
+
+def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    """Of two rounds twice that of one; of order 1, what the library says."""
+    asked = ("--delta", "1e-6", "--renyi")
+    one = run("amplify", "--randomizer", KRR, "--reports", "1000", *asked, "1", "--json").json["renyi"]
+    shuffled = ShuffledRound(randomizer=parse_randomizer(KRR), reports=1000)
+    bound = Accountant().renyi_divergence({shuffled: 1}, order=1.0)
+    assert one == {"order": 1.0, "upper": bound.upper, "lower": bound.lower}
+    file = tmp_path / "rounds.csv"
+    file.write_text(f'randomizer,reports,count\n"{KRR}",1000,2\n')
+    two = run("compose", str(file), *asked, "1", "--json").json["renyi"]
+    assert two["upper"] == pytest.approx(2 * one["upper"])
+    assert two["lower"] == pytest.approx(2 * one["lower"])
+    assert "Renyi divergence of order 2.5, at most" in run("compose", str(file), *asked, "2.5").stdout
+    assert run("compose", str(file), *asked, "0").code == 2
+    sure = ("--randomizer", "table([[1, 0], [0.5, 0.5]])", "--reports", "10")
+    certain = run("amplify", *sure, "--delta", "0.4", "--renyi", "2", "--json").json
+    assert certain["renyi"]["upper"] is None
+    assert certain["attack_epsilon_lower"] is certain["epsilon_lower"] is certain["epsilon_upper"] is None
+    assert certain["precise"]
 
 
 def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
