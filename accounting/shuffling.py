@@ -118,6 +118,8 @@ class ShuffledRound:
         if least == 0 and self.honest_fraction < 1:
             expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        if self.reports < least:
+            raise InvalidParameter("reports", self.reports, f"at least {least} for {self.randomizer.kind}")
         if self.honest_reports < least:
             count = "one" if least == 1 else str(least)
             expected = f"a share of the {self.reports} reports that leaves at least {count} honest"

@@ -18,11 +18,8 @@ from accounting import (
 from cli.failures import BadValue
 from cli.options import (
     NO_LEDGER,
-    REAL,
     output_options,
-    plot_option,
-    precision_option,
-    renyi_option,
+    question_options,
     round_options,
     server_refused,
 )
@@ -32,11 +29,7 @@ from ledger.documents import Json, number
 
 @click.command()
 @round_options
-@click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
-@click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
-@precision_option
-@renyi_option
-@plot_option
+@question_options
 @server_refused(NO_LEDGER)
 @output_options
 def amplify(

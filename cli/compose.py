@@ -11,11 +11,8 @@ from cli.amplify import certificate_facts, certify, drawn, renyi_document, renyi
 from cli.options import (
     FILE,
     NO_LEDGER,
-    REAL,
     output_options,
-    plot_option,
-    precision_option,
-    renyi_option,
+    question_options,
     server_refused,
 )
 from cli.present import certificate_document, facts, present
@@ -24,11 +21,7 @@ from cli.round_files import read_composition
 
 @click.command()
 @click.argument("file", type=FILE)
-@click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta.")
-@click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon.")
-@precision_option
-@renyi_option
-@plot_option
+@question_options
 @server_refused(NO_LEDGER)
 @output_options
 def compose(

@@ -88,16 +88,6 @@ def precision_option(command: Command) -> Command:
     )(command)
 
 
-def renyi_option(command: Command) -> Command:
-    """Adds `--renyi`; the command gets `renyi`, an order or None."""
-    return click.option(
-        "--renyi",
-        type=REAL,
-        metavar="ORDER",
-        help="Bound the Renyi divergence of this order, too, from 1e-200 to 1e9.",
-    )(command)
-
-
 class PictureType(click.ParamType[object]):
     """Reads an option as the place of a picture, in a format that its suffix names."""
 
@@ -112,14 +102,28 @@ class PictureType(click.ParamType[object]):
         return picture
 
 
-def plot_option(command: Command) -> Command:
-    """Adds `--plot`; the command gets `plot`, a path or None."""
-    return click.option(
-        "--plot",
-        type=PictureType(),
-        metavar="FILE",
-        help="Draw delta as a function of epsilon, from above and below: .png, .svg or .pdf.",
-    )(command)
+def question_options(command: Command) -> Command:
+    """Adds what is asked of rounds; the command gets `delta`, `epsilon` and `renyi`, numbers or None,
+    `precision`, and `plot`, a path or None."""
+    for option in (
+        click.option(
+            "--plot",
+            type=PictureType(),
+            metavar="FILE",
+            help="Draw delta as a function of epsilon, from above and below: .png, .svg or .pdf.",
+        ),
+        click.option(
+            "--renyi",
+            type=REAL,
+            metavar="ORDER",
+            help="Bound the Renyi divergence of this order, too, from 1e-200 to 1e9.",
+        ),
+        precision_option,
+        click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon."),
+        click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta."),
+    ):
+        command = option(command)
+    return command
 
 
 def output_options(command: Command) -> Command:

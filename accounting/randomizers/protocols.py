@@ -30,7 +30,7 @@ from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF
 from accounting.randomizers.base import LocalRandomizer
 
 _MAXIMUM_BITS = 10**6
-_MAXIMUM_NOISE = 1e6
+_MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6
 _MAXIMUM_SECURITY = 1000.0
 # Poisson totals that differ by less than this share are one: it moves losses by half as much.
 _TOTALS = 2e-4
@@ -166,10 +166,10 @@ class UniformityTester(_NoiseProtocol):
     noise: float
 
     def __post_init__(self) -> None:
-        expected = f"a number above 0 and at most {_MAXIMUM_NOISE:g}"
+        expected = f"a number from {_MINIMUM_NOISE:g} to {_MAXIMUM_NOISE:g}"
         noise = checks.real("noise", self.noise, expected)
-        if not 1e-12 <= noise <= _MAXIMUM_NOISE:
-            raise InvalidParameter("noise", self.noise, expected.replace("above 0", "from 1e-12"))
+        if not _MINIMUM_NOISE <= noise <= _MAXIMUM_NOISE:
+            raise InvalidParameter("noise", self.noise, expected)
         object.__setattr__(self, "noise", noise)
 
     def profile(
