@@ -49,6 +49,8 @@ _PLAUSIBLE_POINTS = 24
 _TAIL_POINTS = 512
 # Rounds of no larger share of the variance may be accounted by themselves, with as much of delta.
 _LIGHT = 1e-3
+# Deltas of which shares keep their digits.
+_DIVISIBLE = 1e-300
 _UNKNOWN = Interval(upper=math.inf, lower=0.0, truncation=math.inf)
 # What the rounds' slack may be off by, relative.
 _SLACK_ROUNDED = 4e-12
@@ -268,7 +270,7 @@ class Accountant:
     def _apart(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
         """The interval, or where it is wider than asked one from rounds of hardly any variance beside the
         others by themselves: epsilons add up where deltas do, and fewer rounds tell less."""
-        if not self._is_wide(interval):
+        if not self._is_wide(interval) or delta < _DIVISIBLE:
             return interval
         variance = {one: count * self._remembered(one).upper.variance for one, count in rounds.items()}
         most = _LIGHT * math.fsum(variance.values())

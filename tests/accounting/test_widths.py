@@ -138,3 +138,9 @@ def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.Monke
     monkeypatch.setattr(Composition, "delta", refused)
     for one in (shuffled, sampled("krr(k=10, epsilon0=2)", 1000), sampled("oue(epsilon0=1)", 50, 400), HEAVY):
         assert Accountant().certify({one: 1}, delta=delta).precise
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-310, 1e-299])
+def test_no_delta_is_too_small_to_be_shared(delta: float) -> None:
+    found = Accountant().certify({HARDLY: 100_000, HEAVY: 100}, delta=delta)
+    assert 0 <= found.epsilon_lower <= found.epsilon_upper
