@@ -20,8 +20,8 @@ from accounting.filter_sets import Charge, FilterSet
 from accounting.inversion import (
     delta_interval,
     epsilon_interval,
-    epsilon_interval_with_slack,
     is_precise_delta,
+    pair_delta,
     pair_epsilon,
     sharpened_delta,
     sharpened_epsilon,
@@ -30,6 +30,7 @@ from accounting.privacy_loss import Side
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.round_loss import SIDES, RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
+from accounting.slack import ROUNDED, delta_interval_with_slack, epsilon_interval_with_slack
 from accounting.spectrum import LossSpectrum, SpectrumMemory
 
 DEFAULT_PRECISION = 1e-3
@@ -52,8 +53,6 @@ _LIGHT = 1e-3
 # Deltas of which shares keep their digits.
 _DIVISIBLE = 1e-300
 _UNKNOWN = Interval(upper=math.inf, lower=0.0, truncation=math.inf)
-# What the rounds' slack may be off by, relative.
-_SLACK_ROUNDED = 4e-12
 # Where answers are wider than asked, losses that hardly happen are set aside, at these shares of delta. Then
 # all are computed again for these shares of the precision, in rounds of few kinds that took little work.
 _NEGLIGIBLE_TAILS = (1e-5, 1e-3, 1e-1)
@@ -330,21 +329,21 @@ class Accountant:
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
+
+        def pure(x: float) -> Interval:
+            """Bounds on delta at x without slack."""
+            if count == 1:
+                return pair_delta(self.privacy_loss(_only(rounds)), x)
+            return delta_interval(above, below, x, self.precision)[0]
+
         interval, later = Interval(upper=0.0, lower=0.0), 0.0
         if count:
             interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
             interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
         if (slack := _slack(rounds)) > 0:
-            here, there = (
-                (1 + math.exp(min(one, 700.0))) * slack for one in (epsilon, epsilon * (1 + self.precision))
-            )
-            interval = dataclasses.replace(
-                interval,
-                upper=min(math.nextafter(interval.upper + here, 2.0), 1.0),
-                lower=min(interval.lower + here * (1 - _SLACK_ROUNDED), 1.0),
-            )
-            later += there
+            interval = delta_interval_with_slack(pure, epsilon, slack)
+            later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
         return Certificate(
             epsilon_upper=epsilon,
             epsilon_lower=epsilon,
@@ -435,7 +434,7 @@ def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: S
 
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     """Total variation slack of all rounds together, rounded up."""
-    return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + _SLACK_ROUNDED / 4)
+    return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + ROUNDED / 4)
 
 
 def _only(rounds: Mapping[ShuffledRound, int]) -> ShuffledRound:

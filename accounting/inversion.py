@@ -24,8 +24,6 @@ _SETTLED = 1  # steps of the grid of tilts
 _NUDGES = 14
 _BISECTIONS = 20
 _NOTHING = 1e-320
-# How often an epsilon is guessed, where what is left of delta depends on it.
-_SLACK_STEPS = 80
 # A single round's answer is narrowed by its own profile, at this many points, this often at least.
 _SHARP = 0.1
 _SHARP_MIXED = 0.3  # where chance decides how many are honest
@@ -53,33 +51,6 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
         if interval.is_within(precision) or smoothed < 0.3 * interval.width:
             break
     return interval
-
-
-def epsilon_interval_with_slack(
-    above: Composition, below: Composition, delta: float, slack: float, precision: float
-) -> Interval:
-    """Bounds on epsilon when rounds are pure up to a total variation distance, which costs `(1 +
-    exp(epsilon)) slack`.
-
-    An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
-    """
-    guess = lower = 0.0
-    for _ in range(_SLACK_STEPS):
-        left = delta - (1 + math.exp(min(guess, 700.0))) * slack
-        if left <= 0:
-            break
-        answer = epsilon_interval(above, below, left, precision)
-        if guess == 0:
-            rest = delta - (1 + math.exp(min(answer.lower, 700.0))) * slack
-            lower = epsilon_interval(above, below, rest, precision).lower if rest > 0 else answer.lower
-        if answer.upper <= guess:
-            lower = min(lower, answer.upper)
-            truncation = answer.truncation + max(answer.lower - lower, 0.0)
-            return Interval(
-                upper=answer.upper, lower=lower, truncation=truncation, round_off=answer.round_off
-            )
-        guess = answer.upper * (1 + precision / 8) + 1e-12
-    return Interval(upper=math.inf, lower=lower, truncation=math.inf)
 
 
 def delta_interval(
@@ -111,6 +82,12 @@ def is_precise_delta(interval: Interval, later: float, precision: float) -> bool
     """Whether bounds on delta are as close as the precision of epsilon makes them, or that of delta itself:
     the lower one is no less than an upper one at an epsilon larger by it, but for that share."""
     return interval.lower >= min(later, interval.upper) * (1 - precision)
+
+
+def pair_delta(loss: RoundLoss, epsilon: float) -> Interval:
+    """Bounds on the delta of a single round at epsilon by its two pairs as they stand."""
+    upper = min(loss.upper.divergence_bound(epsilon), 1.0)
+    return Interval(upper=upper, lower=min(loss.lower.divergence_bound(epsilon), upper))
 
 
 def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:

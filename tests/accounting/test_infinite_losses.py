@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -144,28 +143,6 @@ def test_what_is_impossible_is_the_profile_at_the_end(shape: tuple[int, int]) ->
         pairs = TablePairs(np.array(table.rows))
         listed = ListedPairs(list(pairs))
         np.testing.assert_allclose(pairs.infinity(7), listed.infinity(7), rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("written", "rest", "epsilon"),
-    [
-        ("distinct_elements(p=0.1, security=40)", {"reports": 1000}, 5.0),
-        ("generic(epsilon0=0.1)", {"reports": 50, "delta0": 3e-8}, 0.08),
-        ("generic(epsilon0=1)", {"reports": 1000, "delta0": 1e-12}, 0.1),
-    ],
-)
-@pytest.mark.parametrize("rounds", [1, 10])
-def test_slack_is_part_of_the_analysis_on_both_sides(
-    written: str, rest: dict[str, Any], epsilon: float, rounds: int
-) -> None:
-    """As for epsilon: `delta` of the pure rounds and `(1 + exp(epsilon)) slack`."""
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), **rest)
-    found = Accountant().certify_delta({shuffled: rounds}, epsilon=epsilon)
-    slack = rounds * shuffled.slack * (1 + math.exp(epsilon))
-    assert 0.999 * slack <= found.delta_lower <= found.delta_upper
-    assert found.precise
-    back = Accountant().certify({shuffled: rounds}, delta=found.delta_upper)
-    assert back.epsilon_lower <= epsilon * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [5.0, 26.0, 45.0])

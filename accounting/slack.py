@@ -1,0 +1,132 @@
+"""Rounds that are pure but for a total variation distance, their slack, which costs `(1 + exp(epsilon))
+slack` of delta."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from accounting.certificate import Interval
+from accounting.composition import Composition
+from accounting.inversion import epsilon_interval
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+
+#: How much less a slack may be than it was rounded up to, relative.
+ROUNDED = 4e-12
+# How often an epsilon is guessed, where what is left of delta depends on it.
+_STEPS = 80
+# The least sum of delta and slack is looked for at so many epsilons, from such a share of the last one on,
+# which is no larger than that; then so often within the two cells beside the best one, each cut in three. One
+# more is beyond all, by such a factor and at least so much.
+_POINTS, _FIRST, _LAST = 11, 1e-3, 600.0
+_SEARCHES = 6
+_BEYOND, _APART = 1.05, 1e-3
+_SMALLEST = 1e-200
+
+
+def epsilon_interval_with_slack(
+    above: Composition, below: Composition, delta: float, slack: float, precision: float
+) -> Interval:
+    """Bounds on epsilon when rounds are pure up to a total variation distance, which costs `(1 +
+    exp(epsilon)) slack`.
+
+    An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
+    """
+    guess = lower = 0.0
+    for _ in range(_STEPS):
+        left = delta - (1 + math.exp(min(guess, 700.0))) * slack
+        if left <= 0:
+            break
+        answer = epsilon_interval(above, below, left, precision)
+        if guess == 0:
+            rest = delta - (1 + math.exp(min(answer.lower, 700.0))) * slack
+            lower = epsilon_interval(above, below, rest, precision).lower if rest > 0 else answer.lower
+        if answer.upper <= guess:
+            lower = min(lower, answer.upper)
+            truncation = answer.truncation + max(answer.lower - lower, 0.0)
+            return Interval(
+                upper=answer.upper, lower=lower, truncation=truncation, round_off=answer.round_off
+            )
+        guess = answer.upper * (1 + precision / 8) + 1e-12
+    return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+
+
+def delta_interval_with_slack(bounds: Callable[[float], Interval], epsilon: float, slack: float) -> Interval:
+    """Bounds on the least `delta(x) + (1 + exp(x)) slack` of all x from 0 to epsilon: rounds that are `(x,
+    delta)` private are so at any larger epsilon, where the slack alone would cost more.
+
+    Args:
+        bounds: those on the delta of the pure rounds at an epsilon.
+        epsilon: the largest x.
+        slack: total variation distance, rounded up by no more than `ROUNDED`.
+    """
+    here = bounds(epsilon)
+    most, least = _together(epsilon, here, slack)
+    # Where the sum still falls beyond, it fell before: it is convex.
+    if epsilon < _SMALLEST or _together(epsilon * _BEYOND, bounds(epsilon * _BEYOND), slack)[0] < least:
+        return dataclasses.replace(here, upper=min(most, 1.0), lower=min(least, 1.0))
+    return _least_of_both(bounds, epsilon, slack)
+
+
+def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, float]:
+    """An upper and a lower bound on delta and what the slack costs at an epsilon."""
+    cost = (1 + math.exp(min(epsilon, 700.0))) * slack
+    return (pure.upper + cost) * (1 + ROUNDED), pure.lower + cost * (1 - 2 * ROUNDED)
+
+
+def _least_of_both(bounds: Callable[[float], Interval], epsilon: float, slack: float) -> Interval:
+    """The same where the sum may be less before epsilon."""
+    last = min(epsilon, _LAST)
+    points = np.array([0.0, *np.geomspace(_FIRST, 1.0, _POINTS) * last, last * _BEYOND + _APART])
+    points = np.unique(points)
+    found = {x: bounds(x) for x in points.tolist()}
+    for _ in range(_SEARCHES):
+        cost = [found[x].upper + (1 + math.exp(x)) * slack for x in points[:-1].tolist()]
+        best = int(np.argmin(cost))
+        near = points[max(best - 1, 0) : min(best + 2, points.size - 1)]
+        thirds = [near[:-1] + part * np.diff(near) for part in (1 / 3, 2 / 3)]
+        points = np.unique(np.concatenate([points, *thirds]))
+        found |= {x: bounds(x) for x in points.tolist() if x not in found}
+    bounded = [found[x] for x in points.tolist()]
+    excess = np.expm1(points)
+    high = np.array([one.upper for one in bounded]) + (2 + excess) * slack
+    low = np.array([one.lower for one in bounded]) + (2 + excess) * slack * (1 - ROUNDED)
+    best = int(high[:-1].argmin())
+    most = min(float(high[best]) * (1 + ROUNDED), 1.0)
+    least = min(float(_least(excess, high, low)), most)
+    if epsilon > last:
+        least = min(least, math.exp(last) * slack * (1 - ROUNDED))
+    at = bounded[best]
+    return Interval(upper=most, lower=least, truncation=at.truncation, round_off=at.round_off)
+
+
+def _least(excess: FloatArray, high: FloatArray, low: FloatArray) -> float:
+    """A lower bound on a convex function up to the last order but one, given bounds at the orders.
+
+    In a cell it is above the chords of the two cells beside, drawn on.
+    """
+    width, found = np.diff(excess), math.inf
+    # What differences of orders are off by, relative, and the rest is rounded by.
+    doubt = 16 * UNIT_ROUND_OFF * (1 + excess[1:] / width)
+
+    def drawn(cell: int, value: float, rise: float, run: float) -> float:
+        steps = run / width[cell]
+        off = (doubt[cell] + doubt[here]) * abs(rise) * steps
+        off += 8 * UNIT_ROUND_OFF * (abs(value) + (abs(value) + abs(rise)) * steps)
+        return float(value + rise * steps - off)
+
+    for here in range(excess.size - 2):
+        start, end, wide = low[here], low[here + 1], width[here]
+        falls = start - high[here - 1] if here else math.inf
+        rises = high[here + 2] - end
+        runs = [0.0, wide]
+        if here and (both := falls / width[here - 1] - rises / width[here + 1]) != 0:
+            meet = (end - rises / width[here + 1] * wide - start) / both
+            runs.append(min(max(meet, 0.0), wide))
+        for run in runs:
+            line = drawn(here + 1, end, -rises, wide - run)
+            found = min(found, max(line, drawn(here - 1, start, falls, run)) if here else line)
+    return found

@@ -1,0 +1,84 @@
+"""Rounds that are pure but for their slack: the least of delta and what the slack costs, on both sides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting.certificate import Interval
+from accounting.slack import delta_interval_with_slack
+
+
+def _response(epsilon: float, x: mp.mpf) -> mp.mpf:
+    """The delta of binary randomized response."""
+    e = mp.exp(mp.mpf(epsilon))
+    return max((e - mp.exp(x)) / (1 + e), mp.mpf(0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.05, 5.0),
+    st.floats(1e-14, 1e-2),
+    st.floats(0.0, 8.0),
+    st.floats(1e-15, 3e-4),
+)
+def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: float, noise: float) -> None:
+    """Of a convex delta that is known to so many digits: against every x of a grid, and where it bends."""
+    mp.mp.dps = 40
+    draw = np.random.default_rng(0)
+
+    def bounds(x: float) -> Interval:
+        value = float(_response(epsilon0, mp.mpf(x)))
+        off = noise * draw.uniform(0.5, 1.0, 2)
+        return Interval(upper=value * (1 + off[0]), lower=value * (1 - off[1]))
+
+    found = delta_interval_with_slack(bounds, epsilon, slack)
+    # Linear in the order up to epsilon0, and from there on.
+    ends = [0.0, epsilon, *([epsilon0] if epsilon0 < epsilon else [])]
+    exact = min(_response(epsilon0, mp.mpf(x)) + (1 + mp.exp(mp.mpf(x))) * slack for x in ends)
+    assert found.lower <= exact * (1 + mp.mpf(1e-14))
+    assert found.upper >= min(exact, 1) * (1 - mp.mpf(1e-14))
+    assert found.upper - found.lower <= max(5e-3, 8 * noise) * found.upper
+
+
+@pytest.mark.parametrize(
+    ("written", "rest"),
+    [
+        ("generic(epsilon0=1)", {"reports": 1, "delta0": 1e-6}),
+        ("generic(epsilon0=0.1)", {"reports": 50, "delta0": 3e-8}),
+        ("generic(epsilon0=2)", {"reports": 10_000, "delta0": 1e-14}),
+        ("distinct_elements(p=0.1, security=40)", {"reports": 1000}),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_delta_never_rises_and_agrees_with_epsilon(written: str, rest: dict[str, Any], rounds: int) -> None:
+    """What is private at an epsilon is so at any larger one."""
+    question = {ShuffledRound(randomizer=parse_randomizer(written), **rest): rounds}
+    accountant = Accountant()
+    found = [accountant.certify_delta(question, epsilon=x) for x in (0.02, 0.1, 0.5, 1.0, 1.05, 3.0, 700.0)]
+    for earlier, later in itertools.pairwise(found):
+        assert later.delta_lower <= earlier.delta_upper
+    assert all(one.precise for one in found[:-1])
+    for one in found:
+        back = accountant.certify(question, delta=min(one.delta_upper * 1.001, 0.99))
+        assert back.epsilon_lower <= one.epsilon_upper
+        forth = accountant.certify(question, delta=one.delta_lower * 0.999)
+        assert forth.epsilon_upper >= one.epsilon_lower * (1 - 2e-3)
+
+
+def test_one_report_is_bounded_by_the_best_epsilon_below() -> None:
+    """Randomized response of epsilon0 1 with a local delta: nothing is gained beyond epsilon0."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1, delta0=1e-6)
+    exact = (1 + math.e) * shuffled.slack
+    for epsilon in (1.0, 1.5, 3.0, 50.0):
+        found = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
+        assert found.delta_lower <= exact * (1 + 1e-12)
+        assert exact * (1 - 1e-12) <= found.delta_upper <= exact * 1.01
