@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ DEFAULT_PRECISION = 1e-3
 _MAXIMUM_BYTES_OF_LOSSES = 128 << 20
 _MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
+_POINTS_REMEMBERED = 1024
 # Rounds together that an answer is for.
 _MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
@@ -96,6 +98,7 @@ class Accountant:
         self._charges: OrderedDict[tuple[ShuffledRound, FilterSet], Charge] = OrderedDict()
         self._answers = _Answers()
         self._finer: dict[float, Accountant] = {}
+        self._pure: tuple[frozenset[tuple[ShuffledRound, int]], Callable[[float], Interval]] | None = None
 
     def knows(self, shuffled: ShuffledRound) -> bool:
         """Whether the round's privacy loss is in memory."""
@@ -107,6 +110,7 @@ class Accountant:
             self._loss_bytes -= self._losses.pop(shuffled).loss.nbytes
             self._answers.forget()
             self._charges.clear()
+            self._pure = None
         self._losses[shuffled] = _Remembered(
             loss, LossSpectrum(loss.upper, self._spectra), LossSpectrum(loss.lower, self._spectra)
         )
@@ -329,20 +333,13 @@ class Accountant:
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
-
-        def pure(x: float) -> Interval:
-            """Bounds on delta at x without slack."""
-            if count == 1:
-                return pair_delta(self.privacy_loss(_only(rounds)), x)
-            return delta_interval(above, below, x, self.precision)[0]
-
         interval, later = Interval(upper=0.0, lower=0.0), 0.0
         if count:
             interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
             interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
         if (slack := _slack(rounds)) > 0:
-            interval = delta_interval_with_slack(pure, epsilon, slack)
+            interval = delta_interval_with_slack(self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
         return Certificate(
             epsilon_upper=epsilon,
@@ -353,6 +350,21 @@ class Accountant:
             error=interval.error(),
             precise=is_precise_delta(interval, later, self.precision),
         )
+
+    def _pure_delta(self, rounds: Mapping[ShuffledRound, int]) -> Callable[[float], Interval]:
+        """Bounds on delta at an epsilon without slack, remembered for the rounds that were asked for last."""
+        kinds = frozenset(rounds.items())
+        if self._pure is None or self._pure[0] != kinds:
+            above, below, count = self._compositions(rounds)
+
+            @functools.lru_cache(maxsize=_POINTS_REMEMBERED)
+            def bounds(epsilon: float) -> Interval:
+                if count == 1:
+                    return pair_delta(self.privacy_loss(_only(rounds)), epsilon)
+                return delta_interval(above, below, epsilon, self.precision)[0]
+
+            self._pure = kinds, bounds
+        return self._pure[1]
 
     def _compositions(self, rounds: Mapping[ShuffledRound, int]) -> tuple[Composition, Composition, int]:
         parts = [(self._remembered(one), count) for one, count in rounds.items()]

@@ -18,11 +18,12 @@ from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 ROUNDED = 4e-12
 # How often an epsilon is guessed, where what is left of delta depends on it.
 _STEPS = 80
-# The least sum of delta and slack is looked for at so many epsilons, from such a share of the last one on,
-# which is no larger than that; then so often within the two cells beside the best one, each cut in three. One
-# more is beyond all, by such a factor and at least so much.
-_POINTS, _FIRST, _LAST = 11, 1e-3, 600.0
-_SEARCHES = 6
+# The least sum of delta and slack is looked for at these epsilons and at the last one, no larger than that;
+# then so often within the two cells beside the best one, each cut in three. One more is beyond all, by such a
+# factor and at least so much.
+_LADDER = np.append(np.geomspace(1e-9, 1e-4, 6), np.geomspace(2e-4, 512.0, 22))
+_LAST = 600.0
+_SEARCHES = 7
 _BEYOND, _APART = 1.05, 1e-3
 _SMALLEST = 1e-200
 
@@ -80,35 +81,34 @@ def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, floa
 def _least_of_both(bounds: Callable[[float], Interval], epsilon: float, slack: float) -> Interval:
     """The same where the sum may be less before epsilon."""
     last = min(epsilon, _LAST)
-    points = np.array([0.0, *np.geomspace(_FIRST, 1.0, _POINTS) * last, last * _BEYOND + _APART])
-    points = np.unique(points)
+    # The same points for every epsilon, so that who remembers bounds has most of them.
+    points = np.array([0.0, *_LADDER[: int(np.searchsorted(_LADDER, last))], last, last * _BEYOND + _APART])
     found = {x: bounds(x) for x in points.tolist()}
     for _ in range(_SEARCHES):
-        cost = [found[x].upper + (1 + math.exp(x)) * slack for x in points[:-1].tolist()]
-        best = int(np.argmin(cost))
+        best = int(np.argmin([found[x].upper + (1 + math.exp(x)) * slack for x in points[:-1].tolist()]))
         near = points[max(best - 1, 0) : min(best + 2, points.size - 1)]
         thirds = [near[:-1] + part * np.diff(near) for part in (1 / 3, 2 / 3)]
         points = np.unique(np.concatenate([points, *thirds]))
         found |= {x: bounds(x) for x in points.tolist() if x not in found}
     bounded = [found[x] for x in points.tolist()]
-    excess = np.expm1(points)
-    high = np.array([one.upper for one in bounded]) + (2 + excess) * slack
-    low = np.array([one.lower for one in bounded]) + (2 + excess) * slack * (1 - ROUNDED)
+    excess, lower = np.expm1(points), np.array([one.lower for one in bounded])
+    cost = (2 + excess) * slack
+    high, low = np.array([one.upper for one in bounded]) + cost, lower + cost * (1 - ROUNDED)
+    # Delta falls and the cost rises: each is least at an end of the cell.
+    floor = (lower[1:] + cost[:-1] * (1 - ROUNDED)) * (1 - 4 * UNIT_ROUND_OFF)
     best = int(high[:-1].argmin())
     most = min(float(high[best]) * (1 + ROUNDED), 1.0)
-    least = min(float(_least(excess, high, low)), most)
+    least = min(float(np.maximum(_least(excess, high, low), floor[:-1]).min()), most)
     if epsilon > last:
         least = min(least, math.exp(last) * slack * (1 - ROUNDED))
     at = bounded[best]
     return Interval(upper=most, lower=least, truncation=at.truncation, round_off=at.round_off)
 
 
-def _least(excess: FloatArray, high: FloatArray, low: FloatArray) -> float:
-    """A lower bound on a convex function up to the last order but one, given bounds at the orders.
-
-    In a cell it is above the chords of the two cells beside, drawn on.
-    """
-    width, found = np.diff(excess), math.inf
+def _least(excess: FloatArray, high: FloatArray, low: FloatArray) -> FloatArray:
+    """Lower bounds on a convex function in every cell but the last one, given bounds at the orders: it is
+    above the chords of the two cells beside, drawn on."""
+    width, found = np.diff(excess), np.full(excess.size - 2, math.inf)
     # What differences of orders are off by, relative, and the rest is rounded by.
     doubt = 16 * UNIT_ROUND_OFF * (1 + excess[1:] / width)
 
@@ -128,5 +128,6 @@ def _least(excess: FloatArray, high: FloatArray, low: FloatArray) -> float:
             runs.append(min(max(meet, 0.0), wide))
         for run in runs:
             line = drawn(here + 1, end, -rises, wide - run)
-            found = min(found, max(line, drawn(here - 1, start, falls, run)) if here else line)
+            line = max(line, drawn(here - 1, start, falls, run)) if here else line
+            found[here] = min(found[here], line)
     return found

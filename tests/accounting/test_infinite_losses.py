@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, Table, attack_epsilon, parse_randomizer
+from accounting.decomposition import Decomposition
 from accounting.gain_laws import ListedPairs
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
@@ -79,6 +80,16 @@ def test_noise_that_is_exhausted_is_seen_by_the_attacker(written: str, reports: 
     more = attack_epsilon(shuffled, delta=delta * 1.1)
     assert more is not None
     assert math.isfinite(more)
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 60])
+def test_others_may_make_what_one_value_cannot(reports: int) -> None:
+    """Nothing gives the value away once one of them makes an output that either value could make."""
+    a, b, c = np.array([0.3, 0.2, 0.5]), np.array([0.0, 0.6, 0.4]), np.array([0.25, 0.5, 0.15])
+    exact = 0.3 * (1 - 0.65) ** (reports - 1)
+    found = ListedPairs([Decomposition(a, b, c)]).infinity(reports)[0]
+    assert found <= exact
+    assert found >= exact * (1 - 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
