@@ -339,7 +339,7 @@ class Accountant:
         if count == 1:
             interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
         if (slack := _slack(rounds)) > 0:
-            interval = delta_interval_with_slack(self._pure_delta(rounds), epsilon, slack)
+            interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
         return Certificate(
             epsilon_upper=epsilon,

@@ -55,21 +55,23 @@ def epsilon_interval_with_slack(
     return Interval(upper=math.inf, lower=lower, truncation=math.inf)
 
 
-def delta_interval_with_slack(bounds: Callable[[float], Interval], epsilon: float, slack: float) -> Interval:
+def delta_interval_with_slack(
+    here: Interval, bounds: Callable[[float], Interval], epsilon: float, slack: float
+) -> Interval:
     """Bounds on the least `delta(x) + (1 + exp(x)) slack` of all x from 0 to epsilon: rounds that are `(x,
     delta)` private are so at any larger epsilon, where the slack alone would cost more.
 
     Args:
-        bounds: those on the delta of the pure rounds at an epsilon.
+        here: bounds on the delta of the pure rounds at epsilon.
+        bounds: the same elsewhere, which may be wider.
         epsilon: the largest x.
         slack: total variation distance, rounded up by no more than `ROUNDED`.
     """
-    here = bounds(epsilon)
     most, least = _together(epsilon, here, slack)
     # Where the sum still falls beyond, it fell before: it is convex.
     if epsilon < _SMALLEST or _together(epsilon * _BEYOND, bounds(epsilon * _BEYOND), slack)[0] < least:
         return dataclasses.replace(here, upper=min(most, 1.0), lower=min(least, 1.0))
-    return _least_of_both(bounds, epsilon, slack)
+    return _least_of_both(here, bounds, epsilon, slack)
 
 
 def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, float]:
@@ -78,12 +80,14 @@ def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, floa
     return (pure.upper + cost) * (1 + ROUNDED), pure.lower + cost * (1 - 2 * ROUNDED)
 
 
-def _least_of_both(bounds: Callable[[float], Interval], epsilon: float, slack: float) -> Interval:
+def _least_of_both(
+    here: Interval, bounds: Callable[[float], Interval], epsilon: float, slack: float
+) -> Interval:
     """The same where the sum may be less before epsilon."""
     last = min(epsilon, _LAST)
     # The same points for every epsilon, so that who remembers bounds has most of them.
     points = np.array([0.0, *_LADDER[: int(np.searchsorted(_LADDER, last))], last, last * _BEYOND + _APART])
-    found = {x: bounds(x) for x in points.tolist()}
+    found = {epsilon: here} | {x: bounds(x) for x in points.tolist() if x != epsilon}
     for _ in range(_SEARCHES):
         best = int(np.argmin([found[x].upper + (1 + math.exp(x)) * slack for x in points[:-1].tolist()]))
         near = points[max(best - 1, 0) : min(best + 2, points.size - 1)]

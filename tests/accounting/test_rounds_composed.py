@@ -381,8 +381,11 @@ def test_sampled_rounds_have_the_slack_of_the_reports_expected_to_be_honest() ->
         without = accountant.certify_delta({pure: 7}, epsilon=epsilon)
         with_slack = accountant.certify_delta({impure: 7}, epsilon=epsilon)
         cost = (1 + math.exp(epsilon)) * 7 * slack
-        assert with_slack.delta_upper == pytest.approx(without.delta_upper + cost, rel=1e-9)
-        assert with_slack.delta_upper >= without.delta_upper + cost * (1 - 1e-15)
+        assert with_slack.delta_upper <= (without.delta_upper + cost) * (1 + 1e-9)
+        assert with_slack.delta_upper >= without.delta_upper + 2 * 7 * slack * (1 - 1e-15)
+        if epsilon < 0.5:  # where nothing is gained by a smaller one
+            assert with_slack.delta_upper == pytest.approx(without.delta_upper + cost, rel=1e-9)
+            assert with_slack.delta_upper >= without.delta_upper + cost * (1 - 1e-15)
     answer = accountant.certify({impure: 7}, delta=1e-5)
     at = accountant.certify_delta({impure: 7}, epsilon=answer.epsilon_upper)
     assert at.delta_lower <= 1e-5

@@ -40,7 +40,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
         off = noise * draw.uniform(0.5, 1.0, 2)
         return Interval(upper=value * (1 + off[0]), lower=value * (1 - off[1]))
 
-    found = delta_interval_with_slack(bounds, epsilon, slack)
+    found = delta_interval_with_slack(bounds(epsilon), bounds, epsilon, slack)
     # Linear in the order up to epsilon0, and from there on.
     ends = [0.0, epsilon, *([epsilon0] if epsilon0 < epsilon else [])]
     exact = min(_response(epsilon0, mp.mpf(x)) + (1 + mp.exp(mp.mpf(x))) * slack for x in ends)
