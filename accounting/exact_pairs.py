@@ -7,7 +7,6 @@ full relative accuracy even where the ratio is nearly 1; `p - q = x q`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -144,26 +143,37 @@ def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
     return Pair(q, x, infinite, missing, law.relative_error)
 
 
-def mixed(weights: FloatArray, pairs: Sequence[Pair], *, missing: float, relative_error: float) -> Pair:
-    """One of several pairs, by a visible chance that both datasets share."""
-    return Pair(
-        np.concatenate([weight * pair.q for weight, pair in zip(weights, pairs, strict=True)]),
-        np.concatenate([pair.x for pair in pairs]),
-        math.fsum(weight * pair.infinite for weight, pair in zip(weights, pairs, strict=True)),
-        missing + max(pair.missing for pair in pairs),
-        relative_error + max(pair.relative_error for pair in pairs),
-        max(pair.ratio_error for pair in pairs),
-    )
+def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
+    """`1 + Pois(mean)` against `Pois(mean)`, or, not `up`, the other way round.
+
+    The ratio at count k is `k / mean`.
+    """
+    law = poisson_masses(float(mean))
+    k = np.arange(law.first, law.first + len(law.values), dtype=np.float64)
+    # The mean in two pieces: k minus it must not cancel.
+    high = float(mean)
+    above = (k - high) - float(mean - Fraction(high))
+    cut_below = law.first > 0
+    # Masses are those of the rounded mean: off by its rounding times how far counts are from it.
+    error = law.relative_error + 4 * UNIT_ROUND_OFF * len(k)
+    missing = (1 + cut_below) * _CUT + _UNDERFLOW
+    if up:
+        return Pair(law.values, above / high, 0.0, missing, error)
+    # Q is Pois(k - 1) at k, and P is Pois(k).
+    infinite = 0.0 if cut_below else float(law.values[0])
+    return Pair(law.values[:-1], -above[1:] / k[1:], infinite, missing, error)
 
 
 def multiplied(first: Pair, second: Pair) -> Pair:
     """Both pairs, independently."""
     x, y = first.x[:, None], second.x[None, :]
+    # Impossible is impossible, however the sum is rounded.
+    product = np.where((x == -1) | (y == -1), -1.0, x + y + x * y)
     q = np.multiply.outer(first.q, second.q).ravel()
     infinite = first.infinite + second.infinite - first.infinite * second.infinite
     return Pair(
         q,
-        (x + y + x * y).ravel(),
+        product.ravel(),
         infinite,
         first.missing + second.missing,
         first.relative_error + second.relative_error + _COMBINING,
@@ -204,8 +214,9 @@ def coarsened(pair: Pair, losses: int, *, up: bool) -> Pair:
         ends = gaps / np.where(masses > 0, masses, 1.0)
     impossible = float(pair.q[~possible].sum())
     kept = masses > 0
+    rest = np.ones(int(impossible > 0))
     return pair._replace(
-        q=np.append(masses[kept], impossible),
-        x=np.append(ends[kept], -1.0),
+        q=np.append(masses[kept], impossible * rest),
+        x=np.append(ends[kept], -rest),
         relative_error=pair.relative_error + _COMBINING,
     )

@@ -6,10 +6,10 @@ Only honest users' noise counts; the pairs are exact, in both directions.
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +20,9 @@ from accounting.exact_pairs import (
     Pair,
     coarsened,
     losses_for,
-    mixed,
     multiplied,
-    poisson_masses,
     shifted_binomial,
+    shifted_poisson,
 )
 from accounting.mechanism_profile import MechanismProfile, PairProfile
 from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF
@@ -32,9 +31,6 @@ from accounting.randomizers.base import LocalRandomizer
 _MAXIMUM_BITS = 10**6
 _MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6
 _MAXIMUM_SECURITY = 1000.0
-# Poisson totals that differ by less than this share are one: it moves losses by half as much.
-_TOTALS = 2e-4
-_LABELS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,42 +168,16 @@ class UniformityTester(_NoiseProtocol):
             raise InvalidParameter("noise", self.noise, expected)
         object.__setattr__(self, "noise", noise)
 
-    def profile(
-        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
-    ) -> MechanismProfile:
-        """See `LocalRandomizer.profile`; labels are remembered, for many numbers of honest users."""
-        label = functools.lru_cache(maxsize=_LABELS)(functools.partial(self._label, losses_for(outcomes)))
-
-        def pairs(honest: int, *, up: bool) -> list[Pair]:
-            return [multiplied(label(honest, up=up), label(honest, up=up))]
-
-        return PairProfile(functools.partial(pairs, up=True), functools.partial(pairs, up=False))
-
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
-        """See `_NoiseProtocol.pairs`."""
-        label = self._label(losses_for(outcomes), honest, up=up)
-        return [multiplied(label, label)]
+        """See `_NoiseProtocol.pairs`.
 
-    def _label(self, losses: int, honest: int, *, up: bool) -> Pair:
-        """One label's pair, of at most about so many losses.
-
-        Given the total C the pair is that of C fair coins, and fewer coins hide less: totals are taken in
-        groups, as their smallest (up) or largest.
+        The noise's ones and zeros are independent Poisson counts of half the mean each: one gains a message,
+        the other loses one. The other label is the same, with ones for zeros.
         """
-        totals = poisson_masses(honest * self.noise)
-        weights, parts = [], []
-        start = 0
-        while start < len(totals.values):
-            least = totals.first + start
-            stop = min(start + 1 + int(least * _TOTALS), len(totals.values))
-            coins = least if up else totals.first + stop - 1
-            weights.append(float(totals.values[start:stop].sum()))
-            parts.append(shifted_binomial(coins, 0.5, up=True) if coins else _REVEALED)
-            start = stop
-        # Totals that were cut, and the rounding of the mean.
-        doubt = totals.relative_error + 1e-12 * (1 + len(totals.values))
-        label = mixed(np.array(weights), parts, missing=1e-50, relative_error=doubt)
-        return coarsened(label, losses, up=up)
+        losses, mean = losses_for(outcomes), Fraction(self.noise) * honest / 2
+        ways = (coarsened(shifted_poisson(mean, up=way), losses, up=up) for way in (True, False))
+        label = coarsened(multiplied(*ways), losses, up=up)
+        return [multiplied(label, label)]
 
 
 _REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)

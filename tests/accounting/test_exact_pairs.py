@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.exact_pairs import binomial_masses, coarsened, multiplied, poisson_masses, shifted_binomial
+from accounting.exact_pairs import (
+    binomial_masses,
+    coarsened,
+    multiplied,
+    poisson_masses,
+    shifted_binomial,
+    shifted_poisson,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,3 +76,43 @@ def test_coarsening_only_goes_its_way(losses: int) -> None:
         under = multiplied(coarsened(pair, losses, up=False), coarsened(pair, losses, up=False))
         assert np.all(over.outcomes().profile(excess).upper >= doubled.lower)
         assert np.all(under.outcomes().profile(excess).lower <= doubled.upper)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.floats(1e-6, 1e6), st.integers(1, 10**6), st.floats(0.0, 1.0), st.booleans())
+def test_ratios_of_shifted_poisson_noise(noise: float, honest: int, where: float, up: bool) -> None:
+    """Of a mean that no float is, to full relative accuracy."""
+    mean = Fraction(noise) * honest / 3
+    if mean > 10**9:
+        mean /= 10**4
+    pair, law = shifted_poisson(mean, up=up), poisson_masses(float(mean))
+    position = int(where * (len(pair.x) - 1))
+    k = law.first + position + (0 if up else 1)
+    exact = k / mean - 1 if up else mean / k - 1
+    assert abs(Fraction(float(pair.x[position])) - exact) <= abs(exact) / 10**14
+
+
+@pytest.mark.parametrize("mean", [Fraction(1, 10), Fraction(7, 3), Fraction(40)])
+def test_independent_counts_are_fair_coins_given_their_total(mean: Fraction) -> None:
+    """One label of the uniformity tester, by its total: `1 + Bin(C, 1/2)` against `Bin(C, 1/2)`."""
+    excess = np.expm1(np.linspace(0, 2.0, 30))
+    label = multiplied(*(shifted_poisson(mean, up=way) for way in (True, False))).outcomes().profile(excess)
+    totals = poisson_masses(float(2 * mean))
+    exact = np.zeros_like(excess)
+    for total, weight in enumerate(totals.values, start=totals.first):
+        if total == 0:
+            exact += weight  # one message, and no noise
+        elif weight > 1e-25:
+            exact += weight * shifted_binomial(total, 0.5, up=True).outcomes().profile(excess).upper
+    assert np.all(label.lower <= exact * (1 + 1e-9) + 1e-20)
+    assert np.all(exact <= label.upper * (1 + 1e-9) + 1e-20)
+    assert np.all(label.upper - label.lower <= 5e-8 * exact + 1e-20)
+
+
+def test_impossible_outcomes_of_products_are_impossible() -> None:
+    """However `-1 + y - y` is rounded: next to -1 a ratio stretched the grid that products are put on."""
+    ways = [shifted_poisson(Fraction(5000), up=way) for way in (True, False)]
+    rare = [one._replace(q=np.append(one.q, 1e-200), x=np.append(one.x, -1.0)) for one in ways]
+    product = multiplied(*(coarsened(one, 300, up=True) for one in rare))
+    assert np.all((product.x == -1) | (product.x > -0.9))
+    assert coarsened(product, 300, up=True).x.size > 290
