@@ -431,7 +431,8 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         precision=precision,
         pilot=simple if simple.is_enumerated else simple.sketch,
         model=None if simple is profile else simple,
-        sharper=profile.sharper,
+        once=not profile.is_quick,
+        sharper=profile.sharper if profile.is_simple else None,
         cheap=simple.is_enumerated,
     )
     return RoundLoss(upper=upper, lower=lower)

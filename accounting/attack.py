@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,21 +19,27 @@ from accounting.decomposition import Decomposition, with_silence
 from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
-from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, sampling_terms
+from accounting.sampling import SamplingTerm
+from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, is_certain, sampling_terms
 from accounting.witnesses import thinned
 
 # Relative reserve of lower bounds for masses that are a few units off, by which outcomes of n reports are off
 # as many times as their counts are from the mean: some multiple of the square root of n.
 _RESERVE = 1e-8
 # Outcomes of a witness that are listed, and the smoothing where its profile is summed.
-_OUTCOMES = 300_000
+_OUTCOMES, _FEW_OUTCOMES = 300_000, 30_000  # few for each of many numbers of users
 _SMOOTHING = 3e-3
-# A sample's number of honest users is bounded in groups this wide, in units of their number.
-_GROUP_WIDTH = 1e-3
+# The smoothing where chance decides how many are honest: numbers are then in groups as fine as that.
+_ROUGHLY = 1.2e-2
+# A sample's number of honest users is bounded in groups this wide, in units of their number, or of its
+# deviation.
+_GROUP_WIDTH, _NARROWEST = 1e-3, 0.12
 # Points of one search for the largest epsilon that is certain; searches, each between two points of the one
 # before; and points at which a crude bound says where to begin.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
+# Where the usual number of honest users tells where to look: within such a share, so often.
+_NEAR, _FEW_SEARCHES = 0.05, 2
 _REACH_POINTS = 256
 # Losses beyond are as good as infinite; what exponents are cut to.
 _LARGEST_RESOLVED_LOSS = 60.0
@@ -75,8 +81,23 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
         return None
     if profile.infinity > delta:
         return math.inf
-    low, high = 0.0, profile.loss_within_reach(delta)
-    for _ in range(_SEARCHES):
+    reach = profile.loss_within_reach(delta)
+    if profile.is_certain:
+        return _last(profile, delta, 0.0, reach, _SEARCHES)
+    # Where chance decides how many are honest, the usual number tells about where to look.
+    near = _last(profile.usual, delta, 0.0, reach, _SEARCHES)
+    low, high = near * (1 - _NEAR), min(near * (1 + _NEAR), reach)
+    found = _last(profile, delta, low, high, _FEW_SEARCHES)
+    if low < found < high or reach == 0:
+        return found
+    return _last(profile, delta, 0.0, reach, _SEARCHES)
+
+
+def _last(
+    profile: Callable[[FloatArray], FloatArray], delta: float, low: float, high: float, searches: int
+) -> float:
+    """A loss, near the last one between low and high, at which that much is certain; or the low one."""
+    for _ in range(searches):
         points = np.linspace(low, high, _SEARCH_POINTS)
         certain = np.flatnonzero(profile(_beyond(points)) >= delta)
         if certain.size == 0:
@@ -106,10 +127,14 @@ class AttainedProfile:
     Attributes:
         largest_loss: privacy loss beyond which nothing is told.
         infinity: lower bound on the mass at infinite loss.
+        is_certain: whether it is certain how many users are honest.
     """
 
     def __init__(self, rounds: Sequence[ShuffledRound]) -> None:
-        self._profiles = [RoundProfile(one, smoothing=_SMOOTHING) for one in rounds]
+        self.is_certain = all(is_certain(one) for one in rounds)
+        smoothing = _SMOOTHING if self.is_certain else _ROUGHLY
+        self._profiles = [RoundProfile(one, smoothing=smoothing) for one in rounds]
+        self._usual = [RoundProfile(one.typical, smoothing=smoothing) for one in rounds]
         self.largest_loss = max(one.largest_loss for one in self._profiles)
         self.infinity = max(one.infinity for one in self._profiles)
 
@@ -119,8 +144,16 @@ class AttainedProfile:
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        found: FloatArray = np.max([one(excess).lower for one in self._profiles], axis=0)
-        return found
+        return _largest_of(self._profiles, excess)
+
+    def usual(self, excess: FloatArray) -> FloatArray:
+        """About the same: of the usual number of honest users."""
+        return _largest_of(self._usual, excess)
+
+
+def _largest_of(profiles: Sequence[RoundProfile], excess: FloatArray) -> FloatArray:
+    found: FloatArray = np.max([one(excess).lower for one in profiles], axis=0)
+    return found
 
 
 class WitnessProfile:
@@ -129,10 +162,12 @@ class WitnessProfile:
     Attributes:
         largest_loss: privacy loss that no output of a witness exceeds.
         infinity: lower bound on the mass of outcomes that one of the user's values cannot make.
+        is_certain: whether it is certain how many users are honest.
     """
 
     def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:
-        self._terms = sampling_terms(shuffled, group_width=_GROUP_WIDTH)
+        self._terms = sampling_terms(shuffled, finest=_GROUP_WIDTH, narrowest=_NARROWEST)
+        self.is_certain = len(self._terms) == 1
         self._doubt = shuffled.randomizer.doubt
         if shuffled.participation is not None:
             silent = shuffled.participation
@@ -166,22 +201,30 @@ class WitnessProfile:
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        found = np.zeros_like(excess)
+        return self._shown(self._terms, excess)
+
+    def usual(self, excess: FloatArray) -> FloatArray:
+        """About the same: of the usual numbers of honest users."""
+        likeliest = max(self._terms, key=lambda term: term.weight)
+        return self._shown([dataclasses.replace(likeliest, weight=1.0)], excess)
+
+    def _shown(self, terms: Sequence[SamplingTerm], excess: FloatArray) -> FloatArray:
+        found, outcomes = np.zeros_like(excess), _OUTCOMES if self.is_certain else _FEW_OUTCOMES
         for witness in self._directions:
             total = np.zeros_like(excess)
-            for term in self._terms:
+            for term in terms:
                 # More users who hold the others' value, or a smaller rate, only hide: a group counts by its
                 # ends.
                 part = thinned(witness, term.lower_rate).merged()
-                total += term.weight * _lower(part, term.most, excess)
+                total += term.weight * _lower(part, term.most, excess, outcomes)
             found = np.maximum(found, total)
         return np.maximum(found * (1 - _RESERVE) - self._doubt, 0.0)
 
 
-def _lower(witness: Decomposition, reports: int, excess: FloatArray) -> FloatArray:
-    outcomes = enumerate_outcomes(witness, reports, limit=_OUTCOMES)
-    if outcomes is not None:
-        return outcomes.profile(excess).lower
+def _lower(witness: Decomposition, reports: int, excess: FloatArray, outcomes: int) -> FloatArray:
+    listed = enumerate_outcomes(witness, reports, limit=outcomes)
+    if listed is not None:
+        return listed.profile(excess).lower
     return blanket_profile(witness, reports, excess, smoothing=_SMOOTHING).lower
 
 

@@ -18,6 +18,9 @@ import numpy as np
 from accounting.errors import InvalidParameter
 from accounting.numerics import FloatArray
 
+#: The least probability of an output that parts of a randomizer make together, or that a user makes who may
+#: be silent.
+LEAST_PROBABILITY = 1e-280
 # Sums of masses are checked to this many units in the last place of 1: decompositions are built by a few
 # operations each.
 _SUM_TOLERANCE = 1e-12
@@ -131,7 +134,7 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
     Source: Su, Cheng, Wang, Theorem 9.
 
     Raises:
-        InvalidParameter: more components than can be summed over.
+        InvalidParameter: more components than can be summed over, or too improbable ones.
     """
     if first.a.size * second.a.size > _MAXIMUM_PRODUCTS:
         raise _too_many(first.a.size * second.a.size)
@@ -139,7 +142,8 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
     others = np.multiply.outer(first.difference, second.a + second.b)
     difference = (sums + others) / 2
     difference[np.abs(difference) <= _ALIKE * np.abs(sums)] = 0.0
-    a, b, c = (np.multiply.outer(getattr(first, x), getattr(second, x)).ravel() for x in "abc")
+    a, b = (_multiplied(getattr(first, x)[:, None], getattr(second, x)).ravel() for x in "ab")
+    c = np.multiply.outer(first.c, second.c).ravel()
     known = first.rest is not None and second.rest is not None
     rest = first.leftover + second.leftover * (1 - first.leftover) if known else None
     return _merged(a, b, c, difference.ravel(), rest)
@@ -152,11 +156,13 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
     Source: Su, Cheng, Wang, Theorem 11.
 
     Raises:
-        InvalidParameter: more components than can be summed over.
+        InvalidParameter: more components than can be summed over, or too improbable ones.
     """
-    a, b, c, difference = (
-        np.concatenate([weight * getattr(part, name) for weight, part in zip(weights, parts, strict=True)])
-        for name in ("a", "b", "c", "difference")
+    pairs = list(zip(weights, parts, strict=True))
+    a, b = (np.concatenate([_multiplied(weight, getattr(part, x)) for weight, part in pairs]) for x in "ab")
+    c, difference = (
+        np.concatenate([weight * getattr(part, name) for weight, part in pairs])
+        for name in ("c", "difference")
     )
     known = all(part.rest is not None for part in parts)
     rest = math.fsum(weight * part.leftover for weight, part in zip(weights, parts, strict=True))
@@ -170,12 +176,26 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
     if silence == 0.0:
         return part
     return Decomposition(
-        np.append(participation * part.a, silence),
-        np.append(participation * part.b, silence),
+        np.append(_multiplied(participation, part.a), silence),
+        np.append(_multiplied(participation, part.b), silence),
         np.append(participation * part.c, silence),
         np.append(participation * part.difference, 0.0),
         None if part.rest is None else participation * part.rest,
     )
+
+
+def _multiplied(one: float | FloatArray, other: FloatArray) -> FloatArray:
+    """Probabilities of two things together; what is possible stays possible.
+
+    Raises:
+        InvalidParameter: it is less likely than floats can tell from impossible.
+    """
+    together = np.asarray(one * other, dtype=np.float64)
+    lost = (together < LEAST_PROBABILITY) & (np.asarray(one) > 0) & (other > 0)
+    if np.any(lost):
+        expected = f"outputs that are impossible or have a probability of {LEAST_PROBABILITY:g} and more"
+        raise InvalidParameter("randomizer", float(together[lost].min()), expected)
+    return together
 
 
 def _merged(

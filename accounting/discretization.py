@@ -102,6 +102,7 @@ def from_profile(
     precision: float,
     pilot: Profile | None = None,
     model: Profile | None = None,
+    once: bool = True,
     sharper: Callable[[float], Profile] | None = None,
     cheap: bool = False,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
@@ -114,8 +115,8 @@ def from_profile(
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, to which the lattice is matched.
         pilot: bounds on the same profile, as rough as may be, by which the first lattice is chosen.
-        model: a profile much like it, by which the lattice is made finer, where the profile itself costs too
-            much to be asked more than once, for all orders together.
+        model: a profile much like it, by which the lattice is made finer first.
+        once: whether the profile itself costs too much to be asked more than once, for all orders together.
         sharper: the profile with bounds that are closer by about such a factor, for profiles whose own are so
             far apart that no lattice would do.
         cheap: whether orders cost next to nothing, so that a finer lattice is taken, even where that is fine
@@ -138,7 +139,9 @@ def from_profile(
     if model is None:
         return _refined(profile, first, pairs, sharper)[1]
     lattice = _refined(model, first, pairs)[0]
-    return pairs(lattice, profile(lattice.excess)).pairs
+    if once:
+        return pairs(lattice, profile(lattice.excess)).pairs
+    return _refined(profile, lattice, pairs)[1]
 
 
 def _refined(

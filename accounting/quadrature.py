@@ -71,37 +71,22 @@ def integrate(
     """
     theta, deviation, split = tilt.theta, tilt.deviation, tilt.split
     spread = deviation if given is None else np.hypot(deviation, np.sqrt(given.variance))
-    # What is far from the kink, and hardly spread, sees less of how far kernels are from the ramp.
-    smoothing = np.where(
-        theta * spread < _NARROWLY, np.maximum(smoothing, _LESS * smoothing ** (2 / 3)), smoothing
-    )
-    scale = _SPACING * np.maximum(spread, 0.5 / theta)
-    spacing = scale * smoothing
-    if given is None:
-        # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends
-        # at pi / reach.
-        spacing = scale * np.clip(_NARROW * tilt.reach / scale, np.minimum(0.001, smoothing), smoothing)
-    # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
-    kernels = RampKernels.of(theta, np.minimum(spacing, _WIDEST / theta))
-    period, alias = _period(tilt, reports, smoothing, spread, given)
+    smoothing = eased(smoothing, theta * spread)
+    # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
+    # pi / reach.
+    least = None if given is not None else _NARROW * tilt.reach
+    kernels = close_kernels(theta, spread, smoothing, least)
+    period, alias = short_period(tilt, Tails.of(tilt, reports, spread, given), smoothing, spread)
     step = 2 * np.pi / period
-    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
-    # evaluating, nor where the kernels' transforms end before.
-    lobe = _LOBE_CUT / np.maximum(deviation, 1e-300)
-    short = (np.pi >= tilt.reach * np.maximum(kernels.band, lobe)) & ~split
-    last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
-    cut = short & (lobe < kernels.band)
+    last, short, cut, skipped = last_nodes(tilt, kernels, step)
     if given is not None:
         short = cut
-    few = _Few.of(tilt, reports, np.logical_and(~short, given is None))
-    line = _Line(tilt, reports, kernels, step, few, given)
+    few = Few.of(tilt, reports, np.logical_and(~short, given is None))
+    line = Line(tilt, reports, kernels, step, few, given)
     kept = line.last_of_note(last, ~short & ~few.apply & ~split)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
-    rate, end = 2 * deviation**2 / np.pi**2, last * step
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
-    truncation = np.where(cut, skipped, 0.0) + left_out * (1 + 1e-9)
+    truncation = skipped + left_out * (1 + 1e-9)
     log_scale = tilt.log_mass - np.log(reports)
     error, moved, raised = tilt.log_mass_error, tilt.moved, tilt.raised
     if given is not None:
@@ -112,7 +97,7 @@ def integrate(
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
     # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
     counted = few.apply | split | (given is not None)
-    silent = np.where(counted, 0.0, np.exp(_log_all_leftover(tilt, reports)) * kernels.at_kink)
+    silent = np.where(counted, 0.0, np.exp(log_all_leftover(tilt, reports)) * kernels.at_kink)
     most, least = (np.exp(np.minimum(one, _LARGEST)) for one in (log_scale_upper, log_scale_lower))
     most = np.where(log_scale_upper < _LARGEST, most, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):  # nothing is known, then
@@ -123,7 +108,53 @@ def integrate(
     return upper + above, lower + below
 
 
-def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
+def eased(smoothing: FloatArray, spread: FloatArray) -> FloatArray:
+    """How much smoothing is as little, given deviations in units of one over the tilt: what is far from the
+    kink, and hardly spread, sees less of how far kernels are from the ramp."""
+    return np.where(spread < _NARROWLY, np.maximum(smoothing, _LESS * smoothing ** (2 / 3)), smoothing)
+
+
+def close_kernels(
+    theta: FloatArray, deviation: FloatArray, smoothing: FloatArray, least: FloatArray | None
+) -> RampKernels:
+    """Kernels as close as the smoothing says of a sum of such deviations, no closer spaced than so much where
+    that is less, nor very much closer."""
+    scale = _SPACING * np.maximum(deviation, 0.5 / theta)
+    spacing = smoothing if least is None else np.clip(least / scale, np.minimum(0.001, smoothing), smoothing)
+    # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
+    return RampKernels.of(theta, np.minimum(scale * spacing, _WIDEST / theta))
+
+
+class LastNodes(NamedTuple):
+    """Nodes beyond which none need evaluating; arrays of shape (orders,).
+
+    Attributes:
+        number: the last one.
+        short: where the variance bounds the modulus of the characteristic function up to there.
+        cut: where that bound ends the nodes, before the kernels' transforms do.
+        skipped: what nodes beyond add at most.
+    """
+
+    number: IndexArray
+    short: BoolArray
+    cut: BoolArray
+    skipped: FloatArray
+
+
+def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
+    """The last nodes of sums under these tilts, of no more reports than any that these are used for."""
+    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
+    # evaluating, nor where the kernels' transforms end before.
+    lobe = _LOBE_CUT / np.maximum(tilt.deviation, 1e-300)
+    short = (np.pi >= tilt.reach * np.maximum(kernels.band, lobe)) & ~tilt.split
+    last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
+    cut, rate, end = short & (lobe < kernels.band), 2 * tilt.deviation**2 / np.pi**2, last * step
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
+    return LastNodes(last, short, cut, np.where(cut, skipped, 0.0))
+
+
+def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
     """`log` of a lower bound on the tilted probability that every report is a leftover one."""
     leftover = tilt.weights[:, -1]
     result: FloatArray = (
@@ -132,26 +163,25 @@ def _log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
     return result
 
 
-def _period(
-    tilt: Tilt, reports: int, smoothing: FloatArray, deviation: FloatArray, given: Given | None
+def short_period(
+    tilt: Tilt, tails: Tails, smoothing: FloatArray, deviation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """A period and a bound on what its translates add to the trapezoid sum (needed by the lower bound
     only)."""
     theta = tilt.theta
     period = np.maximum(_SHORTEST / theta, _DEVIATIONS * deviation)
     target = np.clip(_ALIAS * smoothing**2, *_ALIASES) * tilt.peak / np.maximum(1.0, theta * deviation)
-    tails = _Tails.of(tilt, reports, deviation, given)
-    alias = _alias(theta, tails, period)
+    added = tails.translates(theta, period)
     for _ in range(_LENGTHENINGS):
-        loose = alias > target
+        loose = added > target
         if not np.any(loose):
             break
         period = np.where(loose, period * _LONGER, period)
-        alias = _alias(theta, tails, period)
-    return period, alias
+        added = tails.translates(theta, period)
+    return period, added
 
 
-class _Tails(NamedTuple):
+class Tails(NamedTuple):
     """Rates at which the tilted sum's tails fade, and the logarithms of its moments at each rate and at its
     negative; arrays of shape (rates, orders)."""
 
@@ -160,7 +190,7 @@ class _Tails(NamedTuple):
     below: FloatArray
 
     @classmethod
-    def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None) -> _Tails:
+    def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None = None) -> Tails:
         """Those of a sum of about this deviation."""
         rate = _RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
         rates, found = np.concatenate([rate, -rate]), np.empty((2 * len(rate), deviation.size))
@@ -176,21 +206,20 @@ class _Tails(NamedTuple):
         """Bounds on the probability that sums are so far out, on the side of these moments: Chernoff's."""
         return np.asarray(np.exp(np.minimum((logarithm - self.rate * distance).min(axis=0), 0.0)))
 
+    def translates(self, theta: FloatArray, period: FloatArray) -> FloatArray:
+        """Bound on what all translates of the ramp add.
 
-def _alias(theta: FloatArray, tails: _Tails, period: FloatArray) -> FloatArray:
-    """Bound on what all translates of the ramp add.
-
-    Those of a sum that is not far below 0 are beyond the peak, where the ramp falls; of any other sum one is
-    at most the peak, and those beyond are as far out as periods.
-    """
-    ratio = np.exp(-theta * period)
-    most = 1 / (theta * _E) + period * ratio / (1 - ratio) ** 2
-    bound = np.full_like(theta, np.inf)
-    for share in _SHARES:
-        first = (1 - share) * period
-        near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
-        bound = np.minimum(bound, near + most * tails.beyond(tails.below, share * period))
-    return np.asarray((bound + most * tails.beyond(tails.above, period)) * (1 + 1e-9))
+        Those of a sum that is not far below 0 are beyond the peak, where the ramp falls; of any other sum one
+        is at most the peak, and those beyond are as far out as periods.
+        """
+        ratio = np.exp(-theta * period)
+        most = 1 / (theta * _E) + period * ratio / (1 - ratio) ** 2
+        bound = np.full_like(theta, np.inf)
+        for share in _SHARES:
+            first = (1 - share) * period
+            near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
+            bound = np.minimum(bound, near + most * self.beyond(self.below, share * period))
+        return np.asarray((bound + most * self.beyond(self.above, period)) * (1 + 1e-9))
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
@@ -216,16 +245,16 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     return np.where(lost, np.inf, logarithm + drift + rounding)
 
 
-def _node_sums(line: _Line, last: IndexArray) -> FloatArray:
+def _node_sums(line: Line, last: IndexArray) -> FloatArray:
     """Trapezoid sums for both kernels, a bound on their round-off, and one on the nodes that were left out,
     shape (4, orders)."""
     sums = np.zeros((4, last.size))
-    for rows, first, count in _blocks(last, line.tilt.weights.shape[1]):
+    for rows, first, count in blocks(last, line.tilt.weights.shape[1]):
         sums[:, rows] += line.at(rows).sums(last[rows], first, count)
     return sums
 
 
-def _blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]]:
+def blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]]:
     """Orders whose nodes are summed together, the first of these nodes, and how many."""
     order = np.argsort(last)
     nodes = last[order] + 1
@@ -241,7 +270,7 @@ def _blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int
         start = stop
 
 
-class _Few(NamedTuple):
+class Few(NamedTuple):
     """Tilted probabilities that no report is one of a component, `none`, or a certain one alone, `single`
     times its weight, where these outcomes are much, 0 elsewhere; and `hidden`, that a report is one; shape
     (orders,)."""
@@ -251,7 +280,7 @@ class _Few(NamedTuple):
     hidden: FloatArray
 
     @classmethod
-    def of(cls, tilt: Tilt, reports: int, allowed: BoolArray) -> _Few:
+    def of(cls, tilt: Tilt, reports: int, allowed: BoolArray) -> Few:
         hidden = np.minimum(tilt.weights[:, :-1].sum(axis=1), 1 - 1e-16)
         none = np.exp(reports * np.log1p(-hidden))
         single = reports * none / (1 - hidden)
@@ -282,22 +311,28 @@ class _Nodes(NamedTuple):
     given: ComplexArray | None
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     """Lines of nodes, one for each order."""
 
     tilt: Tilt
     reports: int
     kernels: RampKernels
     step: FloatArray
-    few: _Few
+    few: Few
     given: Given | None
 
-    def at(self, rows: IndexArray) -> _Line:
+    @classmethod
+    def plain(cls, tilt: Tilt, reports: int, kernels: RampKernels, step: FloatArray) -> Line:
+        """Lines of sums of which nothing is known without them."""
+        nothing = np.zeros_like(step)
+        return cls(tilt, reports, kernels, step, Few(nothing, nothing, nothing), None)
+
+    def at(self, rows: IndexArray) -> Line:
         """Some of the lines."""
         tilt = self.tilt.at(rows)
-        few = _Few(*(column[rows] for column in self.few))
+        few = Few(*(column[rows] for column in self.few))
         given = None if self.given is None else self.given.at(rows)
-        return _Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few, given)
+        return Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few, given)
 
     def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
         """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
@@ -315,7 +350,7 @@ class _Line(NamedTuple):
         rows = np.flatnonzero(asked & (stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
         points, apart = np.ceil(last[rows] / stride[rows]).astype(np.int64), self.step[rows] * stride[rows]
         highest = np.full(rows.size, -1)
-        for some, first, count in _blocks(points, self.tilt.weights.shape[1]):
+        for some, first, count in blocks(points, self.tilt.weights.shape[1]):
             part = self.at(rows[some])._replace(step=apart[some])
             rise = part.scales[0] * part.step**2 / 4 * (1 + 1e-9)
             _, noted = part.nodes(first, count, rise)

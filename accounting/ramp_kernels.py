@@ -32,6 +32,21 @@ class Products(NamedTuple):
     round_off: FloatArray
 
 
+class Transforms(NamedTuple):
+    """The kernels' transforms; arrays of one shape.
+
+    Attributes:
+        upper, lower: their values.
+        modulus: bound on either one's modulus.
+        round_off: bound on that of either one's round-off.
+    """
+
+    upper: ComplexArray
+    lower: ComplexArray
+    modulus: FloatArray
+    round_off: FloatArray
+
+
 class RampKernels(NamedTuple):
     """The kernels of several ramps; arrays of shape (ramps,).
 
@@ -84,6 +99,16 @@ class RampKernels(NamedTuple):
         """The upper kernel at the kink, where the ramp and the lower one are 0; a little less."""
         sine = np.sin(np.pi * self.offset) / np.pi
         return np.asarray(sine**2 * self.tilt**2 * self.above / self.spacing * (1 - 1e-12))
+
+    def transforms(self, ramp: IndexArray, u: FloatArray) -> Transforms:
+        """The Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies `0 <= u[i] <=
+        band`."""
+        one = np.ones(u.size, dtype=np.complex128)
+        real, imaginary = self.times(ramp, u, one), self.times(ramp, u, -1j * one)
+        upper, lower = (
+            np.asarray(getattr(real, side) + 1j * getattr(imaginary, side)) for side in ("upper", "lower")
+        )
+        return Transforms(upper, lower, real.modulus, real.round_off + imaginary.round_off)
 
     def times(self, ramp: IndexArray, u: FloatArray, value: ComplexArray) -> Products:
         """The Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies `0 <= u[i] <=

@@ -132,8 +132,11 @@ def counts_in_sample(population: int, honest: int, sample: int) -> tuple[FloatAr
     return counts[counts > 0], masses[counts > 0]
 
 
-def sampling_cells(counts: FloatArray, masses: FloatArray, *, finest: float) -> list[Cell]:
-    """Cells of counts: of the relative width `finest` where they weigh most, wider where less."""
+def sampling_cells(
+    counts: FloatArray, masses: FloatArray, *, finest: float, narrowest: float = 0.0
+) -> list[Cell]:
+    """Cells of counts: of the relative width `finest`, or so many deviations if that is more, where they
+    weigh most, wider where less."""
     centre = float((masses * counts).sum() / masses.sum())
     deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum() / masses.sum()))
     shift = min(_DEEPEST * deviation / max(centre, 1.0), _MOST_SHIFT)
@@ -141,7 +144,7 @@ def sampling_cells(counts: FloatArray, masses: FloatArray, *, finest: float) -> 
     while start < counts.size:
         away = (counts[start] - centre) / max(deviation, 1e-9)
         away = max(-away, away - shift, 0.0)
-        fine = finest * counts[start]
+        fine = max(finest * counts[start], narrowest * deviation)
         limit = max(fine, _WIDEST_IN_DEVIATIONS * deviation * max(1.0, away - 3.0))
         width = max(1, math.floor(min(fine * math.exp(min(away * away / 4, 50.0)), limit)))
         stop = min(start + width, counts.size)
@@ -151,19 +154,3 @@ def sampling_cells(counts: FloatArray, masses: FloatArray, *, finest: float) -> 
         cells.append(Cell(weight=weight, fewest=fewest, most=most, mean=min(mean, float(most))))
         start = stop
     return cells
-
-
-def grouped(counts: FloatArray, masses: FloatArray, honest: int, *, width: float) -> list[SamplingTerm]:
-    """Groups of counts of that relative width, wider far out."""
-    centre = float((masses * counts).sum())
-    deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum()))
-    terms, start = [], 0
-    while start < counts.size:
-        far = abs(counts[start] - centre) > 5 * deviation
-        stop = min(start + max(1, math.ceil((6 if far else 1) * width * counts[start])), counts.size)
-        fewest, most = int(counts[start]), int(counts[stop - 1])
-        weight = float(masses[start:stop].sum())
-        rates = {"lower_rate": fewest / honest, "upper_rate": most / honest}
-        terms.append(SamplingTerm(weight=weight, fewest=fewest, most=most, **rates))
-        start = stop
-    return terms

@@ -14,13 +14,16 @@ import numpy as np
 
 from accounting import checks
 from accounting.blanket_sum import ProfileBounds
+from accounting.count_mixture import EveryNumber, Numbers
+from accounting.decomposition import LEAST_PROBABILITY
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import rounded_orders
 from accounting.notation import parse_randomizer
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
 from accounting.randomizers import Generic, LocalRandomizer
-from accounting.sampling import Cell, SamplingTerm, counts_in_sample, grouped, mixture, sampling_cells
+from accounting.randomizers.base import DecomposedRandomizer
+from accounting.sampling import Cell, SamplingTerm, counts_in_sample, mixture, sampling_cells
 
 # Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
 _OUTCOMES = 1_000_000
@@ -28,6 +31,9 @@ _OUTCOMES_OF_MANY = 200_000
 # Counts of honest reports that are this improbable are looked at this much more roughly.
 _LIGHT = 0.15
 _ROUGHER = 2.5
+# Cells of numbers of honest reports from which on all numbers are bounded at once, in groups this fine, in
+# units of the smoothing's square.
+_MANY_CELLS, _FINEST = 16, 0.4
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
@@ -91,6 +97,9 @@ class ShuffledRound:
                     "participation", self.participation, "nothing when sampled_from is given"
                 )
         put(self, "delta0", checks.share("delta0", self.delta0, zero=True))
+        if 0 < self.delta0 < checks.MINIMUM_PROBABILITY:
+            expected = f"0 or a number from {checks.MINIMUM_PROBABILITY:g} to below 1"
+            raise InvalidParameter("delta0", self.delta0, expected)
         self._choose_analysis()
         self._check_honesty()
 
@@ -99,10 +108,16 @@ class ShuffledRound:
         if self.participation is not None and not randomizer.takes_participation:
             expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
             raise InvalidParameter("participation", self.participation, expected)
+        if self.participation is not None and isinstance(randomizer, DecomposedRandomizer):
+            least = randomizer.least_probability
+            if self.participation * least < LEAST_PROBABILITY:
+                expected = f"no output less likely than {LEAST_PROBABILITY:g}, one of {least:g} among them"
+                raise InvalidParameter("participation", self.participation, expected)
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
-        if self.participation is not None or self.delta0 > 0:
+        silent = self.participation is not None and self.participation < 1
+        if silent or self.delta0 > 0:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != "tight")
@@ -214,6 +229,7 @@ class RoundProfile:
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
         self._shuffled, self._smoothing = shuffled, smoothing
         self._cells, self._honest = _honest_cells(shuffled, smoothing)
+        self._every: EveryNumber | None = None
         self._heaviest = max(cell.weight for cell in self._cells)
         make = functools.partial(
             shuffled.randomizer.profile,
@@ -226,6 +242,7 @@ class RoundProfile:
         self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
         self.end = self._last_loss()
+        self._every = self._every_number()
 
     def sharper(self, share: float) -> RoundProfile:
         """The same profile, with bounds that smoothing keeps apart by about so much of what it does here. It
@@ -240,14 +257,40 @@ class RoundProfile:
         self._cells, _ = _honest_cells(self._shuffled, self._smoothing)
         self._heaviest = max(cell.weight for cell in self._cells)
         self._base, self._rough = self._base.sharper(share), self._rough.sharper(share)
+        self._every = self._every_number()
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        return self._mixture(self._cells, excess)
+        found = self._tabled(excess)
+        return self._mixture(self._cells, excess) if found is None else found
+
+    def _tabled(self, excess: FloatArray) -> ProfileBounds | None:
+        """The same where honest reports may be of many numbers, and profiles of all are known at once; orders
+        may be off by a few roundings."""
+        if self._every is None:
+            return None
+        found = self._every.bounds(excess)
+        return None if found is None else self._with_room(found)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether more orders cost little, but for the first ones."""
+        return self.is_simple or (self._every is not None and self._every.is_known)
+
+    def _every_number(self) -> EveryNumber | None:
+        if len(self._cells) < _MANY_CELLS:
+            return None
+        population, sample = int(self._shuffled.sampled_from or 0), self._shuffled.reports
+        found = counts_in_sample(population, self._honest, sample)
+        numbers = Numbers.of(*found, finest=_FINEST * self._smoothing**2)
+        last, end = (math.expm1(min(one, _UNLIMITED)) for one in (self.end, self._base.largest_loss))
+        return EveryNumber(numbers, self._honest, last, end, self._base.of_counts)
 
     def at(self, losses: FloatArray) -> ProfileBounds:
         """Bounds at privacy losses, ascending, shape (losses,), whichever way their orders are rounded."""
-        return rounded_orders(self, np.expm1(losses))
+        excess = np.expm1(losses)
+        # Tables of all numbers are made for orders that are rounded.
+        return rounded_orders(self, excess) if (found := self._tabled(excess)) is None else found
 
     def sketch(self, excess: FloatArray) -> ProfileBounds:
         """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
@@ -258,7 +301,10 @@ class RoundProfile:
         return ProfileBounds(*mixture(self._cells, self._honest, sketched, excess))
 
     def _mixture(self, cells: list[Cell], excess: FloatArray) -> ProfileBounds:
-        upper, lower = mixture(cells, self._honest, self._bounds, excess)
+        return self._with_room(ProfileBounds(*mixture(cells, self._honest, self._bounds, excess)))
+
+    def _with_room(self, bounds: ProfileBounds) -> ProfileBounds:
+        upper, lower = bounds
         # Weights of a mixture are products of up to ten million ratios, and leave out a negligible mass.
         room = 1e-14 if self.is_simple else 1e-8
         left_out = 0.0 if self.is_simple else NEGLIGIBLE_DELTA
@@ -380,12 +426,29 @@ def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:
     return honest, shuffled.reports if honest == shuffled.sampled_from else 0
 
 
-def sampling_terms(shuffled: ShuffledRound, *, group_width: float) -> list[SamplingTerm]:
-    """The mixture over the number of honest reports in the sample, in groups of that relative width: one
-    certain term unless users are sampled and some are dishonest."""
+def is_certain(shuffled: ShuffledRound) -> bool:
+    """Whether it is certain how many users of a round are honest."""
+    return _certain_count(shuffled)[1] > 0
+
+
+def sampling_terms(shuffled: ShuffledRound, *, finest: float, narrowest: float) -> list[SamplingTerm]:
+    """The mixture over the number of honest reports in the sample, in groups of that relative width, or so
+    many deviations, where they weigh most: one certain term unless users are sampled and some are
+    dishonest."""
     honest, certain = _certain_count(shuffled)
     if certain:
-        rate = certain / honest
-        return [SamplingTerm(weight=1.0, fewest=certain, most=certain, lower_rate=rate, upper_rate=rate)]
-    population, sample = int(shuffled.sampled_from or 0), shuffled.reports
-    return grouped(*counts_in_sample(population, honest, sample), honest, width=group_width)
+        cells = [Cell(weight=1.0, fewest=certain, most=certain, mean=float(certain))]
+    else:
+        population, sample = int(shuffled.sampled_from or 0), shuffled.reports
+        numbers = counts_in_sample(population, honest, sample)
+        cells = sampling_cells(*numbers, finest=finest, narrowest=narrowest)
+    return [
+        SamplingTerm(
+            weight=one.weight,
+            fewest=one.fewest,
+            most=one.most,
+            lower_rate=one.fewest / honest,
+            upper_rate=one.most / honest,
+        )
+        for one in cells
+    ]

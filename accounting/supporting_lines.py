@@ -22,8 +22,9 @@ class SupportingLines(NamedTuple):
 
     Attributes:
         excess: ends of the cells, ascending, shape (orders,).
-        upper, lower: bounds on the profile there; the lower ones raised to lines of the cells beside them.
-        left, right: slopes of the lines through the left and the right ends, shape (orders - 1,).
+        upper, lower: bounds on the profile there, or on several, shape (..., orders); the lower ones raised
+            to lines of the cells beside them.
+        left, right: slopes of the lines through the left and the right ends, shape (..., orders - 1).
     """
 
     excess: FloatArray
@@ -41,8 +42,8 @@ class SupportingLines(NamedTuple):
         step = np.diff(excess)
         left, right = _slopes(excess, upper, lower, first)
         lower = lower.copy()
-        lower[1:] = np.maximum(lower[1:], lower[:-1] + left * step)
-        lower[:-1] = np.maximum(lower[:-1], lower[1:] - right * step)
+        lower[..., 1:] = np.maximum(lower[..., 1:], lower[..., :-1] + left * step)
+        lower[..., :-1] = np.maximum(lower[..., :-1], lower[..., 1:] - right * step)
         lower = np.minimum(lower, upper)
         return cls(excess, upper, lower, *_slopes(excess, upper, lower, first))
 
@@ -70,6 +71,20 @@ class SupportingLines(NamedTuple):
             step = np.diff(self.excess)
             sag = np.where(np.isinf(before), beyond * step, step / (1 / before + 1 / beyond))
         return np.where((before == 0) | (beyond == 0), 0.0, sag)
+
+    def lowered(self) -> FloatArray:
+        """Values at the orders whose chords are below the profile, shape (..., orders)."""
+        sag, nothing = self.sag, np.full((*self.upper.shape[:-1], 1), np.inf)
+        left = self.lower[..., :-1] - sag - _ROUNDING * self.upper[..., :-1]
+        right = self.lower[..., 1:] - sag - _ROUNDING * (self.upper[..., :-1] + sag)
+        values = np.minimum(
+            np.concatenate([left, nothing], axis=-1), np.concatenate([nothing, right], axis=-1)
+        )
+        # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes
+        # down to 0, too, and with it all beyond.
+        ends = np.logical_or.accumulate(values < 0, axis=-1)
+        ends[..., :-1] |= ends[..., 1:]
+        return np.where(ends, 0.0, np.minimum.accumulate(values, axis=-1))
 
     def at(self, cells: IndexArray, excess: FloatArray) -> FloatArray:
         """Values at an order within each of the cells that are below both of its lines."""
@@ -111,13 +126,16 @@ def _slopes(
     excess: FloatArray, upper: FloatArray, lower: FloatArray, first: float
 ) -> tuple[FloatArray, FloatArray]:
     cells = excess.size - 1
-    left, right = np.full(cells, first), np.append(np.full(cells - 1, np.inf), 0.0)
+    shape = (*upper.shape[:-1], cells)
+    left, right = np.full(shape, first), np.full(shape, np.inf)
+    right[..., -1] = 0.0
     apart = 1
     while apart < min(cells, _FARTHEST):
         width = excess[apart:] - excess[:-apart]
-        at_most, at_least = (lower[apart:] - upper[:-apart]) / width, (upper[apart:] - lower[:-apart]) / width
-        left[apart:] = np.maximum(left[apart:], at_most[:-1])
-        right[:-apart] = np.minimum(right[:-apart], at_least[1:])
+        at_most = (lower[..., apart:] - upper[..., :-apart]) / width
+        at_least = (upper[..., apart:] - lower[..., :-apart]) / width
+        left[..., apart:] = np.maximum(left[..., apart:], at_most[..., :-1])
+        right[..., :-apart] = np.minimum(right[..., :-apart], at_least[..., 1:])
         apart *= 2
     return left, right
 

@@ -176,6 +176,13 @@ class DecomposedRandomizer(LocalRandomizer):
         return sum(one.above.c.size for one in self.analysis(analysis).brackets)
 
     def profile(
+    @property
+    def least_probability(self) -> float:
+        """The least probability of a component that is possible under an input."""
+        known = self.components()
+        pairs = [one.above for one in (*known.unequal, *known.equal)]
+        return min(float(masses[masses > 0].min()) for pair in pairs for masses in (pair.a, pair.b))
+
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""

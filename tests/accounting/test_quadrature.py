@@ -54,9 +54,9 @@ def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.M
         atoms, pair = 2, Decomposition(np.array([0.7, 0.3]), np.array([0.3, 0.7]), np.array([0.3, 0.3]))
     excess = np.expm1(draw.uniform(0.0, 0.3, 9))
     seen = []
-    search = quadrature._Line.last_of_note
+    search = quadrature.Line.last_of_note
 
-    def watched(line: quadrature._Line, last: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    def watched(line: quadrature.Line, last: np.ndarray, asked: np.ndarray) -> np.ndarray:
         kept, tilt = search(line, last, asked), line.tilt
         for row, (end, whole) in enumerate(zip(kept, last, strict=True)):
             nodes = np.arange(end + 1, whole + 1)
@@ -66,7 +66,7 @@ def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.M
             seen.append(end < whole)
         return kept
 
-    monkeypatch.setattr(quadrature._Line, "last_of_note", watched)
+    monkeypatch.setattr(quadrature.Line, "last_of_note", watched)
     blanket_profile(pair, reports, excess, smoothing=0.003)
     assert seen
     assert any(seen) or atoms < 40

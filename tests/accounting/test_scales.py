@@ -184,7 +184,7 @@ def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
     nodes, sums = [], quadrature._node_sums
 
-    def counted(line: quadrature._Line, last: np.ndarray) -> np.ndarray:
+    def counted(line: quadrature.Line, last: np.ndarray) -> np.ndarray:
         nodes.append(int(last.sum()))
         return sums(line, last)
 

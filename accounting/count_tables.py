@@ -1,0 +1,206 @@
+"""Profiles of every number of reports on one grid of orders, as fine as bounds between its orders need.
+
+In between a profile is convex: at most its chord, and at least a chord between values that are lowered by as
+much as chords can be above. `docs/theory.md`, "Every number at once", has the proofs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from accounting.blanket_sum import ProfileBounds
+from accounting.enumeration import is_countable
+from accounting.every_count import Counts, every_count
+from accounting.gain_laws import Pairs
+from accounting.numerics import UNIT_ROUND_OFF, FloatArray, order_less_one
+from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.supporting_lines import SupportingLines
+
+# Pairs whose every number is summed at most. Outcomes that are few enough to be listed one number after the
+# other in no time.
+_FEW_PAIRS = 4
+_FEW_OUTCOMES = 60_000
+# Stretches of a first grid that are filled evenly, with so many cells at most; what chords may do at first,
+# and at last, in units of what bounds may be apart by; into how many cells one is divided at most, and how
+# often.
+_STRETCHES, _MOST_CELLS = 48, 256
+_CHORDS, _FAR = 1.0, 1.2
+_MOST_PIECES, _DIVISIONS = 8, 3
+# Smoothing is less than asked, for chords are next to what it does. Where bounds come out wide it is as
+# little as they need, but for this factor and no less at once than by that, so often, as long as that is no
+# more work than this: values of every number at an order, each worth as many as smoothing is less. A share of
+# orders may remain wide.
+_CLOSER, _SURER, _SHARPEST = 0.8, 1.2, 6.0
+_TRIES, _MOST_WORK, _LITTLE_WORK = 4, 3e6, 3e5
+_HARDLY_ANY = 0.02
+_STEEPEST = -1.0  # slope of a profile from order 1 on
+_TOGETHER = 64  # numbers whose chords are lowered together
+_ROUNDING = 8 * UNIT_ROUND_OFF
+_ROOM = 64 * UNIT_ROUND_OFF  # for that of chords
+_UNLIMITED = 700.0
+
+
+class CountTable(NamedTuple):
+    """Profiles of every number of reports on one grid of orders.
+
+    Attributes:
+        excess: orders minus one, ascending from 0, shape (orders,).
+        upper: values whose chords are above the profiles, shape (counts, orders).
+        lower: values whose chords are below them.
+        blur: how far off orders may be, in units of `excess + reach`.
+        reach: see there.
+    """
+
+    excess: FloatArray
+    upper: FloatArray
+    lower: FloatArray
+    blur: float
+    reach: float
+
+    @classmethod
+    def of(cls, excess: FloatArray, bounds: ProfileBounds, *, blur: float, reach: float) -> CountTable:
+        """The table of profiles between these bounds at the orders, shape (counts, orders)."""
+        upper, lower = bounds.upper * (1 + _ROOM), bounds.lower * (1 - _ROOM)
+        # Before a range of orders that begins far from 0 profiles are no less than at its beginning.
+        first = int(excess.size > 2 and excess[1] > 2 * (excess[2] - excess[1]))
+        for start in range(0, len(lower), _TOGETHER):
+            some = slice(start, start + _TOGETHER), slice(first, None)
+            lower[some] = SupportingLines.of(excess[first:], upper[some], lower[some], _STEEPEST).lowered()
+        lower[:, 0] = lower[:, first]
+        # A chord that falls by many digits is rounded by units of its beginning.
+        upper[:, 1:] += _ROUNDING * bounds.upper[:, :-1]
+        return cls(excess, upper, lower, blur, reach)
+
+    def above(self, row: int, excess: FloatArray) -> FloatArray:
+        """Upper bounds on the profile of a number, by its place, at orders that are rounded."""
+        off = self._off(excess)
+        # Beyond order 1 a profile falls no faster than the order rises.
+        before = np.maximum(off - excess, 0.0)
+        return np.asarray(np.interp(np.maximum(excess - off, 0.0), self.excess, self.upper[row]) + before)
+
+    def below(self, row: int, excess: FloatArray) -> FloatArray:
+        """Lower bounds, likewise."""
+        return np.asarray(np.interp(excess + self._off(excess), self.excess, self.lower[row], right=0.0))
+
+    def _off(self, excess: FloatArray) -> FloatArray:
+        return np.asarray(self.blur * (excess + self.reach) + _ROUNDING * excess)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountTables:
+    """Makes tables of the largest of some blanket pairs' profiles.
+
+    Attributes:
+        above, below: pairs for upper and for lower bounds; the same where these are exact.
+        largest_loss: loss beyond which the profile is exactly 0.
+        smoothing: how far apart bounds may be: the square of it, of losses; see `blanket_profile`.
+        bounds: those on the largest profile of so many reports.
+        usual: how far apart bounds are, relative, that are about so large, where laws are of one scale.
+        is_listed: whether the outcomes of so many reports are listed, if there is no table.
+    """
+
+    above: Pairs
+    below: Pairs
+    largest_loss: float
+    smoothing: float
+    bounds: Callable[[int, FloatArray], ProfileBounds]
+    usual: Callable[[int, FloatArray], FloatArray]
+    is_listed: Callable[[int], bool]
+
+    def between(self, counts: Counts, first: float, last: float) -> tuple[FloatArray, ProfileBounds] | None:
+        """Orders minus one, ascending: 0, and from first to last, or to where profiles are 0; and bounds on
+        the divergences of every number of reports, shape (counts, orders). None where bounds would be wide,
+        or where numbers one after the other are faster."""
+        if max(len(self.above), len(self.below)) > _FEW_PAIRS or self._is_in_no_time(counts.typical):
+            return None
+        end = order_less_one(min(self.largest_loss, _UNLIMITED))
+        if min(last, end) <= first:
+            return None
+        excess = self._spaced(counts.typical, first, min(last, end))
+        work = _LITTLE_WORK if self.is_listed(counts.typical) else _MOST_WORK
+        bounds, wide = self._at(counts, excess, end, work)
+        for _ in range(_DIVISIONS):
+            if wide > _HARDLY_ANY * excess.size:
+                return None
+            added = self._dividing(counts, excess, bounds)
+            if not added.size:
+                break
+            more, wider = self._at(counts, added, end, _MOST_WORK)
+            places, wide = np.searchsorted(excess, added), wide + wider
+            excess = np.insert(excess, places, added)
+            bounds = ProfileBounds(
+                *(np.insert(old, places, new, axis=1) for old, new in zip(bounds, more, strict=True))
+            )
+        return None if wide > _HARDLY_ANY * excess.size else (excess, bounds)
+
+    def _is_in_no_time(self, reports: int) -> bool:
+        return all(is_countable(one, reports, limit=_FEW_OUTCOMES) for one in self.above)
+
+    def _spaced(self, reports: int, first: float, last: float) -> FloatArray:
+        """Orders that are so close that chords between them are about as far from the profile as bounds may
+        be apart."""
+        ends = first + (last - first) * np.linspace(0.0, 1.0, _STRETCHES + 1) ** 2
+        values = np.maximum(self.bounds(reports, ends).upper, NEGLIGIBLE_DELTA)
+        # Where a profile falls by the exponent h between two orders, a chord is above it by up to h^2 / 8.
+        apart = np.sqrt(_CHORDS * self._allowed(reports, ends, values) / values)
+        cells = np.clip(-np.diff(np.log(values)) / np.minimum(apart[:-1], apart[1:]), 1, _MOST_CELLS)
+        return np.unique(np.concatenate([[0.0, last], *_divided(ends, np.ceil(cells))]))
+
+    def _dividing(self, counts: Counts, excess: FloatArray, bounds: ProfileBounds) -> FloatArray:
+        """Orders that divide cells whose chords are far from the profile of a typical number."""
+        upper, lower = (one[counts.place] for one in bounds)
+        lines = SupportingLines.of(excess, upper, lower, _STEEPEST)
+        far = lines.sag / (_FAR * self._allowed(counts.typical, excess, upper)[:-1])
+        pieces = np.minimum(np.ceil(np.sqrt(far)), _MOST_PIECES)
+        return np.concatenate([np.zeros(0), *(part[1:] for part in _divided(excess, pieces))])
+
+    def _allowed(self, reports: int, excess: FloatArray, values: FloatArray) -> FloatArray:
+        """How far apart bounds on divergences may be for losses to be known to the smoothing's square: the
+        more, the faster these values fall."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = -np.diff(np.log(np.maximum(values, NEGLIGIBLE_DELTA))) / np.diff(np.log(excess))
+        fall = np.maximum(np.maximum(np.append(fall, np.inf), np.append(0.0, fall)), 0.0)
+        relative = np.minimum(self.usual(reports, values), self.smoothing**2 * (1 + fall))
+        return np.asarray(relative * values + NEGLIGIBLE_DELTA)
+
+    def _at(self, counts: Counts, excess: FloatArray, end: float, work: float) -> tuple[ProfileBounds, int]:
+        """Bounds at the orders, and at how many of these they came out wide."""
+        inside = excess < end
+        sides = [self.above] if self.below is self.above else [self.above, self.below]
+        found = [self._largest(pairs, counts, excess[inside], work) for pairs in sides]
+        upper, lower = (np.zeros((counts.size, excess.size)) for _ in range(2))
+        upper[:, inside], lower[:, inside] = found[0][0].upper, found[-1][0].lower
+        return ProfileBounds(upper, lower), max(wide for _, wide in found)
+
+    def _largest(
+        self, pairs: Pairs, counts: Counts, excess: FloatArray, work: float
+    ) -> tuple[ProfileBounds, int]:
+        """The same of the pairs of one side, with less smoothing where that is needed."""
+        smoothing, left = np.full_like(excess, _CLOSER * self.smoothing), np.arange(excess.size)
+        found = ProfileBounds(*(np.empty((counts.size, excess.size)) for _ in range(2)))
+        for _ in range(_TRIES):
+            parts = [
+                every_count(pairs, place, counts, excess[left], smoothing=smoothing[left])
+                for place in range(len(pairs))
+            ]
+            for known, values in zip(found, zip(*parts, strict=True), strict=True):
+                known[:, left] = functools.reduce(np.maximum, values)
+            upper, lower = (one[counts.place] for one in found)
+            width = ((upper - lower) / self._allowed(counts.typical, excess, upper))[left]
+            # Distances are as the square of the smoothing, and nodes as many as there is little of it.
+            left, width = left[width > 1], width[width > 1]
+            smoothing[left] /= np.clip(_SURER * np.sqrt(width), 1.0, _SHARPEST)
+            if not left.size or counts.size * (self.smoothing / smoothing[left]).sum() > work:
+                break
+        return found, left.size
+
+
+def _divided(ends: FloatArray, pieces: FloatArray) -> list[FloatArray]:
+    """The cells between the ends divided evenly into so many pieces: where these begin."""
+    cells = zip(ends[:-1].tolist(), ends[1:].tolist(), pieces.astype(np.int64).tolist(), strict=True)
+    return [np.linspace(start, end, max(number, 1), endpoint=False) for start, end, number in cells]
