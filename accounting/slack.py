@@ -31,20 +31,25 @@ _SMALLEST = 1e-200
 def epsilon_interval_with_slack(
     above: Composition, below: Composition, delta: float, slack: float, precision: float
 ) -> Interval:
-    """Bounds on epsilon when rounds are pure up to a total variation distance, which costs `(1 +
-    exp(epsilon)) slack`.
+    """Bounds on epsilon when rounds are pure up to a total variation distance, rounded up by no more than
+    `ROUNDED`, which costs `(1 + exp(epsilon)) slack`.
 
     An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
     """
-    guess = lower = 0.0
+    least = slack * (1 - 2 * ROUNDED)
+    if 2 * least > delta:
+        return Interval(upper=math.inf, lower=math.inf)  # at no epsilon it costs less than at 0
+    # Whatever epsilon is, no more is left than at a smaller one.
+    lower = epsilon_interval(above, below, delta - 2 * least, precision).lower
+    if math.isinf(lower) or (left := delta - (1 + _exp(lower)) * least) <= 0:
+        return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+    lower = max(epsilon_interval(above, below, left, precision).lower, lower)
+    guess = 0.0
     for _ in range(_STEPS):
-        left = delta - (1 + math.exp(min(guess, 700.0))) * slack
+        left = delta - (1 + _exp(guess)) * slack
         if left <= 0:
             break
         answer = epsilon_interval(above, below, left, precision)
-        if guess == 0:
-            rest = delta - (1 + math.exp(min(answer.lower, 700.0))) * slack
-            lower = epsilon_interval(above, below, rest, precision).lower if rest > 0 else answer.lower
         if answer.upper <= guess:
             lower = min(lower, answer.upper)
             truncation = answer.truncation + max(answer.lower - lower, 0.0)
@@ -53,6 +58,11 @@ def epsilon_interval_with_slack(
             )
         guess = answer.upper * (1 + precision / 8) + 1e-12
     return Interval(upper=math.inf, lower=lower, truncation=math.inf)
+
+
+def _exp(epsilon: float) -> float:
+    """`exp(epsilon)`; beyond 700, where a slack of 1e-300 costs more than 1, no more than that."""
+    return math.exp(min(epsilon, 700.0))
 
 
 def delta_interval_with_slack(
@@ -76,7 +86,7 @@ def delta_interval_with_slack(
 
 def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, float]:
     """An upper and a lower bound on delta and what the slack costs at an epsilon."""
-    cost = (1 + math.exp(min(epsilon, 700.0))) * slack
+    cost = (1 + _exp(epsilon)) * slack
     return (pure.upper + cost) * (1 + ROUNDED), pure.lower + cost * (1 - 2 * ROUNDED)
 
 

@@ -32,15 +32,14 @@ def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
 
 
-def of_bits(kept: float, flipped: float, epsilon0: float) -> tuple[Decomposition, ...]:
-    """Witnesses of unary encodings: the user's own bit is set with probability `kept`, others with
-    `flipped`.
+def of_bits(flipped: float, unset: float, epsilon0: float) -> tuple[Decomposition, ...]:
+    """Witnesses of unary encodings: another's bit is set with probability `flipped`, and unset `1 / unset`
+    times as likely as the user's own.
 
     A set bit is `exp(epsilon0)` times as likely as an unset one to be the user's own.
     """
     patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
     ones = patterns.sum(axis=1)
-    unset = (1 - kept) / (1 - flipped)
     return _witnesses(unset * flipped**ones * (1 - flipped) ** (3 - ones), patterns, epsilon0, third=True)
 
 

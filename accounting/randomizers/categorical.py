@@ -137,7 +137,7 @@ class Rappor(_FiveComponents):
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`."""
         x = math.exp(self.epsilon0 / 2)
-        return witnesses.of_bits(x / (x + 1), 1 / (x + 1), self.epsilon0)
+        return witnesses.of_bits(1 / (x + 1), 1 / x, self.epsilon0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,8 @@ class OptimizedUnaryEncoding(_FiveComponents):
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`."""
-        return witnesses.of_bits(0.5, 1 / (math.exp(self.epsilon0) + 1), self.epsilon0)
+        e = math.exp(self.epsilon0)
+        return witnesses.of_bits(1 / (e + 1), (1 + 1 / e) / 2, self.epsilon0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -355,3 +355,20 @@ def test_what_is_no_round_is_refused(other: Any) -> None:
     for one in asked:
         with pytest.raises(InvalidParameter, match="ShuffledRound"):
             one()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rappor(epsilon0={})",
+        "oue(epsilon0={})",
+        "parallel((0.5, rappor(epsilon0={})), (0.5, blh(epsilon0=1)))",
+    ],
+)
+@pytest.mark.parametrize("epsilon0", [21.0, 25.0, 30.0])
+def test_bits_that_are_hardly_ever_flipped_are_attacked(written: str, epsilon0: float) -> None:
+    """Whose masses once summed to no more than 1 - 1e-11, and were refused."""
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written.format(epsilon0)), reports=5)
+    found = attack_delta(shuffled, epsilon=1.0)
+    assert found is not None
+    assert 0.2 < found <= Accountant().certify_delta({shuffled: 1}, epsilon=1.0).delta_upper

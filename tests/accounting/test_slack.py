@@ -82,3 +82,42 @@ def test_one_report_is_bounded_by_the_best_epsilon_below() -> None:
         found = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
         assert found.delta_lower <= exact * (1 + 1e-12)
         assert exact * (1 - 1e-12) <= found.delta_upper <= exact * 1.01
+
+
+def _one_report(epsilon0: mp.mpf, rate: mp.mpf, slack: mp.mpf, delta: mp.mpf) -> mp.mpf:
+    """Where `rate q (exp(epsilon0) - 1) - r q + (2 + r) slack` is delta, `q = 1/(1 + exp(epsilon0))`: the
+    epsilon of one report of a sample, in closed form."""
+    q = 1 / (1 + mp.exp(epsilon0))
+    excess = (q * rate * mp.expm1(epsilon0) + 2 * slack - delta) / (q - slack)
+    return mp.log1p(max(excess, mp.mpf(0)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
+    """Where next to all of delta is slack, what its rounding takes off what is left of delta is in no lower
+    bound."""
+    mp.mp.dps = 70
+    draw = np.random.default_rng(seed)
+    epsilon0, population = float(draw.choice([1e-9, 0.5, 1.0, 2.0])), int(10 ** draw.uniform(6, 12))
+    delta0 = float(10 ** draw.uniform(-4, -1.5))
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
+        reports=1,
+        sampled_from=population,
+        delta0=delta0,
+    )
+    rate, e = mp.mpf(1) / population, mp.exp(mp.mpf(epsilon0))
+    slack = mp.mpf(delta0) * (1 + 1 / (2 * e))
+    for share in draw.uniform(0.0, 1.0, 4):
+        most = rate * (e - 1) / (1 + e)
+        delta = float(2 * slack + mp.mpf(share) * most)
+        exact = _one_report(mp.mpf(epsilon0), rate, slack, mp.mpf(delta))
+        found = Accountant(precision=float(draw.choice([1e-3, 1e-6]))).certify({shuffled: 1}, delta=delta)
+        assert found.epsilon_lower <= exact <= found.epsilon_upper, (epsilon0, population, delta0, delta)
+
+
+def test_slack_that_alone_is_more_than_delta_leaves_no_epsilon() -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1000, delta0=1e-9)
+    found = Accountant().certify({shuffled: 1}, delta=1e-6)
+    assert found.epsilon_lower == math.inf
+    assert found.precise
