@@ -28,6 +28,7 @@ from accounting.inversion import (
     sharpened_epsilon,
 )
 from accounting.privacy_loss import Side
+from accounting.promises import Promise
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.round_loss import SIDES, RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
@@ -61,6 +62,7 @@ _NEGLIGIBLE_TAILS = (1e-5, 1e-3, 1e-1)
 _FINER = (0.25, 0.02)
 _FINEST = 1e-5
 _HELPED = 0.8  # of the width: what finer losses leave, or even finer ones are not made
+_NEXT_TO_NOTHING = 1e-4  # of a deviation: no losses are so fine that relative widths are small there
 _FEW_KINDS = 4
 _MOST_WORK = {0.25: 20_000, 0.02: 6_000}
 _UNCERTAIN = 30  # of samples with some dishonest users
@@ -247,12 +249,16 @@ class Accountant:
         if count == 0:
             interval = Interval(upper=0.0, lower=0.0)
         elif slack == 0:
-            interval = self._single(rounds, delta) if count == 1 else _UNKNOWN
-            if not interval.is_within(self.precision):
+            interval, nothing = _UNKNOWN, _NEXT_TO_NOTHING * math.sqrt(above.variance)
+            if count == 1:
+                interval = self._single(rounds, delta)
+            if not interval.is_within(self.precision) and interval.upper >= nothing:
                 found = epsilon_interval(above, below, delta, self.precision)
                 interval = interval.intersection(found)
-            interval = self._apart(interval, rounds, delta)
-            interval = self._narrowed(interval, rounds, delta)
+            if interval.upper >= nothing:
+                interval = self._apart(interval, rounds, delta)
+                interval = self._narrowed(interval, rounds, delta)
+            interval = self._promised(rounds).epsilon(interval, delta)
         else:
             interval = epsilon_interval_with_slack(above, below, delta, slack, self.precision)
         return Certificate(
@@ -263,6 +269,16 @@ class Accountant:
             rounds=count,
             error=interval.error(),
             precise=interval.is_within(self.precision),
+        )
+
+    def _promised(self, rounds: Mapping[ShuffledRound, int]) -> Promise:
+        """What the rounds promise one by one, added up."""
+        return Promise.of(
+            (
+                one.randomizer.guarantee or (self._remembered(one).loss.upper.support, 0.0),
+                count,
+            )
+            for one, count in rounds.items()
         )
 
     def _single(self, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
@@ -341,6 +357,8 @@ class Accountant:
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
+        else:
+            interval = self._promised(rounds).delta(interval, epsilon)
         return Certificate(
             epsilon_upper=epsilon,
             epsilon_lower=epsilon,
@@ -446,7 +464,7 @@ def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: S
 
 
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
-    """Total variation slack of all rounds together, rounded up."""
+    """Total variation slack of all rounds together, rounded up; 0 or at least 1e-300."""
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + ROUNDED / 4)
 
 

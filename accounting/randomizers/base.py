@@ -125,6 +125,11 @@ class LocalRandomizer(ABC):
         return ()
 
     @property
+    def guarantee(self) -> tuple[float, float] | None:
+        """The epsilon and delta that a round of it has whatever its parameters, where it declares any."""
+        return None
+
+    @property
     def doubt(self) -> float:
         """What divergences of its decompositions may be off by, beside what is relative to them."""
         return 0.0
@@ -171,11 +176,6 @@ class DecomposedRandomizer(LocalRandomizer):
     def components(self) -> Components:
         """What this randomizer contributes as a part of a larger one."""
 
-    def terms(self, analysis: str) -> int:
-        """Components of all pairs of inputs in a bound: about what looking at an order costs."""
-        return sum(one.above.c.size for one in self.analysis(analysis).brackets)
-
-    def profile(
     @property
     def least_probability(self) -> float:
         """The least probability of a component that is possible under an input."""
@@ -183,6 +183,11 @@ class DecomposedRandomizer(LocalRandomizer):
         pairs = [one.above for one in (*known.unequal, *known.equal)]
         return min(float(masses[masses > 0].min()) for pair in pairs for masses in (pair.a, pair.b))
 
+    def terms(self, analysis: str) -> int:
+        """Components of all pairs of inputs in a bound: about what looking at an order costs."""
+        return sum(one.above.c.size for one in self.analysis(analysis).brackets)
+
+    def profile(
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""

@@ -76,6 +76,11 @@ class Declared(LocalRandomizer):
         """See `LocalRandomizer.profile`."""
         return _DeclaredProfile(*self.substitution)
 
+    @property
+    def guarantee(self) -> tuple[float, float]:
+        """See `LocalRandomizer.guarantee`."""
+        return self.substitution
+
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`: the declared delta is part of the profile."""
         return 0.0
