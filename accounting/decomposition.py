@@ -24,7 +24,8 @@ LEAST_PROBABILITY = 1e-280
 # Sums of masses are checked to this many units in the last place of 1: decompositions are built by a few
 # operations each.
 _SUM_TOLERANCE = 1e-12
-_MAXIMUM_COMPONENTS = 4096
+#: Components of different ratios that can be summed over.
+MAXIMUM_COMPONENTS = 4096
 _MAXIMUM_PRODUCTS = 1 << 20
 _DIGITS = 2.0**46
 # What the rounding of two terms may leave of them where they cancel.
@@ -67,8 +68,8 @@ class Decomposition:
             masses = np.array(getattr(self, name), dtype=np.float64)
             masses.setflags(write=False)
             object.__setattr__(self, name, masses)
-            if masses.ndim != 1 or not 1 <= masses.size <= _MAXIMUM_COMPONENTS:
-                raise InvalidParameter(name, masses.shape, f"a vector of 1 to {_MAXIMUM_COMPONENTS} masses")
+            if masses.ndim != 1 or not 1 <= masses.size <= MAXIMUM_COMPONENTS:
+                raise InvalidParameter(name, masses.shape, f"a vector of 1 to {MAXIMUM_COMPONENTS} masses")
             if masses.shape != self.a.shape:
                 raise InvalidParameter(name, masses.shape, f"as many masses as a has, {self.a.size}")
             if not np.all(np.isfinite(masses)) or (name != "difference" and np.any(masses < 0)):
@@ -220,7 +221,7 @@ def _merged(
     keys[apart] = (shown * [-1.0, 1.0, 1.0])[apart]  # unhidden under both inputs: never joined
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[group.ravel()]  # groups in the order of their first component
-    if first.size > _MAXIMUM_COMPONENTS:
+    if first.size > MAXIMUM_COMPONENTS:
         raise _too_many(first.size)
     sums = (np.bincount(place, weights=column) for column in (a, b, c, difference))
     a, b, c, difference = (np.asarray(column, dtype=np.float64) for column in sums)
@@ -244,5 +245,5 @@ def rounded(values: FloatArray) -> FloatArray:
 
 def _too_many(count: int) -> InvalidParameter:
     return InvalidParameter(
-        "randomizer", f"{count} components", f"parts that make at most {_MAXIMUM_COMPONENTS} different ones"
+        "randomizer", f"{count} components", f"parts that make at most {MAXIMUM_COMPONENTS} different ones"
     )

@@ -176,6 +176,10 @@ class DecomposedRandomizer(LocalRandomizer):
     def components(self) -> Components:
         """What this randomizer contributes as a part of a larger one."""
 
+    def coarser(self, most: int) -> Components:
+        """The same of about so many components at most, where they are put on a grid."""
+        return self.components()
+
     @property
     def least_probability(self) -> float:
         """The least probability of a component that is possible under an input."""

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import reduce
 
 from accounting import checks
-from accounting.decomposition import Decomposition, mixture, product
+from accounting.decomposition import MAXIMUM_COMPONENTS, Decomposition, mixture, product
 from accounting.errors import InvalidParameter
 from accounting.randomizers.base import (
     JOINED,
@@ -77,7 +77,7 @@ class _Composite(DecomposedRandomizer):
         The datasets may differ in any parts but none: each part stands for two inputs or, where that is not
         known to reveal less, for one that both share.
         """
-        parts = [part.components() for part in self.randomizers]
+        parts = self._parts_components()
         ways = math.prod(len(part.unequal) + len(part.equal) for part in parts)
         if ways > _MAXIMUM_PAIRS:
             raise InvalidParameter(self.kind, f"{ways} pairs of inputs", f"parts of at most {_MAXIMUM_PAIRS}")
@@ -91,6 +91,9 @@ class _Composite(DecomposedRandomizer):
             kept = equal if all(shared for _, shared in choice) else unequal
             kept.setdefault(combined.above.signature(), combined)
         return Components(tuple(unequal.values()), tuple(equal.values()))
+
+    def _parts_components(self) -> list[Components]:
+        return [part.components() for part in self.randomizers]
 
     def _bracket(self, parts: Sequence[Bracket]) -> Bracket:
         above = self._combined([part.above for part in parts])
@@ -142,6 +145,17 @@ class Joint(_Composite):
     def joins(self) -> int:
         """See `DecomposedRandomizer.joins`: what the parts' ratios are off by adds up."""
         return sum(part.joins for part in self.parts) + len(self.parts) - 1
+
+    def _parts_components(self) -> list[Components]:
+        """Those of the parts, on grids that leave no more of the product than can be summed over."""
+        found = [part.components() for part in self.parts]
+        sizes = [max(one.above.c.size for one in (*part.unequal, *part.equal)) for part in found]
+        gridded = [any(one.below is not one.above for one in part.unequal) for part in found]
+        if not any(gridded) or math.prod(sizes) <= MAXIMUM_COMPONENTS:
+            return found
+        others = math.prod(size for size, grid in zip(sizes, gridded, strict=True) if not grid)
+        most = math.floor((MAXIMUM_COMPONENTS / others) ** (1 / sum(gridded)))
+        return [part.coarser(most) for part in self.parts]
 
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
         return reduce(product, parts)
@@ -213,8 +227,10 @@ class Parallel(_Composite):
 
 def _checked(field_name: str, parts: object) -> tuple[DecomposedRandomizer, ...]:
     expected = f"2 to {_MAXIMUM_PARTS} randomizers that act on one user's report alone"
-    if not isinstance(parts, list | tuple) or not 2 <= len(parts) <= _MAXIMUM_PARTS:
+    if not isinstance(parts, list | tuple):
         raise InvalidParameter(field_name, parts, expected)
+    if not 2 <= len(parts) <= _MAXIMUM_PARTS:
+        raise InvalidParameter(field_name, f"{len(parts)} of them", expected)
     for place, part in enumerate(parts):
         if not isinstance(part, DecomposedRandomizer):
             raise InvalidParameter(f"{field_name}[{place}]", getattr(part, "kind", part), expected)

@@ -36,14 +36,25 @@ class Laplace(DecomposedRandomizer):
         return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
-        """See `DecomposedRandomizer.components`.
+        """See `DecomposedRandomizer.components`: on a grid that is as fine as one round needs."""
+        more = self.epsilon0 - _CELLS * math.expm1(-self.epsilon0 / 2)
+        return self._on_grid(_FEWEST_CELLS + math.ceil(more))
+
+    def coarser(self, most: int) -> Components:
+        """See `DecomposedRandomizer.coarser`."""
+        finest = self.components()
+        if finest.unequal[0].above.c.size <= most:
+            return finest
+        return self._on_grid(max(most // 2 - 1, 1))
+
+    def _on_grid(self, cells: int) -> Components:
+        """The components on so many cells.
 
         A report y below 1/2 has the ratios `a : b : c = exp(t) : 1 : 1`, with `t = epsilon0 (1 - 2y)` from 0
         to epsilon0 and `c` of density `exp(-(epsilon0 + t)/2) / 4`; all `y <= 0` have `t = epsilon0`. Reports
         above 1/2 mirror them. In each cell of t the mass goes to the two ends with the mean of `exp(t)` kept
         (above), or to that mean (below).
         """
-        cells = _FEWEST_CELLS + math.ceil(self.epsilon0 - _CELLS * math.expm1(-self.epsilon0 / 2))
         # Finest at the top, where single components weigh most.
         density = np.exp(np.linspace(0.0, self.epsilon0 / 2, _PARTS))
         t = grid(self.epsilon0, density, cells)[::-1]
