@@ -43,8 +43,6 @@ _MAXIMUM_BYTES_OF_LOSSES = 128 << 20
 _MAXIMUM_CHARGES_REMEMBERED = 8192
 _MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
 _POINTS_REMEMBERED = 1024
-# Rounds together that an answer is for.
-_MAXIMUM_ROUNDS = 10**7
 # Width of the smoothing kernel of a round's profile, in units of the root of the precision.
 _PROFILE_SMOOTHING = 0.38
 # Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
@@ -430,9 +428,11 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
         raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
     for one in rounds:
         certain_round(one)
-    counts = {one: checks.whole("count", count, 0, _MAXIMUM_ROUNDS) for one, count in rounds.items()}
-    if sum(counts.values()) > _MAXIMUM_ROUNDS:
-        raise InvalidParameter("count", sum(counts.values()), f"at most {_MAXIMUM_ROUNDS} rounds altogether")
+    counts = {one: checks.whole("count", count, 0, checks.MAXIMUM_ROUNDS) for one, count in rounds.items()}
+    if sum(counts.values()) > checks.MAXIMUM_ROUNDS:
+        raise InvalidParameter(
+            "count", sum(counts.values()), f"at most {checks.MAXIMUM_ROUNDS} rounds altogether"
+        )
     return {one: count for one, count in counts.items() if count}
 
 

@@ -16,7 +16,6 @@ from accounting.notation import complete_randomizer
 from accounting.shuffling import ShuffledRound
 
 _COARSE = 1e-2
-_MAXIMUM_ROUNDS = 10**7
 _STEPS = 60
 
 
@@ -64,7 +63,7 @@ def calibrate(
     if not isinstance(described, Mapping):
         raise InvalidParameter("round", described, "a mapping with a round's fields")
     epsilon, delta = _target(epsilon), checks.probability("delta", delta)
-    rounds = checks.whole("rounds", rounds, 1, _MAXIMUM_ROUNDS)
+    rounds = checks.whole("rounds", rounds, 1, checks.MAXIMUM_ROUNDS)
     fine = Accountant(precision=precision)
     coarse = Accountant(precision=max(precision, _COARSE))
 

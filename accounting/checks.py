@@ -12,6 +12,8 @@ MAXIMUM_REPORTS = 10**12
 MINIMUM_EPSILON0 = 1e-9
 MAXIMUM_EPSILON0 = 30.0
 MAXIMUM_EPSILON = 1e9
+# Rounds together that an answer is for.
+MAXIMUM_ROUNDS = 10**7
 # Ratios of smaller probabilities overflow.
 MINIMUM_PROBABILITY = 1e-200
 
@@ -51,7 +53,7 @@ def answered_epsilon(value: object) -> float:
     expected = f"a number from 0 to {MAXIMUM_EPSILON:g}"
     number = real("epsilon", value, expected)
     if 0 <= number <= MAXIMUM_EPSILON:
-        return number
+        return number + 0.0  # which is no -0
     raise InvalidParameter("epsilon", value, expected)
 
 

@@ -42,7 +42,9 @@ def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
     mapping = _read(written) if isinstance(written, str) else written
     completed = _completed(mapping, epsilon0, _MAXIMUM_DEPTH)
     if completed == mapping:
-        raise InvalidParameter(_FIELD, written, "a randomizer whose epsilon0 is left out, such as krr(k=10)")
+        _parsed(mapping, _MAXIMUM_DEPTH)  # what is wrong with it otherwise comes first
+        expected = "a randomizer that has an epsilon0, which is left out, such as krr(k=10)"
+        raise InvalidParameter(_FIELD, written, expected)
     return _parsed(completed, _MAXIMUM_DEPTH)
 
 
@@ -99,6 +101,8 @@ def _mapping(node: ast.Call) -> Mapping[str, object]:
     wrong = InvalidParameter(_FIELD, ast.unparse(node), _CALL)
     if not isinstance(node.func, ast.Name):
         raise wrong
+    if node.func.id not in RANDOMIZERS:
+        raise InvalidParameter(_FIELD, ast.unparse(node), f"one of {', '.join(RANDOMIZERS)}")
     mapping: dict[str, object] = {"kind": node.func.id}
     listed = {"joint": "parts", "parallel": "parts", "table": "rows"}.get(node.func.id)
     if node.args:
@@ -142,10 +146,10 @@ def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:
     names = ["parts"] if randomizer is Parallel else [field.name for field in fields]
     for name in parameters:
         if name not in names:
-            raise InvalidParameter(f"{_FIELD} {kind}", name, f"only the parameters {', '.join(names)}")
+            raise InvalidParameter(_FIELD, f"{name} for {kind}", f"only {', '.join(names)}")
     for field in fields:
         if field.name in names and field.default is dataclasses.MISSING and field.name not in parameters:
-            raise InvalidParameter(f"{_FIELD} {kind}", dict(parameters), f"a value for {field.name}")
+            raise InvalidParameter(_FIELD, f"no {field.name} for {kind}", "a value for each parameter")
     if randomizer is Joint:
         return Joint(parts=_parts(parameters["parts"], depth))  # type: ignore[arg-type]  # checked there
     if randomizer is Parallel:

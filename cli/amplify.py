@@ -10,6 +10,7 @@ import click
 from accounting import (
     Accountant,
     Certificate,
+    InvalidParameter,
     RenyiBound,
     ShuffledRound,
     attack_delta,
@@ -51,15 +52,19 @@ def amplify(
     )
     document = certificate_document(certificate, of=of)
     known = None if attacked is None else number(attacked)
-    document |= {f"attack_{of}_lower": known, "round": document_of(described)}
+    document |= {
+        f"attack_{of}_lower": known,
+        "attack_known": attacked is not None,
+        "round": document_of(described),
+    }
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
     if renyi is not None:
-        bound = accountant.renyi_divergence({described: 1}, order=renyi)
+        bound = renyi_bound(accountant, {described: 1}, renyi)
         document |= renyi_document(bound)
         rows |= renyi_facts(bound)
     document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
-    rows["known attack gets"] = None if attacked is None else lower(attacked)
+    rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
 
 
@@ -71,7 +76,8 @@ def certify(
         return accountant.certify(rounds, delta=delta), "epsilon"
     if epsilon is not None and delta is None:
         return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
-    raise BadValue("delta", delta, "exactly one of --delta and --epsilon")
+    given = "neither" if delta is None else "both"
+    raise click.UsageError(f"give one of --delta and --epsilon; {given} was given")
 
 
 def drawn(
@@ -104,6 +110,14 @@ def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]
         "width by cause": _width(certificate),
         "method": certificate.method,
     }
+
+
+def renyi_bound(accountant: Accountant, rounds: Mapping[ShuffledRound, int], order: float) -> RenyiBound:
+    """Returns bounds on the Renyi divergence of `rounds`."""
+    try:
+        return accountant.renyi_divergence(rounds, order=order)
+    except InvalidParameter as problem:
+        raise BadValue("renyi", problem.value, problem.expected) from None
 
 
 def renyi_document(bound: RenyiBound) -> dict[str, Json]:

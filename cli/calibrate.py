@@ -67,10 +67,10 @@ def _expected_reports(found: Calibration) -> int:
 def _rows(found: Calibration, error: FrequencyError | None) -> dict[str, object]:
     rows: dict[str, object] = {
         "epsilon0": lower(found.epsilon0),
-        "not certain from": None if found.epsilon0_beyond is None else upper(found.epsilon0_beyond),
+        "not certified from": None if found.epsilon0_beyond is None else upper(found.epsilon0_beyond),
         "randomizer": found.round.randomizer.describe(),
     }
     if error is not None:
-        rows["deviation of a rare category"] = math.sqrt(error.per_category)
+        rows["standard deviation of an estimated frequency, rare category"] = math.sqrt(error.per_category)
         rows["expected l2 error"] = error.l2
     return rows | certificate_facts(found.certificate, of="epsilon")

@@ -29,7 +29,12 @@ def cohort() -> None:
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
 @click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
 @click.option(
-    "--policy", type=TEXT, default=POLICY_ADAPTIVE, show_default=True, help=f"One of: {', '.join(POLICIES)}."
+    "--policy",
+    type=TEXT,
+    metavar="POLICY",
+    default=POLICY_ADAPTIVE,
+    show_default=True,
+    help=f"One of: {', '.join(POLICIES)}.",
 )
 @click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
 @ledger_options

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from accounting import Accountant
-from cli.amplify import certificate_facts, certify, drawn, renyi_document, renyi_facts
+from cli.amplify import certificate_facts, certify, drawn, renyi_bound, renyi_document, renyi_facts
 from cli.options import (
     FILE,
     NO_LEDGER,
@@ -44,7 +44,7 @@ def compose(
     document, rows = certificate_document(certificate, of=of), certificate_facts(certificate, of=of)
     title = f"All rounds of {file}"
     if renyi is not None:
-        bound = accountant.renyi_divergence(rounds, order=renyi)
+        bound = renyi_bound(accountant, rounds, renyi)
         document |= renyi_document(bound)
         rows |= renyi_facts(bound)
     document |= drawn(accountant, rounds, certificate, title=title, picture=plot)

@@ -84,6 +84,7 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
 )
+_SHOWN_CHARACTERS = 80
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
 
 
@@ -97,12 +98,13 @@ def failure_of(error: BaseException) -> Failure:
         (ExitCode.FAILED, "failed"),
     )
     value = getattr(reason, "value", None)
+    shown = value if isinstance(value, str) else repr(value)
     return Failure(
         code=code,
         kind=kind,
         message=_message_of(error),
         field=getattr(reason, "field", None),
-        value=None if value is None else shortened(value),
+        value=None if value is None else shown[:_SHOWN_CHARACTERS],
         expected=getattr(reason, "expected", None),
         file=error.file if isinstance(error, BadLine) else None,
         line=error.line if isinstance(error, BadLine) else None,
@@ -125,7 +127,7 @@ def _message_of(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def shortened(value: object, limit: int = 80) -> str:
+def shortened(value: object, limit: int = _SHOWN_CHARACTERS) -> str:
     """Returns `value` as it was given, cut to `limit` characters so that a message stays one line."""
     text = value if isinstance(value, str) else repr(value)
     text = repr(text) if isinstance(value, str) else text

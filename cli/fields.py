@@ -10,6 +10,7 @@ from typing import Any
 
 from accounting import ShuffledRound
 from cli.failures import BadValue
+from ledger.strict_json import read_json
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
@@ -89,12 +90,19 @@ def _json_randomizer(value: object) -> object:
     return value
 
 
+def _randomizer_text(text: str) -> object:
+    """A call as it is, the JSON form as the object that it writes."""
+    return read_json(text) if text.startswith("{") else text
+
+
 TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
 WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
 REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
 DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=_json_date)
 RANDOMIZER = Kind(
-    expected="a randomizer such as krr(k=10, epsilon0=1.15)", from_text=str, from_json=_json_randomizer
+    expected="a randomizer such as krr(k=10, epsilon0=1.15), or its JSON form",
+    from_text=_randomizer_text,
+    from_json=_json_randomizer,
 )
 
 Fields = Mapping[str, Any]  # typed values by field name; a field that was not given is absent

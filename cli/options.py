@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,7 +85,8 @@ def precision_option(command: Command) -> Command:
         type=REAL,
         metavar="P",
         default=DEFAULT_PRECISION,
-        help=f"Wanted relative width of the interval, from 1e-6 to 0.1 (default: {DEFAULT_PRECISION:g}).",
+        help="Wanted relative width of an interval of epsilon, from 1e-6 to 0.1; an interval of delta is as"
+        f" narrow as that makes it (default: {DEFAULT_PRECISION:g}).",
     )(command)
 
 
@@ -99,6 +101,8 @@ class PictureType(click.ParamType[object]):
             raise BadValue("plot", str(value), f"a file name that ends in {', '.join(PICTURE_SUFFIXES)}")
         if not picture.parent.is_dir() or picture.is_dir():
             raise BadValue("plot", str(value), "a file in a directory that exists")
+        if not os.access(picture.parent, os.W_OK):
+            raise BadValue("plot", str(value), "a file in a directory that may be written to")
         return picture
 
 

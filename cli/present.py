@@ -24,7 +24,7 @@ _SHOWN_DIGITS = 6
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
     """Writes one answer to standard output: `document` under `--json`, else what `people()` makes."""
     if as_json:
-        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     else:
         console = console_on(sys.stdout)
         with console.capture() as rendered:

@@ -92,7 +92,12 @@ def register_(
 @round_.command("settle")
 @click.argument("round_id", metavar="ID")
 @click.option(
-    "--reports", type=WHOLE, metavar="N", required=True, help="Honest reports that were really shuffled."
+    "--reports",
+    type=WHOLE,
+    metavar="N",
+    required=True,
+    help="Reports that were really shuffled, counted as at registration: before the honest fraction is taken;"
+    " with --participation the users.",
 )
 @ledger_options
 @server_option

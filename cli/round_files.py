@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from accounting import InvalidParameter, ShuffledRound
+from accounting.checks import MAXIMUM_ROUNDS
 from cli.failures import BadLine, BadValue, CommandLineError
 from cli.fields import DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
 from cli.table_files import Record, read_records
 from ledger.budgets import POLICY_ADAPTIVE, Cohort, RoundRequest
 from ledger.errors import InvalidValue
 
-COUNT_MAX = 1_000_000_000
 _REGISTRATION_FIELDS = {"round_id": TEXT, "cohort": TEXT, "collected_on": DATE, "use_case": TEXT}
 _COHORT_FIELDS = {"cohort": TEXT, "population": WHOLE, "epsilon": REAL, "delta": REAL, "policy": TEXT}
 
@@ -58,8 +58,19 @@ def read_composition(path: Path) -> dict[ShuffledRound, int]:
     columns = {**_REGISTRATION_FIELDS, **ROUND_FIELDS, "count": WHOLE}
     records = read_records(path, columns, required=("randomizer", "reports"))
     counts: dict[ShuffledRound, int] = {}
-    for described, count in _each(path, records, _counted_round):
+    total = 0
+
+    def add(record: Record) -> None:
+        nonlocal total
+        count: int = record.fields.get("count", 1)
+        if not 1 <= count <= MAXIMUM_ROUNDS:
+            raise BadValue("count", count, f"a whole number from 1 to {MAXIMUM_ROUNDS}")
+        described, total = round_from_fields(record.fields), total + count
+        if total > MAXIMUM_ROUNDS:
+            raise BadValue("count", count, f"no more than {MAXIMUM_ROUNDS} rounds in the file altogether")
         counts[described] = counts.get(described, 0) + count
+
+    _each(path, records, add)
     return counts
 
 
@@ -85,13 +96,6 @@ def _cohort_line(record: Record) -> CohortLine:
         policy=fields.get("policy", POLICY_ADAPTIVE),
     )
     return CohortLine(line=record.line, cohort=cohort)
-
-
-def _counted_round(record: Record) -> tuple[ShuffledRound, int]:
-    count: int = record.fields.get("count", 1)
-    if not 1 <= count <= COUNT_MAX:
-        raise BadValue("count", count, f"a whole number from 1 to {COUNT_MAX}")
-    return round_from_fields(record.fields), count
 
 
 def _each(path: Path, records: Iterable[Record], make: Callable[[Record], T]) -> list[T]:

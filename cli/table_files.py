@@ -97,9 +97,8 @@ def _csv_lines(
             header = _header(path, row, columns, required)
             continue
         if len(row) != len(header):
-            raise BadLine(
-                str(path), line, BadValue("record", f"{len(row)} fields", f"{len(header)}, like the header")
-            )
+            expected = f"{len(header)}, like the header; values that contain commas stand in double quotes"
+            raise BadLine(str(path), line, BadValue("record", f"{len(row)} fields", expected))
         yield line, {name: cell.strip() for name, cell in zip(header, row, strict=True)}
 
 

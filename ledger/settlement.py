@@ -34,7 +34,8 @@ from ledger.store import Store
 
 
 def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
-    """Close a released round with the number of honest reports really shuffled, in the declared unit.
+    """Close a released round with the number of reports really shuffled, in the unit of its registration:
+    before the honest fraction is taken, and with participation the users.
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
     overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from accounting import InvalidParameter, ShuffledRound, parse_randomizer
+from accounting.checks import MAXIMUM_ROUNDS
 from ledger.api.notation import RANDOMIZER_SCHEMA, is_described_in_full
 from ledger.budgets import (
     NAME_LENGTH_MAX,
@@ -32,7 +33,6 @@ from ledger.budgets import (
 from ledger.quoting import BATCH_MAX
 
 PLAN_MAX = 1000  # kinds
-COUNT_MAX = 1_000_000_000
 # New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
 # blanks. The ledger itself takes every printable character; names that exist are found whatever they are.
 CHARACTERS = (
@@ -152,7 +152,7 @@ class RoundParameters(Body):
 class PlannedRound(RoundParameters):
     """Rounds of one kind that policy plan reserves."""
 
-    count: Annotated[int, Field(ge=1, le=COUNT_MAX), BeforeValidator(whole)] = 1
+    count: Annotated[int, Field(ge=1, le=MAXIMUM_ROUNDS), BeforeValidator(whole)] = 1
 
 
 class OpenCohort(Body):
@@ -229,7 +229,8 @@ class QuoteRounds(Body):
 
 
 class SettleRound(Body):
-    """The number of honest reports that were really shuffled."""
+    """How many reports were really shuffled, counted as at registration: before the honest fraction is taken;
+    with participation the users."""
 
     reports: Count
 

@@ -20,7 +20,7 @@ CAUSES = {"discretization", "truncation", "round_off"}
 
 def test_amplify_bounds_epsilon_at_the_delta_that_was_asked(run: Run) -> None:
     answer = run("amplify", "--randomizer", KRR, "--reports", "1000", "--delta", "1e-6", "--json").json
-    assert set(answer) == INTERVAL | {"attack_epsilon_lower", "round"}
+    assert set(answer) == INTERVAL | {"attack_epsilon_lower", "attack_known", "round"}
     assert answer["delta"] == 1e-6
     assert 0.99 * answer["epsilon_lower"] < answer["attack_epsilon_lower"] <= answer["epsilon_upper"]
     assert answer["epsilon_lower"] <= 0.1005
@@ -56,6 +56,11 @@ def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path:
     assert certain["renyi"]["upper"] is None
     assert certain["attack_epsilon_lower"] is certain["epsilon_lower"] is certain["epsilon_upper"] is None
     assert certain["precise"]
+    assert certain["attack_known"]  # it is unbounded
+    declared = ("--randomizer", "declared(epsilon=1)", "--reports", "10")
+    unknown = run("amplify", *declared, "--delta", "1e-6", "--json").json
+    assert unknown["attack_epsilon_lower"] is None
+    assert not unknown["attack_known"]
 
 
 def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
@@ -374,6 +379,7 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
     assert generic["rounds"] == 3
     assert generic["expected_l2_error"] is None
     assert (
-        "not certain from" in run("calibrate", "--randomizer", "krr(k=4)", "--reports", "100", *target).stdout
+        "not certified from"
+        in run("calibrate", "--randomizer", "krr(k=4)", "--reports", "100", *target).stdout
     )
     assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,9 @@ def test_a_bad_cohort_is_named_and_not_opened(
 def test_exactly_one_of_delta_and_epsilon(run: Run, order: list[str]) -> None:
     answer = run("amplify", "--randomizer", AMPLIFY["--randomizer"], "--reports", "1000", *order, "--json")
     assert answer.code == 2
-    assert "exactly one" in answer.json["error"]["message"]
+    assert answer.json["error"]["kind"] == "bad_usage"
+    given = "both" if order else "neither"
+    assert f"one of --delta and --epsilon; {given} was given" in answer.json["error"]["message"]
 
 
 def test_sampling_excludes_participation(run: Run) -> None:
@@ -182,3 +185,65 @@ def test_a_database_that_is_none_is_named(run: Run, url: str) -> None:
     answer = run("init", "--database-url", url, "--json")
     assert answer.code == 2
     assert answer.json["error"]["field"] == "database_url"
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "said"),
+    [
+        ("krr(k=10, epsilon0=log(3))", "got 'log(3)', expected one of generic, krr"),
+        ("krr(k=10, epsilon=1)", "got 'epsilon for krr', expected only"),
+        ("krr(epsilon0=1)", "got 'no k for krr', expected"),
+        ("joint(krr(k=4, epsilon0=1))", "got '1 of them', expected 2 to"),
+    ],
+)
+def test_randomizers_are_refused_in_words_that_users_wrote(run: Run, randomizer: str, said: str) -> None:
+    answer = run("amplify", "--randomizer", randomizer, "--reports", "9", "--delta", "1e-6", "--json")
+    assert answer.code == 2
+    assert said in answer.json["error"]["message"]
+    assert "randomizer" in answer.json["error"]["field"] or answer.json["error"]["field"] == "parts"
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "said"),
+    [("foo()", "one of generic"), ("declared(epsilon=1)", "has an epsilon0"), ("krr()", "no k for krr")],
+)
+def test_what_cannot_be_calibrated_says_why(run: Run, randomizer: str, said: str) -> None:
+    target = ("--epsilon", "1", "--delta", "1e-6")
+    answer = run("calibrate", "--randomizer", randomizer, "--reports", "9", *target, "--json")
+    assert answer.code == 2
+    assert said in answer.json["error"]["message"]
+
+
+def test_a_value_in_json_is_the_value_that_was_given(run: Run) -> None:
+    answer = run("amplify", *_flat(AMPLIFY), "--delta", "abc", "--json")
+    assert answer.json["error"]["value"] == "abc"
+    answer = run("amplify", *_flat(AMPLIFY), "--delta", "1e-6", "--renyi", "inf", "--json")
+    assert answer.json["error"]["field"] == "renyi"
+
+
+def test_a_randomizer_that_stands_without_quotes_is_told_from_other_columns(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rounds.csv"
+    file.write_text("randomizer,reports\nkrr(k=10, epsilon0=1),1000\n")
+    answer = run("compose", str(file), "--delta", "1e-6", "--json")
+    assert answer.code == 2
+    assert "double quotes" in answer.json["error"]["message"]
+
+
+def test_counts_are_limited_line_by_line_and_altogether(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rounds.csv"
+    for counts, line in (([10**9], 2), ([6 * 10**6, 6 * 10**6], 3)):
+        rows = "".join(f'"krr(k=10, epsilon0=1)",1000,{count}\n' for count in counts)
+        file.write_text("randomizer,reports,count\n" + rows)
+        answer = run("compose", str(file), "--delta", "1e-6", "--json")
+        assert answer.code == 2
+        assert answer.json["error"]["field"] == "count"
+        assert answer.json["error"]["line"] == line
+
+
+def test_a_randomizer_may_be_given_in_the_form_of_answers(run: Run, tmp_path: Path) -> None:
+    asked = ("--reports", "1000", "--delta", "1e-6", "--json")
+    call = run("amplify", "--randomizer", "krr(k=10, epsilon0=1.15)", *asked).json
+    written = json.dumps(call["round"]["randomizer"])
+    assert run("amplify", "--randomizer", written, *asked).json == call
+    doubled = '{"kind": "krr", "k": 10, "k": 11, "epsilon0": 1.15}'
+    assert run("amplify", "--randomizer", doubled, *asked).code == 2
