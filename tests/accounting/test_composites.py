@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 
 from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
 from accounting.blanket_sum import blanket_profile
@@ -347,6 +348,59 @@ def test_laplace_of_many_is_enclosed_by_a_finer_grid(reports: int, epsilon: floa
     assert fine <= bounds.upper[0]
     assert bounds.lower[0] <= fine * 1.02
     assert bounds.upper[0] <= bounds.lower[0] * 1.02
+
+
+@pytest.mark.parametrize("epsilons", [(0.3, 1.0), (1.0, 1.0), (2.0, 2.5)])
+def test_two_laplace_reports_alone_are_the_mechanisms_themselves(epsilons: tuple[float, float]) -> None:
+    """Their losses add up: one's profile, on average over the other's losses."""
+    first, second = epsilons
+
+    def alone(epsilon: float) -> float:
+        if epsilon <= -first:
+            return -math.expm1(epsilon)
+        return max(0.0, -math.expm1((epsilon - first) / 2))
+
+    written = f"joint(laplace(epsilon0={first}), laplace(epsilon0={second}))"
+    for share in (0.0, 0.1, 0.5, 0.9):
+        epsilon = share * (first + second)
+        kinks = sorted({min(max(epsilon - side * first, -second), second) for side in (-1, 1)})
+        middle, _ = quad(
+            lambda loss, epsilon=epsilon: alone(epsilon - loss) * math.exp((loss - second) / 2) / 4,
+            -second,
+            second,
+            points=kinks,
+            epsabs=1e-13,
+        )
+        exact = middle + (alone(epsilon - second) + math.exp(-second) * alone(epsilon + second)) / 2
+        bounds = _bounds(written, 1, [math.expm1(epsilon)])
+        assert bounds.lower[0] <= exact * (1 + 1e-10)
+        assert bounds.upper[0] >= exact * (1 - 1e-10)
+        assert bounds.upper[0] - bounds.lower[0] < 2e-3 * exact
+
+
+@pytest.mark.parametrize(("reports", "epsilon"), [(2, 0.3), (50, 0.2), (10**4, 0.01)])
+def test_two_laplace_reports_of_many_are_enclosed_by_an_even_grid(reports: int, epsilon: float) -> None:
+    """Reports in 60 even cells each, which only lowers the divergence, by little."""
+    y = np.concatenate([[-np.inf], np.linspace(0, 1, 61), [np.inf]])
+    tails = [np.where(y < at, np.exp(y - at) / 2, 1 - np.exp(at - y) / 2) for at in (0.0, 1.0)]
+    a, b = (np.diff(one) for one in tails)
+    c = np.minimum(a, b)
+    coarse = _blanket_lower(
+        Decomposition(*(np.outer(one, one).ravel() for one in (a, b, c))), reports, epsilon
+    )
+    bounds = _bounds("joint(laplace(epsilon0=1), laplace(epsilon0=1))", reports, [math.expm1(epsilon)])
+    assert coarse <= bounds.upper[0]
+    assert bounds.lower[0] <= coarse * 1.02
+    assert bounds.upper[0] <= bounds.lower[0] * 1.02
+
+
+def test_two_laplace_reports_are_as_precise_as_asked_and_three_say_that_they_are_not() -> None:
+    for parts, precise in ((2, True), (3, False)):
+        written = f"joint({', '.join(['laplace(epsilon0=1)'] * parts)})"
+        shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1000)
+        found = Accountant().certify({shuffled: 1}, delta=1e-6)
+        assert found.precise == precise
+        assert found.epsilon_upper < 1.1 * found.epsilon_lower
 
 
 def _blanket_lower(masses: Decomposition, reports: int, epsilon: float) -> float:
