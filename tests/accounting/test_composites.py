@@ -384,10 +384,8 @@ def test_two_laplace_reports_of_many_are_enclosed_by_an_even_grid(reports: int, 
     y = np.concatenate([[-np.inf], np.linspace(0, 1, 61), [np.inf]])
     tails = [np.where(y < at, np.exp(y - at) / 2, 1 - np.exp(at - y) / 2) for at in (0.0, 1.0)]
     a, b = (np.diff(one) for one in tails)
-    c = np.minimum(a, b)
-    coarse = _blanket_lower(
-        Decomposition(*(np.outer(one, one).ravel() for one in (a, b, c))), reports, epsilon
-    )
+    a, b, c = (np.outer(one, one).ravel() for one in (a, b, np.minimum(a, b)))
+    coarse = _blanket_lower(Decomposition(a, b, c), reports, epsilon)
     bounds = _bounds("joint(laplace(epsilon0=1), laplace(epsilon0=1))", reports, [math.expm1(epsilon)])
     assert coarse <= bounds.upper[0]
     assert bounds.lower[0] <= coarse * 1.02

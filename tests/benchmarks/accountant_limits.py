@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
 from accounting.numerics import FloatArray
 from tests.benchmarks.accountant_speed import clone_kinds, composition
 from tests.benchmarks.case import Case, Interval, Work
@@ -32,8 +33,12 @@ _SAMPLED = (
     ("krr(epsilon0=2, k=10)", 1000, 100_000),
     ("generic(epsilon0=1)", 10_000, 10**6),
     ("generic(epsilon0=1)", 10**5, 10**8),
+    ("laplace(epsilon0=1)", 1000, 10_000),
+    ("hadamard(epsilon0=4)", 1000, 10_000),
     ("binomial_sum(p=0.9)", 1000, 10_000),
+    ("uniformity_tester(noise=2)", 1000, 10_000),
 )
+_ATTACKED = ("krr(epsilon0=2, k=10)", "hadamard(epsilon0=4)", "laplace(epsilon0=1)")
 _QUESTIONS = 1000
 _LONG_SECONDS = 1.0
 
@@ -84,15 +89,35 @@ def losses_of_many(written: Sequence[str], seed: int) -> Work:
         ShuffledRound(randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9)))
         for one in written
     ]
+    return _each(rounds, lambda one: Accountant().privacy_loss(one))
 
+
+def epsilons_of_samples(written: Sequence[str], seed: int) -> Work:
+    """The epsilon of one round of each of these randomizers, from nothing, of a partly honest sample."""
+    draw = np.random.default_rng(seed)
+    rounds = [
+        ShuffledRound(
+            randomizer=parse_randomizer(one),
+            reports=(reports := round(10 ** draw.uniform(1, 5))),
+            sampled_from=round(reports * 10 ** draw.uniform(0.1, 4)),
+            honest_fraction=round(draw.uniform(0.3, 0.99), 3),
+        )
+        for one in written
+    ]
+    return _each(rounds, lambda one: Accountant().certify({one: 1}, delta=1e-8))
+
+
+def _each(rounds: Sequence[ShuffledRound], work: Callable[[ShuffledRound], object]) -> Work:
     def run() -> str:
         seconds = []
         for one in rounds:
             start = time.process_time()
-            Accountant().privacy_loss(one)
+            work(one)
             seconds.append(time.process_time() - start)
         longer = sum(one > _LONG_SECONDS for one in seconds)
-        return f"at most {max(seconds):.2g} s, {longer} of {len(seconds)} over {_LONG_SECONDS:g} s"
+        median = statistics.median(seconds)
+        long = f"{longer} of {len(seconds)} over {_LONG_SECONDS:g} s"
+        return f"median {median:.2g} s, at most {max(seconds):.2g} s, {long}"
 
     return run
 
@@ -148,6 +173,18 @@ def partly_honest(randomizer: str, sample: int, population: int) -> Work:
     return run
 
 
+def attack_on_a_sample(randomizer: str) -> Work:
+    """What the known attack gets of a thousand of 10,000 users of whom 80 % are honest."""
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(randomizer), reports=1000, sampled_from=10_000, honest_fraction=0.8
+    )
+
+    def run() -> str:
+        return f"{attack_epsilon(shuffled, delta=1e-8):.6g}"
+
+    return run
+
+
 def cases() -> Iterator[Case]:
     """Losses, then questions."""
     for written in RANDOMIZERS:
@@ -166,6 +203,11 @@ def cases() -> Iterator[Case]:
         name = f"100 rounds of {written}, {sample} of {population:g}, 80 % honest"
         prepare = partial(partly_honest, written, sample, population)
         yield Case(name=name, prepare=prepare, computes=True)
+    prepare = partial(epsilons_of_samples, random_categorical(100), 8)
+    yield Case(name="epsilon of 100 random samples, partly honest", prepare=prepare, computes=True)
+    for written in _ATTACKED:
+        prepare = partial(attack_on_a_sample, written)
+        yield Case(name=f"attack on {written}, 1000 of 10000, 80 % honest", prepare=prepare, computes=True)
     prepare = partial(composition, 100, 10**6, 1e-6, warm=True)
     yield Case(name="100 kinds, 10000 rounds of each", prepare=prepare, computes=True)
     for kinds in (1, 100):
