@@ -92,7 +92,7 @@ def _one_report(epsilon0: mp.mpf, rate: mp.mpf, slack: mp.mpf, delta: mp.mpf) ->
     return mp.log1p(max(excess, mp.mpf(0)))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
     """Where next to all of delta is slack, what its rounding takes off what is left of delta is in no lower
     bound."""
@@ -108,7 +108,7 @@ def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
     )
     rate, e = mp.mpf(1) / population, mp.exp(mp.mpf(epsilon0))
     slack = mp.mpf(delta0) * (1 + 1 / (2 * e))
-    for share in draw.uniform(0.0, 1.0, 4):
+    for share in draw.uniform(0.0, 1.0, 2):
         most = rate * (e - 1) / (1 + e)
         delta = float(2 * slack + mp.mpf(share) * most)
         exact = _one_report(mp.mpf(epsilon0), rate, slack, mp.mpf(delta))
