@@ -33,7 +33,7 @@ def test_of_two_labels_told_from_their_sums(sample: int | None) -> None:
     """Of two labels' sums one is a fair bit and one is biased by `s = (1 - 2p)^honest`."""
     draw = random.Random(3)  # noqa: S311 - it need not be a secret
     with mpmath.workdps(60):
-        for _ in range(DRAWN):
+        for _ in range(DRAWN // 3):
             p, honest = draw.uniform(0.001, 0.499), sample or draw.choice([2, 3, 5, 10])
             bias = (1 - 2 * mpmath.mpf(p)) ** honest
             ratio, masses = (1 + bias) / (1 - bias), (1 - bias) / 4

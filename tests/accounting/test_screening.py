@@ -450,7 +450,7 @@ def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> Non
     assert answer.epsilon_upper <= table.epsilon0
 
 
-@pytest.mark.parametrize("apart", [0.0, 2.0**-51, 1e-9, 0.2, -0.2])
+@pytest.mark.parametrize("apart", [0.0, 2.0**-51, 0.2, -0.2])
 @pytest.mark.parametrize("reports", [1, 60, 10**5])
 @pytest.mark.parametrize("power", [1, 2])
 def test_both_directions_count_of_inputs_that_are_all_but_alike(

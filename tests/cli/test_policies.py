@@ -40,8 +40,9 @@ def test_a_plan_is_quoted_without_a_trace(run: Run, plan: str) -> None:
     assert tight["fits"] is False
     assert 0 < tight["largest_common_epsilon0"] < 0.5
     assert run("cohort", "list", "--json").json == []
+    shown = run("cohort", "plan", plan, *BUDGET).stdout
     for word in ("fits", "yes", "largest common epsilon0", "5 of 2 kinds"):
-        assert word in run("cohort", "plan", plan, *BUDGET).stdout
+        assert word in shown
 
 
 def test_a_planned_cohort_shows_its_free_slots(run: Run, plan: str) -> None:
