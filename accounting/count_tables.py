@@ -32,11 +32,13 @@ _STRETCHES, _MOST_CELLS = 48, 256
 _CHORDS, _FAR = 1.0, 1.2
 _MOST_PIECES, _DIVISIONS = 8, 3
 # Smoothing is less than asked, for chords are next to what it does. Where bounds come out wide it is as
-# little as they need, but for this factor and no less at once than by that, so often, as long as that is no
-# more work than this: values of every number at an order, each worth as many as smoothing is less. A share of
-# orders may remain wide.
-_CLOSER, _SURER, _SHARPEST = 0.8, 1.2, 6.0
-_TRIES, _MOST_WORK, _LITTLE_WORK = 4, 3e6, 3e5
+# little as they need, but for this factor and no less at once than by that, so often.
+_CLOSER, _SURER, _SHARPEST, _TRIES = 0.8, 1.1, 6.0, 8
+# Nodes are as many as there is little smoothing. These are worth while as long as they are no more than those
+# of so many orders: the less, the fewer numbers there are, for one after the other these cost no more than
+# nodes do that serve so many; or as values of so many where outcomes are listed instead. A share of orders
+# may remain wide.
+_MOST_ORDERS, _NODES_ALONE, _MOST_LISTED = 4e4, 500, 3e5
 _HARDLY_ANY = 0.02
 _STEEPEST = -1.0  # slope of a profile from order 1 on
 _TOGETHER = 64  # numbers whose chords are lowered together
@@ -91,6 +93,31 @@ class CountTable(NamedTuple):
         return np.asarray(self.blur * (excess + self.reach) + _ROUNDING * excess)
 
 
+class _Plan(NamedTuple):
+    """Orders of a table, and what they need.
+
+    Attributes:
+        excess: orders minus one, ascending, shape (orders,).
+        smoothing: of each side's pairs, shape (sides, orders).
+        bounds: what a typical number's profile is then between, each of shape (orders,).
+        wide: at how many orders that is wide.
+    """
+
+    excess: FloatArray
+    smoothing: FloatArray
+    bounds: ProfileBounds
+    wide: int
+
+    def joined(self, other: _Plan) -> _Plan:
+        """Both plans' orders."""
+        excess = np.concatenate([self.excess, other.excess])
+        order = np.argsort(excess)
+        smoothing = np.concatenate([self.smoothing, other.smoothing], axis=1)
+        upper, lower = (np.concatenate(both)[order] for both in zip(self.bounds, other.bounds, strict=True))
+        bounds = ProfileBounds(upper, lower)
+        return _Plan(excess[order], smoothing[:, order], bounds, self.wide + other.wide)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CountTables:
     """Makes tables of the largest of some blanket pairs' profiles.
@@ -121,22 +148,20 @@ class CountTables:
         end = order_less_one(min(self.largest_loss, _UNLIMITED))
         if min(last, end) <= first:
             return None
-        excess = self._spaced(counts.typical, first, min(last, end))
-        work = _LITTLE_WORK if self.is_listed(counts.typical) else _MOST_WORK
-        bounds, wide = self._at(counts, excess, end, work)
+        most = _MOST_ORDERS * counts.size / (counts.size + _NODES_ALONE)
+        if self.is_listed(counts.typical):
+            most = min(most, _MOST_LISTED / counts.size)
+        plan = self._planned(counts, self._spaced(counts.typical, first, min(last, end)), end, most)
         for _ in range(_DIVISIONS):
-            if wide > _HARDLY_ANY * excess.size:
+            if plan.wide > _HARDLY_ANY * plan.excess.size:
                 return None
-            added = self._dividing(counts, excess, bounds)
+            added = self._dividing(counts.typical, plan)
             if not added.size:
                 break
-            more, wider = self._at(counts, added, end, _MOST_WORK)
-            places, wide = np.searchsorted(excess, added), wide + wider
-            excess = np.insert(excess, places, added)
-            bounds = ProfileBounds(
-                *(np.insert(old, places, new, axis=1) for old, new in zip(bounds, more, strict=True))
-            )
-        return None if wide > _HARDLY_ANY * excess.size else (excess, bounds)
+            plan = plan.joined(self._planned(counts, added, end, most - self._more_nodes(plan.smoothing)))
+        if plan.wide > _HARDLY_ANY * plan.excess.size:
+            return None
+        return plan.excess, self._followed(counts, plan, end)
 
     def _is_in_no_time(self, reports: int) -> bool:
         return all(is_countable(one, reports, limit=_FEW_OUTCOMES) for one in self.above)
@@ -151,13 +176,12 @@ class CountTables:
         cells = np.clip(-np.diff(np.log(values)) / np.minimum(apart[:-1], apart[1:]), 1, _MOST_CELLS)
         return np.unique(np.concatenate([[0.0, last], *_divided(ends, np.ceil(cells))]))
 
-    def _dividing(self, counts: Counts, excess: FloatArray, bounds: ProfileBounds) -> FloatArray:
+    def _dividing(self, reports: int, plan: _Plan) -> FloatArray:
         """Orders that divide cells whose chords are far from the profile of a typical number."""
-        upper, lower = (one[counts.place] for one in bounds)
-        lines = SupportingLines.of(excess, upper, lower, _STEEPEST)
-        far = lines.sag / (_FAR * self._allowed(counts.typical, excess, upper)[:-1])
+        lines = SupportingLines.of(plan.excess, plan.bounds.upper, plan.bounds.lower, _STEEPEST)
+        far = lines.sag / (_FAR * self._allowed(reports, plan.excess, plan.bounds.upper)[:-1])
         pieces = np.minimum(np.ceil(np.sqrt(far)), _MOST_PIECES)
-        return np.concatenate([np.zeros(0), *(part[1:] for part in _divided(excess, pieces))])
+        return np.concatenate([np.zeros(0), *(part[1:] for part in _divided(plan.excess, pieces))])
 
     def _allowed(self, reports: int, excess: FloatArray, values: FloatArray) -> FloatArray:
         """How far apart bounds on divergences may be for losses to be known to the smoothing's square: the
@@ -168,36 +192,62 @@ class CountTables:
         relative = np.minimum(self.usual(reports, values), self.smoothing**2 * (1 + fall))
         return np.asarray(relative * values + NEGLIGIBLE_DELTA)
 
-    def _at(self, counts: Counts, excess: FloatArray, end: float, work: float) -> tuple[ProfileBounds, int]:
-        """Bounds at the orders, and at how many of these they came out wide."""
-        inside = excess < end
-        sides = [self.above] if self.below is self.above else [self.above, self.below]
-        found = [self._largest(pairs, counts, excess[inside], work) for pairs in sides]
-        upper, lower = (np.zeros((counts.size, excess.size)) for _ in range(2))
-        upper[:, inside], lower[:, inside] = found[0][0].upper, found[-1][0].lower
-        return ProfileBounds(upper, lower), max(wide for _, wide in found)
+    @property
+    def _sides(self) -> list[Pairs]:
+        return [self.above] if self.below is self.above else [self.above, self.below]
 
-    def _largest(
-        self, pairs: Pairs, counts: Counts, excess: FloatArray, work: float
-    ) -> tuple[ProfileBounds, int]:
-        """The same of the pairs of one side, with less smoothing where that is needed."""
+    def _planned(self, counts: Counts, excess: FloatArray, end: float, most: float) -> _Plan:
+        """How much smoothing these orders need, by the contours of all numbers at the typical one."""
+        inside = excess < end
+        found = [self._tried(pairs, counts, excess[inside], most) for pairs in self._sides]
+        smoothing = np.full((len(found), excess.size), self.smoothing)
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        smoothing[:, inside] = [side for _, side, _ in found]
+        upper[inside], lower[inside] = found[0][0].upper, found[-1][0].lower
+        return _Plan(excess, smoothing, ProfileBounds(upper, lower), max(wide for *_, wide in found))
+
+    def _tried(
+        self, pairs: Pairs, counts: Counts, excess: FloatArray, most: float
+    ) -> tuple[ProfileBounds, FloatArray, int]:
+        """Bounds on the profile of a typical number by the pairs of one side, the smoothing of each order,
+        and at how many of these they came out wide."""
+        ends = counts.ends
         smoothing, left = np.full_like(excess, _CLOSER * self.smoothing), np.arange(excess.size)
-        found = ProfileBounds(*(np.empty((counts.size, excess.size)) for _ in range(2)))
+        found = ProfileBounds(np.empty_like(excess), np.empty_like(excess))
         for _ in range(_TRIES):
-            parts = [
-                every_count(pairs, place, counts, excess[left], smoothing=smoothing[left])
-                for place in range(len(pairs))
-            ]
-            for known, values in zip(found, zip(*parts, strict=True), strict=True):
-                known[:, left] = functools.reduce(np.maximum, values)
-            upper, lower = (one[counts.place] for one in found)
-            width = ((upper - lower) / self._allowed(counts.typical, excess, upper))[left]
+            tried = _largest(pairs, ends, excess[left], smoothing[left])
+            for known, values in zip(found, tried, strict=True):
+                known[left] = values[ends.place]
+            width = (found.upper - found.lower) / self._allowed(counts.typical, excess, found.upper)
             # Distances are as the square of the smoothing, and nodes as many as there is little of it.
-            left, width = left[width > 1], width[width > 1]
-            smoothing[left] /= np.clip(_SURER * np.sqrt(width), 1.0, _SHARPEST)
-            if not left.size or counts.size * (self.smoothing / smoothing[left]).sum() > work:
+            left = left[width[left] > 1]
+            closer = smoothing.copy()
+            closer[left] /= np.clip(_SURER * np.sqrt(width[left]), 1.0, _SHARPEST)
+            if not left.size or self._more_nodes(closer) > most:
                 break
-        return found, left.size
+            smoothing = closer
+        return found, smoothing, left.size
+
+    def _more_nodes(self, smoothing: FloatArray) -> float:
+        """Of how many orders with the usual smoothing nodes are added by less of it."""
+        return float((self.smoothing / smoothing).sum()) - smoothing.size / _CLOSER
+
+    def _followed(self, counts: Counts, plan: _Plan, end: float) -> ProfileBounds:
+        """Bounds on the profiles of every number, shape (counts, orders)."""
+        inside = plan.excess < end
+        found = [
+            _largest(pairs, counts, plan.excess[inside], smoothing[inside])
+            for pairs, smoothing in zip(self._sides, plan.smoothing, strict=True)
+        ]
+        upper, lower = (np.zeros((counts.size, inside.size)) for _ in range(2))
+        upper[:, inside], lower[:, inside] = found[0].upper, found[-1].lower
+        return ProfileBounds(upper, lower)
+
+
+def _largest(pairs: Pairs, counts: Counts, excess: FloatArray, smoothing: FloatArray) -> ProfileBounds:
+    """Bounds on the largest divergences of the pairs, shape (counts, orders)."""
+    parts = (every_count(pairs, place, counts, excess, smoothing=smoothing) for place in range(len(pairs)))
+    return functools.reduce(lambda one, other: ProfileBounds(*map(np.maximum, one, other)), parts)
 
 
 def _divided(ends: FloatArray, pieces: FloatArray) -> list[FloatArray]:

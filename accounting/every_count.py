@@ -45,6 +45,13 @@ class Run(NamedTuple):
         """The numbers, shape (size,)."""
         return self.first + self.stride * np.arange(self.size)
 
+    @property
+    def factors(self) -> tuple[int, int]:
+        """How many small powers, and large ones, make those of every number: of large ones there are two
+        kinds."""
+        small = math.isqrt(2 * self.size - 2) + 1
+        return small, -(-self.size // small)
+
 
 class Counts(NamedTuple):
     """Numbers of reports, ascending, in runs of equal strides, and a typical one, to which contours are
@@ -72,6 +79,12 @@ class Counts(NamedTuple):
     def place(self) -> int:
         """The place of the first number that is no less than the typical one."""
         return int(np.searchsorted(self.values, self.typical))
+
+    @property
+    def ends(self) -> Counts:
+        """The smallest, the typical and the largest of them alone: contours are the same."""
+        chosen = sorted({self.first, int(self.values[self.place]), self.last})
+        return Counts(tuple(Run(one, 1, 1) for one in chosen), self.typical)
 
     @property
     def size(self) -> int:
@@ -149,26 +162,29 @@ def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArr
 def _sums(line: Line, last: IndexArray, counts: Counts) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Trapezoid sums for both kernels up to every order's last node, shape (counts, orders), and a bound on
     their round-off, shape (orders,)."""
-    upper, lower = (np.empty((counts.size, last.size)) for _ in range(2))
-    round_off = np.empty(last.size)
+    upper, lower = (np.zeros((counts.size, last.size)) for _ in range(2))
+    round_off = np.zeros(last.size)
     order, start = np.argsort(last), 0
-    powers = sum(2 * (math.isqrt(run.size - 1) + 1) for run in counts.runs)
+    powers = sum(sum(run.factors) for run in counts.runs)
+    most = max(1, _BLOCK_ELEMENTS // powers)
     while start < order.size:
-        together = np.arange(1, order.size - start + 1) * (last[order[start:]] + 1) * powers
-        stop = start + max(1, int((together <= _BLOCK_ELEMENTS).sum()))
-        rows = order[start:stop]
-        nodes, end = _Nodes.of(line.at(rows), last[rows], counts), 0
-        for run in counts.runs:
-            begin, end = end, end + run.size
-            upper[begin:end, rows], lower[begin:end, rows] = nodes.sums(run)
-        round_off[rows] = nodes.round_off(counts, powers)
-        start = stop
+        together = np.arange(1, order.size - start + 1) * (last[order[start:]] + 1)
+        rows = order[start : start + max(1, int((together <= most).sum()))]
+        size = int(last[rows].max()) + 1
+        for first in range(0, size, most):
+            nodes, end = _Nodes.of(line.at(rows), first, np.minimum(last[rows], first + most - 1), counts), 0
+            for run in counts.runs:
+                begin, end = end, end + run.size
+                for known, more in zip((upper, lower), nodes.sums(run), strict=True):
+                    known[begin:end, rows] += more
+            round_off[rows] += nodes.round_off(counts, powers, size)
+        start += rows.size
     return upper, lower, round_off
 
 
 class _Nodes(NamedTuple):
-    """Nodes of several orders, shape (orders, nodes), from 0 up to the farthest last one; beyond an order's
-    own the kernels' transforms are taken to be 0.
+    """Nodes of several orders, shape (orders, nodes), up to the farthest last one; beyond an order's own the
+    kernels' transforms are taken to be 0.
 
     Attributes:
         log_modulus, angle: of one report's characteristic function, not centred: `log(phi)`.
@@ -189,12 +205,12 @@ class _Nodes(NamedTuple):
     error: FloatArray
 
     @classmethod
-    def of(cls, line: Line, last: IndexArray, counts: Counts) -> _Nodes:
-        """Those of these lines."""
-        size = int(last.max()) + 1
-        tilt, place = line.tilt, np.arange(size)
+    def of(cls, line: Line, first: int, last: IndexArray, counts: Counts) -> _Nodes:
+        """Those of these lines from the first one on."""
+        place = np.arange(first, int(last.max()) + 1)
+        tilt = line.tilt
         inside, u = place <= last[:, None], line.step[:, None] * place
-        less_one = characteristic_less_one(tilt.weights, tilt.centred, line.step, 0, size)
+        less_one = characteristic_less_one(tilt.weights, tilt.centred, line.step, first, place.size)
         doubt = noise(tilt.weights.shape[1], u, *(scale[:, None] for scale in line.scales))
         logarithm = log_modulus(less_one, doubt)
         turn = np.arctan2(less_one.imag, 1 + less_one.real)
@@ -220,15 +236,15 @@ class _Nodes(NamedTuple):
     def sums(self, run: Run) -> tuple[FloatArray, FloatArray]:
         """The sums for both kernels of every number of a run, shape (size, orders)."""
         # Every power of the characteristic function is a small one times a large one, and no more than the
-        # real parts of products are needed.
-        small = math.isqrt(run.size - 1) + 1
-        ones, many = self.powers(run.stride, small), self.powers(run.stride * small, -(-run.size // small))
-        many *= self.power(run.first)[:, None, :]
-        factors = np.concatenate([ones.real, -ones.imag], axis=2).transpose(0, 2, 1)
+        # real parts of products are needed: those of real and imaginary parts in turn, of one conjugate.
+        small, large = run.factors
+        first = self.power(run.first)
+        ones = self._powers(np.ones_like(first), run.stride, small).conj()
+        factors = ones.view(np.float64).transpose(0, 2, 1)
         found = []
         for kernel in (self.upper, self.lower):
-            terms = many * kernel[:, None, :]
-            products = np.matmul(np.concatenate([terms.real, terms.imag], axis=2), factors)
+            terms = self._powers(first * kernel, run.stride * small, large)
+            products = np.matmul(terms.view(np.float64), factors)
             found.append(products.reshape(len(kernel), -1)[:, : run.size].T)
         return found[0], found[1]
 
@@ -236,25 +252,23 @@ class _Nodes(NamedTuple):
         """The characteristic function of so many reports."""
         return np.asarray(np.exp(number * self.log_modulus) * turned(number * self.angle))
 
-    def powers(self, number: int, size: int) -> ComplexArray:
-        """Those of 0, 1, ... times so many reports, shape (orders, size, nodes)."""
-        found = np.empty((self.angle.shape[0], size, self.angle.shape[1]), dtype=np.complex128)
-        found[:, 0] = 1.0
-        known = 1
+    def _powers(self, start: ComplexArray, number: int, size: int) -> ComplexArray:
+        """`start` times the powers of 0, 1, ... times so many reports, shape (orders, size, nodes)."""
+        found = np.empty((start.shape[0], size, start.shape[1]), dtype=np.complex128)
+        found[:, 0] = start
+        known, factor = 1, start if size == 1 else self.power(number)
         while known < size:
             more = min(known, size - known)
-            np.multiply(
-                found[:, :more], self.power(known * number)[:, None], out=found[:, known : known + more]
-            )
-            known *= 2
+            np.multiply(found[:, :more], factor[:, None], out=found[:, known : known + more])
+            known, factor = 2 * known, factor * factor
         return found
 
-    def round_off(self, counts: Counts, factors: int) -> FloatArray:
-        """Bound on the round-off of the sums of every number, shape (orders,)."""
+    def round_off(self, counts: Counts, factors: int, nodes: int) -> FloatArray:
+        """Bound on the round-off of these nodes' share of sums over so many, shape (orders,)."""
         last = counts.last + max(run.stride for run in counts.runs) * factors
-        # Of every factor, and of their products; then of sums over the nodes.
-        units = 64 * (4 + 2 * math.log2(factors)) + 8 * self.angle.shape[1]
-        units = units + 8 * last * (self.angles + np.abs(self.log_modulus))
+        # Of every factor, which is off by as many units of a product as it has factors itself, and of their
+        # products; then of sums over the nodes.
+        units = 32 * (8 + factors) + 8 * nodes + 8 * last * (self.angles + np.abs(self.log_modulus))
         power = np.expm1(np.minimum(2 * last * self.doubt, _LARGEST))
         size = np.exp(counts.first * self.log_modulus)
         error = size * (self.modulus * (power + UNIT_ROUND_OFF * units) + 2 * self.error)

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from accounting import every_count as every_count_module
 from accounting.attack import WitnessProfile
 from accounting.blanket_sum import ProfileBounds, blanket_profile
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.count_tables import CountTable
 from accounting.decomposition import Decomposition
-from accounting.every_count import Counts, Run, every_count
+from accounting.every_count import Counts, Run, _Nodes, every_count
 from accounting.gain_laws import ListedPairs
 from accounting.shuffling import RoundProfile
 from tests.accounting import exact_sums
@@ -96,6 +97,45 @@ def test_every_number_is_as_it_is_alone(written: str) -> None:
             alone = blanket_profile(pair, int(counts.values[row]), excess, smoothing=0.012)
             assert np.all(found.lower[row] <= alone.upper * (1 + 1e-12))
             assert np.all(alone.lower <= found.upper[row] * (1 + 1e-12))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_round_off_of_powers_of_powers_is_bounded(seed: int) -> None:
+    """Sums over random nodes with numbers up to 100,000, in 50 digits."""
+    draw = np.random.default_rng(seed)
+    shape = (2, 9)
+    run = Run(int(10 ** draw.uniform(0, 5)), int(draw.choice([1, 2, 7])), int(10 ** draw.uniform(0, 3.5)))
+    fall = -np.abs(draw.normal(size=shape)) * 10 ** draw.uniform(-8, -1)
+    angle = draw.normal(size=shape) * 10 ** draw.uniform(-6, 0.3)
+    upper, lower = draw.normal(size=(2, *shape)) + 1j * draw.normal(size=(2, *shape))
+    modulus, nothing = np.maximum(np.abs(upper), np.abs(lower)), np.zeros(shape)
+    nodes = _Nodes(fall, angle, np.abs(angle), nothing, upper, lower, modulus, nothing)
+    found = nodes.sums(run)
+    bound = nodes.round_off(Counts((run,), run.first), sum(run.factors), shape[1])
+    with mp.workdps(50):
+        for place in (0, run.size - 1, *draw.integers(0, run.size, 2)):
+            number = run.first + run.stride * int(place)
+            for kernel, sums in zip((upper, lower), found, strict=True):
+                for row in range(shape[0]):
+                    terms = zip(kernel[row], fall[row], angle[row], strict=True)
+                    exact = mp.fsum(
+                        mp.re(mp.mpc(value) * mp.exp(number * mp.mpc(log, turn)))
+                        for value, log, turn in terms
+                    )
+                    assert abs(exact - sums[place, row]) <= bound[row]
+
+
+def test_sums_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few nodes are made at once, the orders' sums differ by roundings."""
+    pair = parse_randomizer("hadamard(epsilon0=4)").analysis("blanket").brackets[0].above
+    counts = Counts((Run(400, 7, 30), Run(640, 1, 5)), typical=500)
+    excess = np.expm1(np.linspace(0.0, 0.9, 9))
+    whole = _bounds(pair, counts, excess, 0.012)
+    monkeypatch.setattr(every_count_module, "_BLOCK_ELEMENTS", 1000)
+    pieces = _bounds(pair, counts, excess, 0.012)
+    for one, other in zip(whole, pieces, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-18)
+    assert np.any(whole.upper != pieces.upper)
 
 
 @settings(max_examples=80, deadline=None)
