@@ -45,7 +45,8 @@ class Outcomes(NamedTuple):
     terms: FloatArray  # moduli of what `P - Q` is a sum of: it is known to units of these
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
-        """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending)."""
+        """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending), and of
+        orders that are off from these by eight roundings."""
         # What may be above an order counts, though it seems to be next to it.
         ratios, doubt = self.ratio_excess, self.terms / np.where(self.q > 0, self.q, 1.0)
         ratios = ratios + RATIO_ROUND_OFF * (doubt + np.abs(ratios))

@@ -94,6 +94,10 @@ class MechanismProfile(ABC):
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
 
+    def near(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """`bounds` that hold at orders that are off by a few roundings, too."""
+        return rounded_orders(functools.partial(self.bounds, honest), excess)
+
     @abstractmethod
     def infinity(self, honest: int) -> float:
         """A lower bound on the mass at infinite loss."""
@@ -334,6 +338,10 @@ class PairProfile(MechanismProfile):
         upper = np.max([one.profile(excess).upper for one in self._outcomes("above", honest)], axis=0)
         lower = np.max([one.profile(excess).lower for one in self._outcomes("below", honest)], axis=0)
         return ProfileBounds(np.minimum(upper, 1.0), lower)
+
+    def near(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.near`: sums over outcomes make room for orders' roundings as for ratios'."""
+        return self.bounds(honest, excess)
 
     def infinity(self, honest: int) -> float:
         """See `MechanismProfile.infinity`."""

@@ -289,8 +289,8 @@ class RoundProfile:
     def at(self, losses: FloatArray) -> ProfileBounds:
         """Bounds at privacy losses, ascending, shape (losses,), whichever way their orders are rounded."""
         excess = np.expm1(losses)
-        # Tables of all numbers are made for orders that are rounded.
-        return rounded_orders(self, excess) if (found := self._tabled(excess)) is None else found
+        # A sampled user's orders are quotients, and taken to be rounded as they are.
+        return rounded_orders(self, excess) if self._is_certain else self(excess)
 
     def sketch(self, excess: FloatArray) -> ProfileBounds:
         """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
@@ -312,9 +312,7 @@ class RoundProfile:
 
     def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
         base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
-        bounds = functools.partial(base.bounds, count)
-        # A sampled user's orders are quotients.
-        return bounds(excess) if self._is_certain else rounded_orders(bounds, excess)
+        return base.bounds(count, excess) if self._is_certain else base.near(count, excess)
 
     @property
     def _rate(self) -> float:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.exact_pairs import (
+    Pair,
     binomial_masses,
     coarsened,
     multiplied,
@@ -116,3 +117,25 @@ def test_impossible_outcomes_of_products_are_impossible() -> None:
     product = multiplied(*(coarsened(one, 300, up=True) for one in rare))
     assert np.all((product.x == -1) | (product.x > -0.9))
     assert coarsened(product, 300, up=True).x.size > 290
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 1e-2, 1.0, 50.0]))
+def test_sums_over_outcomes_hold_at_orders_that_are_off_by_eight_roundings(seed: int, scale: float) -> None:
+    """Ratios that are orders, are next to one, or whatever they are."""
+    draw = np.random.default_rng(seed)
+    excess = np.sort(draw.uniform(0.0, scale, 4))
+    x = np.concatenate(
+        [excess, np.nextafter(excess, 0), np.nextafter(excess, 2 * scale), draw.uniform(0, scale, 3)]
+    )
+    q = draw.dirichlet(np.ones(x.size))
+    found = Pair(q, x, 0.0, 0.0, 0.0).outcomes().profile(excess)
+    for place, order in enumerate(excess.tolist()):
+        for off in (-8, 0, 8):
+            at = Fraction(order) * (1 + Fraction(off, 2**53))
+            gains = (
+                Fraction(mass) * (Fraction(ratio) - at)
+                for mass, ratio in zip(q.tolist(), x.tolist(), strict=True)
+            )
+            exact = sum((gain for gain in gains if gain > 0), Fraction(0))
+            assert found.lower[place] <= exact <= found.upper[place]
