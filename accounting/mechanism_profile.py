@@ -167,10 +167,7 @@ class BlanketProfile(MechanismProfile):
         self._above = _directions(above)
         self._below = self._above if below is None else _directions(below)
         self._between = None if between is None else _directions(between)
-        self._limit = max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE))
-        self._outcomes: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
-        self._remembered = 0
-        self._beyond: dict[tuple[int, int], bool] = {}
+        self._outcomes = _ListedOutcomes(max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE)))
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
@@ -257,7 +254,8 @@ class BlanketProfile(MechanismProfile):
         others = (one for one in (self._below, self._between) if one is not None and one is not self._above)
         sides = [self._above, *others]
         pairs = max(map(len, sides))
-        limit = self._limit if pairs <= _FEW_PAIRS else min(self._limit, _FEW_LISTED // pairs)
+        limit = self._outcomes.limit if pairs <= _FEW_PAIRS else _FEW_LISTED // pairs
+        limit = min(limit, self._outcomes.limit)
         return all(is_countable(one, honest, limit=limit) for side in sides for one in side)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
@@ -280,23 +278,37 @@ class BlanketProfile(MechanismProfile):
                 pairs=pairs,
                 reports=honest,
                 smoothing=self._smoothing,
-                listed=lambda place: self._listed(pairs, place, honest),
+                listed=functools.partial(self._outcomes.of, pairs, honest=honest),
             )
         return self._worst[key]
 
-    def _listed(self, pairs: Pairs, place: int, honest: int) -> Outcomes | None:
-        """The outcomes of so many reports, None when there are too many; remembered for a while."""
+
+class _ListedOutcomes:
+    """Outcomes of pairs of so many reports, remembered for a while.
+
+    Args:
+        limit: number of outcomes that may be listed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._known: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
+        self._size = 0
+        self._beyond: dict[tuple[int, int], bool] = {}
+
+    def of(self, pairs: Pairs, place: int, honest: int) -> Outcomes | None:
+        """The outcomes of one of the pairs, None when there are too many."""
         key = (id(pairs), place, honest)
-        if key not in self._outcomes:
+        if key not in self._known:
             found = None
             if not self._is_beyond(pairs, place, honest):
-                found = enumerate_outcomes(pairs[place], honest, limit=self._limit)
-            self._remembered += 0 if found is None else found.p.size
-            while self._remembered > _REMEMBERED_OUTCOMES and self._outcomes:
-                _, oldest = self._outcomes.popitem(last=False)
-                self._remembered -= 0 if oldest is None else oldest.p.size
-            self._outcomes[key] = found
-        return self._outcomes[key]
+                found = enumerate_outcomes(pairs[place], honest, limit=self.limit)
+            self._size += 0 if found is None else found.p.size
+            while self._size > _REMEMBERED_OUTCOMES and self._known:
+                _, oldest = self._known.popitem(last=False)
+                self._size -= 0 if oldest is None else oldest.p.size
+            self._known[key] = found
+        return self._known[key]
 
     def _is_beyond(self, pairs: Pairs, place: int, honest: int) -> bool:
         """Whether too many outcomes would have to be listed, as far as that is known without looking."""
@@ -304,7 +316,7 @@ class BlanketProfile(MechanismProfile):
             return False
         key = (id(pairs), honest)
         if key not in self._beyond:
-            self._beyond[key] = not is_countable(pairs[place], honest, limit=self._limit)
+            self._beyond[key] = not is_countable(pairs[place], honest, limit=self.limit)
         return self._beyond[key]
 
 
