@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import accounting
+from accounting import Accountant, ShuffledRound, parse_randomizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
 
@@ -48,3 +52,23 @@ def test_the_example_runs() -> None:
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(code) == 1
     exec(compile(code[0], str(PAGE), "exec"), {})  # noqa: S102 - our own page
+
+
+@pytest.mark.parametrize(
+    "written", ["blh(epsilon0=1)", "laplace(epsilon0=1)", "uniformity_tester(noise=0.1)"]
+)
+def test_what_a_round_was_computed_from_is_given_back_at_once(written: str) -> None:
+    """A server that computes one round after the other needs no more memory than for one of them."""
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer(written), reports=50, sampled_from=1000, honest_fraction=0.4
+    )
+    Accountant().certify({shuffled: 1}, delta=1e-6)  # what is remembered for good
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        Accountant().certify({shuffled: 1}, delta=1e-6)
+        assert gc.collect() == 0
+        assert len(gc.get_objects()) <= before + 100
+    finally:
+        gc.enable()
