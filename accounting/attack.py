@@ -20,7 +20,14 @@ from accounting.enumeration import enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
 from accounting.sampling import SamplingTerm
-from accounting.shuffling import RoundProfile, ShuffledRound, certain_round, is_certain, sampling_terms
+from accounting.shuffling import (
+    LARGEST_RESOLVED_LOSS,
+    RoundProfile,
+    ShuffledRound,
+    certain_round,
+    is_certain,
+    sampling_terms,
+)
 from accounting.witnesses import thinned
 
 # Relative reserve of lower bounds for masses that are a few units off, by which outcomes of n reports are off
@@ -41,8 +48,7 @@ _SEARCHES = 4
 # Where the usual number of honest users tells where to look: within such a share, so often.
 _NEAR, _FEW_SEARCHES = 0.05, 2
 _REACH_POINTS = 256
-# Losses beyond are as good as infinite; what exponents are cut to.
-_LARGEST_RESOLVED_LOSS = 60.0
+# What exponents are cut to.
 _UNLIMITED = 700.0
 _SMALLEST = 1e-9  # of the largest loss: the smallest epsilon that is told from 0
 
@@ -140,7 +146,7 @@ class AttainedProfile:
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which little is told, whatever delta."""
-        return min(max(one.end for one in self._profiles), _LARGEST_RESOLVED_LOSS)
+        return min(max(one.end for one in self._profiles), LARGEST_RESOLVED_LOSS)
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
@@ -180,7 +186,7 @@ class WitnessProfile:
 
     def loss_within_reach(self, delta: float) -> float:
         """A loss at which a crude upper bound on what the witnesses show has fallen below delta."""
-        end = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
+        end = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
         if end == 0:
             return 0.0  # all values look alike
         losses = np.geomspace(_SMALLEST * end, end, _REACH_POINTS)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 #: Names everything that can change a number; it changes with any of it.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-19"
+NUMERICAL_POLICY = "shuffle-ledger-numerics-20"
 
 
 _SMALLEST = 1e-300

@@ -41,8 +41,8 @@ _SEARCHES = 4
 _HARDLY = 0.05
 _FLAT_SEARCHES = 2
 _OUTLINE_CELLS = 4
-# Losses beyond count as infinite: twice the largest epsilon0 that is accepted.
-_LARGEST_RESOLVED_LOSS = 60.0
+#: Losses beyond count as infinite: more than any of a table, whose probabilities are at least 1e-50.
+LARGEST_RESOLVED_LOSS = 120.0
 _UNLIMITED = 700.0
 
 
@@ -370,13 +370,13 @@ class RoundProfile:
 
     def _last_loss(self) -> float:
         if self._base.last_loss is not None:
-            return min(self._sampled_loss(self._base.last_loss), _LARGEST_RESOLVED_LOSS)
+            return min(self._sampled_loss(self._base.last_loss), LARGEST_RESOLVED_LOSS)
         return self._flat_loss() if self.infinity > NEGLIGIBLE_DELTA else self._negligible_loss()
 
     def _flat_loss(self) -> float:
         """Loss beyond which hardly more than the mass at infinity is left."""
         enough = (1 + _HARDLY * self._smoothing**2) * self.infinity + NEGLIGIBLE_DELTA
-        limit = _LARGEST_RESOLVED_LOSS
+        limit = LARGEST_RESOLVED_LOSS
         return _first_loss(
             lambda losses: self(np.expm1(losses)).upper <= enough, 1e-6 * limit, limit, _FLAT_SEARCHES
         )
@@ -384,7 +384,7 @@ class RoundProfile:
     def _negligible_loss(self) -> float:
         """Loss at which a crude bound on the profile falls below `NEGLIGIBLE_DELTA`, or the largest loss that
         is resolved."""
-        limit = min(self.largest_loss, _LARGEST_RESOLVED_LOSS)
+        limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
         rate, fewest = self._rate, self._cells[0].fewest
 
         def small(losses: FloatArray) -> BoolArray:
