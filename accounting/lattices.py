@@ -36,6 +36,8 @@ _DEEPEST = 70.0
 # Rounds are no more than that. Losses that are expected of so few of them count in no delta of 1e-30; in
 # moments they would, and hide others.
 _MOST_ROUNDS, _UNSEEN = 1e5, 1e-34
+# What that many rounds may add to a delta of 1e-30 by how far apart each one's profiles are.
+_UNNOTED = 1e-32
 # A cell is steep if the profile falls by this exponent in it.
 _STEEP = 1.0
 # Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
@@ -200,9 +202,7 @@ def gaps(
         return Gaps(np.empty((0, drawn.size)), np.empty((0, drawn.size)), drawn)
     step, rounds = np.diff(excess), _MOST_ROUNDS
     log_order = np.log1p(excess[:-1] + step / 2)
-    areas = [
-        step * (one[1:] + one[:-1]) / 2 for one in (values.upper - values.lower, bounds.upper - bounds.lower)
-    ]
+    apart = values.upper - values.lower, bounds.upper - bounds.lower
     blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
     first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
     for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
@@ -218,6 +218,8 @@ def gaps(
         log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
         weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
         weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
+        noted = (np.maximum(one - _UNNOTED / rounds, 0.0) for one in apart)
+        areas = [step * (one[1:] + one[:-1]) / 2 for one in noted]
         lost = hull(weight)
         shares.append(blamed(areas[0] * weight) + lost)
         blur.append(areas[1] * weight)

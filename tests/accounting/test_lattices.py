@@ -158,3 +158,21 @@ def test_every_tilt_has_its_cells_cut() -> None:
     alike = np.full((2, 200), 1.2e-3 / 200)
     added = between(positions, Gaps(alike, np.zeros_like(alike), np.zeros(200)), 1e-3)
     assert 0.3 * 200 < added.size < 0.4 * 200
+
+
+@pytest.mark.parametrize(("little", "noted"), [(1e-38, False), (1e-31, True)])
+def test_what_no_delta_notices_keeps_no_pairs_apart(little: float, noted: bool) -> None:
+    """Where a profile is that small it is not evaluated, and bounds are factors apart."""
+    loss = np.linspace(0.0, 4e-4, 41)
+    excess = np.expm1(loss)
+    exact = 1e-5 * np.exp(-0.5 * (loss / 2.5e-5) ** 2)
+    above = _pair(Polygon.of(np.arange(41), excess, exact), 1e-5, support=math.inf, side="upper")
+    far = exact < little
+    bounds = ProfileBounds(np.where(far, little, exact), np.where(far, 0.0, exact))
+
+    def blurred(one: ProfileBounds) -> float:
+        return gaps(excess, one, one, Polygon.of(np.arange(41), excess, one.lower), above).blurred
+
+    assert 5 < far.sum() < 30
+    assert blurred(ProfileBounds(exact, exact)) == 0
+    assert (blurred(bounds) > 1e-6) == noted
