@@ -203,7 +203,8 @@ def _summed(
     left = np.flatnonzero(np.logical_or(gained, ~some))
     if left.size:
         some, rest, theta = some[left], rest.at(left), theta[left]
-        theta[some] = rest.at(some).saddle(reports, closeness=NEAR_SADDLE)
+        if np.any(some):
+            theta[some] = rest.at(some).saddle(reports, closeness=NEAR_SADDLE)
         above, below = _by_scales(
             rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left]
         )

@@ -144,6 +144,13 @@ class Laws(NamedTuple):
         near = (self.taken > 0) & (np.abs(self.difference - self.taken) <= size)
         return np.asarray(np.where(near, 2 * size, 0.0).sum(axis=1))
 
+    def some(self, orders: IndexArray) -> Laws:
+        """The laws at some of the orders, ascending, as far as `weighted` needs them."""
+        if orders.size == len(self.c):
+            return self
+        c, gains, leftover = self.c[orders], self.gains[orders], self.leftover[orders]
+        return self._replace(c=c, gains=gains, leftover=leftover)
+
     def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
         exponents = theta[:, None] * self.gains
@@ -157,9 +164,10 @@ class Laws(NamedTuple):
         moment generating function; laws must have positive gains. Any tilt is sound."""
         n, gains = float(reports), self.gains
 
-        def slope(theta: FloatArray) -> FloatArray:
-            masses, _, total, _ = self.weighted(theta)
-            masses *= gains
+        def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
+            laws = self.some(rows)
+            masses, _, total, _ = laws.weighted(theta)
+            masses *= laws.gains
             result: FloatArray = n * masses.sum(axis=1) / total * theta - 2.0
             return result
 
@@ -316,6 +324,11 @@ class Pairs(Sequence[Decomposition]):
     def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
         """The same at one order and with one tilt, None where that is not faster."""
         return None
+
+    @property
+    def crowd(self) -> float:
+        """How many pairs at one order are worth sharing what `shared` gives; infinite where nothing is."""
+        return math.inf
 
     def leftover(self, which: IndexArray) -> FloatArray:
         """What c leaves over, of the pairs at these places."""

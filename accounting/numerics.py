@@ -17,42 +17,41 @@ BoolArray = npt.NDArray[np.bool_]
 #: What is below it may be known to few digits, or to none.
 UNDERFLOW = 1e-306
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
-_BRACKET_STEPS = 600
-_BISECTION_STEPS = 40
+_STEPS = 700
 # Taylor coefficients: of `(exp(x) - 1 - x) / x^2`, and of `(sin(x) - x) / x^3` in `x^2`.
 _EXPONENTIAL = [1 / math.factorial(order) for order in range(2, 15)]
 _SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 2)]
 
 
 def increasing_root(
-    function: Callable[[FloatArray], FloatArray], start: FloatArray, *, closeness: float = 1.001
+    function: Callable[[FloatArray, IndexArray], FloatArray], start: FloatArray, *, closeness: float = 1.001
 ) -> FloatArray:
-    """Approximate positive root of an increasing function, elementwise.
+    """Approximate positive roots of increasing functions.
 
-    Returns an array like `start`: within the factor `closeness` of the root, or the end of the bracket when
-    there is none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on
+    Args:
+        function: values of the functions at these places, shape (places,), given one for each.
+        start: where to look first, shape (functions,).
+        closeness: factor within which roots are wanted.
+
+    Returns an array like `start`: within the factor `closeness` of the root, or how far was looked when there
+    is none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on
     it.
     """
-    low, high = start.copy(), start.copy()
-    for _ in range(_BRACKET_STEPS):
-        short = function(high) < 0
-        if not np.any(short):
+    low, high, at = np.zeros_like(start), np.full_like(start, np.inf), start.copy()
+    left = np.arange(start.size)
+    for _ in range(_STEPS):
+        if not left.size:
             break
-        low = np.where(short, high, low)
-        high = np.where(short, high * 2, high)
-    for _ in range(_BRACKET_STEPS):
-        beyond = function(low) >= 0
-        if not np.any(beyond):
-            break
-        high = np.where(beyond, low, high)
-        low = np.where(beyond, low / 2, low)
-    for _ in range(_BISECTION_STEPS):
-        if np.all(high <= low * closeness):
-            break
-        middle = np.sqrt(low * high)
-        below = function(middle) < 0
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.sqrt(low * high)
+        value = function(at[left], left)
+        # Both ends where nothing is known.
+        short, beyond = left[~(value >= 0)], left[~(value < 0)]
+        low[short], high[beyond] = at[short], at[beyond]
+        left = left[high[left] > low[left] * closeness]
+        below, above = low[left], high[left]
+        middle = np.sqrt(below) * np.sqrt(np.where(np.isinf(above), 1.0, above))
+        at[left] = np.where(np.isinf(above), 2 * below, np.where(below > 0, middle, above / 2))
+    known = (low > 0) & np.isfinite(high)
+    return np.where(known, np.sqrt(low) * np.sqrt(np.where(known, high, 1.0)), at)
 
 
 def order_less_one(loss: float) -> float:

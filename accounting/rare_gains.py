@@ -65,6 +65,8 @@ class RareGains(NamedTuple):
         far = theta * laws.gains.max(axis=1) > _FAR
         rows = np.flatnonzero((expected <= _RARE) & (expected > 0) & (others > 0) & far)
         for number in range(1, min(_MOST + 1, reports) + 1):
+            if not rows.size:
+                break
             some, chosen = laws.at(rows), components[rows]
             tilt = _saddle(some, chosen, reports, number)
             bound = _chernoff(some, chosen, reports, number, tilt)
@@ -73,8 +75,6 @@ class RareGains(NamedTuple):
                 little = bound <= found.bounds[rows, 0] + math.log(_LITTLE)
                 found.most[rows[little]] = number - 1
                 rows = rows[~little]
-            if not rows.size:
-                break
         return found
 
     def at(self, orders: IndexArray) -> RareGains:
@@ -149,14 +149,17 @@ def _given(
 
 def _saddle(laws: Laws, chosen: BoolArray, reports: int, number: int) -> FloatArray:
     """Tilts near the saddle points of the moments of outcomes with so many reports of the chosen ones."""
-    gains, given = laws.gains, np.where(chosen, laws.gains, 0.0)
+    # Most components are not chosen at any order.
+    some = np.flatnonzero(chosen.any(axis=0))
+    given, c = np.where(chosen, laws.gains, 0.0)[:, some], np.where(chosen, laws.c, 0.0)[:, some]
     highest = given.max(axis=1)
 
-    def slope(theta: FloatArray) -> FloatArray:
-        masses, _, total, _ = laws.weighted(theta)
-        own = np.where(chosen, laws.c * np.exp(theta[:, None] * given - (theta * highest)[:, None]), 0.0)
-        mean = (reports - number) * (masses * gains).sum(axis=1) / total
-        mean += number * (own * given).sum(axis=1) / own.sum(axis=1)
+    def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
+        part, own_gains = laws.some(rows), given[rows]
+        masses, _, total, _ = part.weighted(theta)
+        own = c[rows] * np.exp(theta[:, None] * (own_gains - highest[rows, None]))
+        mean = (reports - number) * (masses * part.gains).sum(axis=1) / total
+        mean += number * (own * own_gains).sum(axis=1) / own.sum(axis=1)
         return np.asarray(theta * mean - 2.0)
 
     return increasing_root(slope, 2 / (number * highest), closeness=NEAR_SADDLE)
