@@ -99,7 +99,7 @@ class PairSums:
         at, most = excess[order], np.full(order.size, self.smoothing)
         smoothing = self.needed.at(which, at, self.smoothing) if likely else most
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
-        usual = _at_1(self.pairs.spread, self.reports)[which]
+        usual = np.minimum(_at_1(self.pairs.spread, self.reports)[which], 1.0)
         reached, wide = certain.copy(), np.arange(order.size)
         width = first = _width(upper, lower, usual) / self.smoothing**2
         smoothing = smoothing.copy()

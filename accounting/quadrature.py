@@ -120,7 +120,12 @@ def close_kernels(
     """Kernels as close as the smoothing says of a sum of such deviations, no closer spaced than so much where
     that is less, nor very much closer."""
     scale = _SPACING * np.maximum(deviation, 0.5 / theta)
-    spacing = smoothing if least is None else np.clip(least / scale, np.minimum(0.001, smoothing), smoothing)
+    spacing = smoothing
+    if least is not None:
+        # The lobe ends where no kernel of such spacing does.
+        short = _LOBE_CUT * scale * smoothing < 2 * np.pi * deviation
+        closest = np.clip(least / scale, np.minimum(0.001, smoothing), smoothing)
+        spacing = np.where(short, closest, smoothing)
     # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
     return RampKernels.of(theta, np.minimum(scale * spacing, _WIDEST / theta))
 
@@ -146,7 +151,7 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
     # evaluating, nor where the kernels' transforms end before.
     lobe = _LOBE_CUT / np.maximum(tilt.deviation, 1e-300)
-    short = (np.pi >= tilt.reach * np.maximum(kernels.band, lobe)) & ~tilt.split
+    short = (tilt.reach <= np.pi / np.maximum(kernels.band, lobe)) & ~tilt.split
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
     cut, rate, end = short & (lobe < kernels.band), 2 * tilt.deviation**2 / np.pi**2, last * step
     with np.errstate(divide="ignore", invalid="ignore"):
