@@ -47,6 +47,11 @@ class Screen:
         """How many pairs and orders are summed at once rather than looked at."""
         return _MUCH_TO_SUM // max(self._pairs.components, 1)
 
+    @property
+    def crowd(self) -> float:
+        """How many pairs at one order are looked at together."""
+        return self._pairs.crowd
+
     @functools.cached_property
     def powers(self) -> Powers:
         """Moments at the few orders."""
@@ -97,7 +102,9 @@ class Look(NamedTuple):
         """Of pairs and orders that are left those that are looked at, and their bounds, where some pair
         reaches so much and close kernels are of such a spacing; None where that would not be worthwhile."""
         which, order = left
-        looked_at = np.bincount(order, minlength=1)[order] > CANDIDATES
+        # It takes no longer to sum pairs than to look at each as closely.
+        fewest = CANDIDATES if self.spacing is not None else max(self.screen.crowd, CANDIDATES)
+        looked_at = np.bincount(order, minlength=1)[order] > fewest
         which, order = which[looked_at], order[looked_at]
         if which.size <= max(_VERY_MUCH if self.spacing == WIDEST else _MUCH, self.screen.few_enough):
             return None
@@ -109,7 +116,7 @@ class Sample(NamedTuple):
     """Bounds on pairs' profiles at a few orders, shape (pairs, orders).
 
     `upper` is a bound everywhere; `lower` is -1 where nothing was evaluated. `majorants` are those of the
-    pairs that may be the largest, where these are many.
+    pairs that may be the largest, where these are many, unless they would be `in_vain`.
     """
 
     few: FloatArray
@@ -117,6 +124,13 @@ class Sample(NamedTuple):
     lower: FloatArray
     screens: tuple[Look, ...] = ()
     majorants: Majorants | None = None
+    in_vain: bool = False
+
+    def at(self, columns: IndexArray) -> Sample:
+        """The same at some of the orders, with bounds of its own."""
+        return self._replace(
+            few=self.few[columns], upper=self.upper[:, columns], lower=self.lower[:, columns]
+        )
 
     def open(self, columns: IndexArray, room: FloatArray) -> tuple[IndexArray, IndexArray]:
         """Which pairs, not evaluated, may be above all that are by more than such a share; and at which
@@ -134,11 +148,12 @@ class Sample(NamedTuple):
         left = unknown[which, order] > reached[order]
         return which[left], columns[order[left]]
 
-    def covers(self, excess: FloatArray) -> bool:
-        """Whether it says in all this range about what a sample of its own would say."""
+    def covers(self, excess: FloatArray, *known: FloatArray) -> bool:
+        """Whether it, and bounds known at other orders, say in all this range about what a sample of its own
+        would say."""
         within = self.few[0] <= excess[0] and excess[-1] <= self.few[-1]
-        first, last = np.searchsorted(self.few, [excess[0], excess[-1]])
-        return bool(within and last - first >= min(excess.size, SAMPLES) // SPARSER)
+        inside = [np.diff(np.searchsorted(one, [excess[0], excess[-1]]))[0] for one in (self.few, *known)]
+        return bool(within and max(inside) >= min(excess.size, SAMPLES) // SPARSER)
 
     @property
     def bounds(self) -> Bounds:

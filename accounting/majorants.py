@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +77,7 @@ class Majorants(NamedTuple):
         groups = [ranked[slice(*one)] for one in itertools.pairwise(ends)]
         several = len(groups) > 1
         # Gains are linear in the order.
-        largest = max(float(np.abs(_gains(pairs, ranked, float(one))[0]).max()) for one in few[[0, -1]])
-        unit = 2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS)
+        unit = _unit(max(float(np.abs(_gains(pairs, ranked, float(one))[0]).max()) for one in few[[0, -1]]))
         leftover = float(pairs.leftover(ranked[:1])[0])
         hidden = float(pairs.masses(ranked[:1]).c.sum()) * (1 + pairs.components * UNIT_ROUND_OFF)
         points, transforms = [], []
@@ -132,10 +132,7 @@ class Majorants(NamedTuple):
         laws, known = self.laws(group, excess[order])
         found = np.ones(order.size)
         if known.size:
-            at = excess[order[known]]
-            nothing = Bare(np.zeros_like(at), np.zeros_like(at))
-            bounds = law_profiles(laws, nothing, reports, at, smoothing=smoothing[known])
-            found[known] = np.fmin(bounds.upper + _TINY, 1.0)
+            found[known] = _summed(laws, reports, excess[order[known]], smoothing[known])
         return found
 
     def laws(self, group: IndexArray, excess: FloatArray) -> tuple[Laws, IndexArray]:
@@ -157,6 +154,42 @@ class Majorants(NamedTuple):
         laws, is_law = _laws(points, transforms * (1 + 8 * UNIT_ROUND_OFF), self.leftover)
         known = np.flatnonzero(is_law & (excess >= self.few[0]))
         return laws.at(known), known
+
+
+def group_ceilings(
+    pairs: Pairs, groups: Sequence[IndexArray], reports: int, excess: FloatArray, smoothing: FloatArray
+) -> FloatArray:
+    """Upper bounds on the divergences of all pairs of `groups[i]` at the order `1 + excess[i]`, for every i,
+    closer than by laws between orders; 1 where there is no law above them.
+
+    Args:
+        pairs: as of `Majorants.of`.
+        groups: places of pairs, each of shape (pairs,).
+
+    Guarantee: round-off included.
+    """
+    made = []
+    for group, one in zip(groups, excess.tolist(), strict=True):
+        unit = _unit(float(np.abs(_gains(pairs, group, one)[0]).max()))
+        made.append(_largest_transform(pairs, group, one, unit))
+    points, transforms = (np.array(one) for one in zip(*made, strict=True))
+    laws, is_law = _laws(points, transforms, float(pairs.leftover(groups[0][:1])[0]))
+    known, found = np.flatnonzero(is_law), np.ones(excess.size)
+    if known.size:
+        found[known] = _summed(laws.at(known), reports, excess[known], smoothing[known])
+    return found
+
+
+def _summed(laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray) -> FloatArray:
+    """Upper bounds on the divergences of sums."""
+    nothing = Bare(np.zeros_like(excess), np.zeros_like(excess))
+    bounds = law_profiles(laws, nothing, reports, excess, smoothing=smoothing)
+    return np.fmin(bounds.upper + _TINY, 1.0)
+
+
+def _unit(largest: float) -> float:
+    """Points are multiples of it where gains are no larger."""
+    return float(2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS))
 
 
 def _gains(pairs: Pairs, which: IndexArray, excess: float) -> tuple[FloatArray, FloatArray]:

@@ -8,16 +8,21 @@ import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.looks import IN_VAIN, LITTLE, SPARSER, Bounds, Look, chords
-from accounting.majorants import Majorants
+from accounting.majorants import Majorants, group_ceilings
 from accounting.numerics import BoolArray, FloatArray, IndexArray
 from accounting.pair_sums import PairSums
 
 # Of the orders of a question, which are looked at, one time after the other.
 _EVERY = (SPARSER, 1)
+# Of more pairs than that, outcomes of those are listed that are evaluated at so many orders at least: others
+# are summed in less time.
+_FEW, _OFTEN = 64, 4
 # What a pair may add to the upper bound without being evaluated, as a share of the usual distance of bounds.
 _SHARE = 0.5
 # The same where more pairs than that are left at an order.
 _CROWD, _SHARE_OF_CROWDS = 8, 1.2
+# Orders at which it is tried first whether a law above all that are left is of use.
+_PROBED = 4
 
 
 class Shortlist:
@@ -61,21 +66,18 @@ class Shortlist:
         self.left = np.vstack([self.left, more.astype(np.bool_)])[order]
         self.lower_ceilings(every)
 
-    def majorize(self, majorants: Majorants, smoothing: FloatArray) -> None:
-        """Lower the bounds of pairs that are left by laws above all of them, then by those above some, with
-        such smoothing at the orders."""
-        crowded = self.left.sum(axis=0) > _CROWD
-        enough = self._enough(np.where(crowded, _SHARE_OF_CROWDS, _SHARE))
-        rows = self.places, self._ceiling
-        majorants.lower(rows, enough, self._sums.reports, self._excess, smoothing)
-        self._settle(enough)
-
-    def screen(self, looks: Sequence[Look]) -> None:
-        """Lower the bounds of the pairs that are left where they are many: at some of the orders, then, with
-        chords between these, at the others."""
+    def screen(self, looks: Sequence[Look], majorants: Majorants | None, smoothing: FloatArray) -> None:
+        """Lower the bounds of the pairs that are left where they are many, by laws above all of them and
+        above some, with such smoothing at the orders, and by looks: at some of the orders, then, with chords
+        between these, at the others."""
         size, looks = self._excess.size, list(looks)
         for every in _EVERY:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
+            if majorants is not None:
+                many = self.left[:, columns].sum()
+                self._majorize(majorants, smoothing, columns)
+                if self.left[:, columns].sum() > IN_VAIN * many:
+                    majorants = None
             for look in looks.copy():
                 row, order = np.nonzero(self.left[:, columns])
                 closest = self._sums.spacing(self.lower)
@@ -93,6 +95,34 @@ class Shortlist:
                 between = chords(self._excess[columns], self._ceiling[:, columns], self._excess)
                 np.minimum(self._ceiling, between, out=self._ceiling)
                 self._settle()
+
+    def _majorize(self, majorants: Majorants, smoothing: FloatArray, columns: IndexArray) -> None:
+        """The same by laws above pairs at the orders in these columns."""
+        crowded = self.left.sum(axis=0) > _CROWD
+        enough = self._enough(np.where(crowded, _SHARE_OF_CROWDS, _SHARE))
+        bounds = np.where(self.left, self._ceiling, 0.0)[:, columns]
+        rows, excess = (self.places, bounds), self._excess[columns]
+        majorants.lower(rows, enough[columns], self._sums.reports, excess, smoothing[columns])
+        self._ceiling[:, columns] = np.where(self.left[:, columns], bounds, self._ceiling[:, columns])
+        self._settle(enough)
+
+    def join(self, smoothing: FloatArray) -> None:
+        """Lower the bounds of the pairs that are left where they are many by a law above all of them at each
+        order, unless some of the orders show that this is in vain."""
+        pairs, reports = self._sums.pairs, self._sums.reports
+        for fewest in (_PROBED, np.inf):
+            many = self.left.sum(axis=0)
+            orders = np.flatnonzero(many > _CROWD)
+            orders = orders[:: max(int(orders.size // fewest), 1)]
+            if not orders.size or not Majorants.are_for(pairs, self._excess):
+                return
+            groups = [self.places[self.left[:, one]] for one in orders]
+            found = group_ceilings(pairs, groups, reports, self._excess[orders], smoothing[orders])
+            bounds = np.where(self.left[:, orders], found, 1.0)
+            self._ceiling[:, orders] = np.minimum(self._ceiling[:, orders], bounds)
+            self._settle(self._enough(np.where(many > _CROWD, _SHARE_OF_CROWDS, _SHARE)))
+            if self.left[:, orders].sum() > IN_VAIN * many[orders].sum():
+                return
 
     def highest(self) -> IndexArray:
         """The pair that is left with the largest bound at each order."""
@@ -113,8 +143,8 @@ class Shortlist:
     def evaluate(self, chosen: BoolArray, *, likely: bool = False) -> None:
         """Raise both bounds to those of the pairs that are chosen at an order."""
         sums, excess = self._sums, self._excess
-        summed = chosen.copy()
-        for one in np.flatnonzero(chosen.any(axis=1)):
+        summed, number = chosen.copy(), chosen.sum(axis=1)
+        for one in np.flatnonzero(number >= (1 if np.count_nonzero(number) <= _FEW else _OFTEN)):
             outcomes = sums.listed(int(self.places[one]))
             if outcomes is not None:
                 summed[one], orders = False, np.flatnonzero(chosen[one])

@@ -20,8 +20,8 @@ _LOST = 1e-20
 # outputs of such ratios were joined, differences dropped, and pairs of such masses counted once.
 _ALIKE = 2.0**-45
 OFF = 8 * _ALIKE
-# What a pair costs by itself, and an input, in units of one more pair of two inputs.
-_PAIR, _INPUT = 6, 5
+# What a pair costs by itself, an input, and an order, in units of one more pair of two inputs.
+_PAIR, _INPUT, _ORDER = 6, 5, 200
 # Numbers that are multiplied together.
 _BLOCK_ELEMENTS = 1 << 12
 
@@ -184,7 +184,7 @@ class TablePairs(Pairs):
     def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
         """See `Pairs.shared`: a product of matrices for each point."""
         (inputs, first), (others, second) = (np.unique(one[which], return_inverse=True) for one in self._ends)
-        if _PAIR * which.size < inputs.size * others.size + _INPUT * (inputs.size + others.size):
+        if which.size < _crowd(inputs.size, others.size):
             return None
         gains = self._gains(inputs, others, excess)
         sizes, size = gains.exponents(theta), theta * gains.size
@@ -232,6 +232,11 @@ class TablePairs(Pairs):
         mass = chosen(left @ right.T) + self._leftover
         return Tilted(mass, square, moments, multiples, error, np.full(which.size, finite))
 
+    @property
+    def crowd(self) -> float:
+        """See `Pairs.crowd`: of all inputs."""
+        return _crowd(len(self._rows), len(self._rows))
+
     def hiding(self, least: float) -> TablePairs | None:
         """See `Pairs.hiding`."""
         rare = self._c < least
@@ -249,6 +254,11 @@ class TablePairs(Pairs):
     @property
     def _leftover(self) -> float:
         return max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
+
+
+def _crowd(inputs: int, others: int) -> float:
+    """How many pairs of so many first and second inputs are looked at faster by products of matrices."""
+    return (inputs * others + _INPUT * (inputs + others) + _ORDER) / _PAIR
 
 
 def _joined(masses: Twofold, *, roughly: bool) -> Twofold:

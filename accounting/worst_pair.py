@@ -93,11 +93,10 @@ class WorstPair(PairSums):
         found.lower_ceilings(known)
         found.evaluate_some(likely)
         found.admit(known)
-        if sample.majorants is not None:
-            smoothing = self.needed.at(likely, excess, self._closest(likely))
-            found.majorize(sample.majorants, smoothing)
-        found.screen(sample.screens)
+        smoothing = self.needed.at(likely, excess, self._closest(likely))
+        found.screen(sample.screens, sample.majorants, smoothing)
         found.evaluate_some(found.highest())
+        found.join(smoothing)
         found.evaluate(found.left)
         bounds = found.bounds()
         for one in self.known:
@@ -133,7 +132,7 @@ class WorstPair(PairSums):
         """Bounds on the profile of a pair that seems the largest at each order."""
         if len(self.pairs) == 1:
             return self.largest(excess)[0]
-        which, order = highest(chernoff(self.pairs, self.reports, excess), CANDIDATES)
+        which, order = highest(chernoff(self.pairs, self.reports, excess), 1)
         found = self.roughly(self.smoothing, which, excess[order])
         upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
         return ProfileBounds(upper, lower)
@@ -141,7 +140,7 @@ class WorstPair(PairSums):
     def _sample(self, excess: FloatArray) -> Sample:
         """Rough bounds on all pairs' profiles at a few orders."""
         for one in self.samples:
-            if one.covers(excess):
+            if one.covers(excess, *(bounds.few for bounds in self.known)):
                 return one
         few = spread(excess, SAMPLES, float(self.pairs.last_excess.max()))
         screens = self._screens(few)
@@ -179,14 +178,22 @@ class WorstPair(PairSums):
 
     def _majorized(self, sample: Sample, columns: IndexArray) -> Sample:
         """The sample with majorants of the pairs that may be the largest at the orders in these columns,
-        where they are many, and bounds by these."""
+        where they are many and some of the orders show that it is no vain effort, and bounds by these."""
         if sample.majorants is None:
             which, _ = sample.open(columns, self._room(sample))
-            if which.size < _MANY * columns.size or not Majorants.are_for(self.pairs, sample.few):
+            if which.size < _MANY * columns.size or sample.in_vain:
                 return sample
-            places = np.unique(which)
+            if not Majorants.are_for(self.pairs, sample.few):
+                return sample
+            places = np.union1d(which, np.flatnonzero((sample.lower[:, columns] >= 0).any(axis=1)))
             size = np.log(np.maximum(sample.upper[places][:, columns], TINY))
             ranked = places[np.argsort((size.max(axis=0) - size).mean(axis=1), kind="stable")]
+            if columns.size < sample.few.size:
+                part = sample.at(columns)
+                self._majorize(part._replace(majorants=Majorants.of(self.pairs, ranked, part.few)), stages=2)
+                left, _ = part.open(np.arange(columns.size), self._room(part))
+                if left.size > IN_VAIN * which.size:
+                    return sample._replace(in_vain=True)
             sample = sample._replace(majorants=Majorants.of(self.pairs, ranked, sample.few))
         self._majorize(sample, stages=2)
         return sample
@@ -196,7 +203,8 @@ class WorstPair(PairSums):
         if sample.majorants is not None:
             reached = sample.lower.max(axis=0)
             enough = np.where(reached > 0, reached * (1 + self._room(sample)), np.inf)
-            smoothing = np.full_like(enough, self.smoothing)
+            # What the largest pairs need others probably do.
+            smoothing = self.needed.at(sample.lower.argmax(axis=0), sample.few, self.smoothing)
             pairs = np.arange(len(self.pairs)), sample.upper
             sample.majorants.lower(pairs, enough, self.reports, sample.few, smoothing, stages=stages)
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from accounting import Accountant, ShuffledRound, pair_sums
 from accounting import majorants as majorants_module
 from accounting.blanket_sum import ProfileBounds, blanket_profiles
 from accounting.gain_laws import Pairs
-from accounting.majorants import Majorants
+from accounting.majorants import Majorants, group_ceilings
 from accounting.numerics import IndexArray
 from accounting.randomizers import Table
 from accounting.table_pairs import TablePairs
@@ -158,6 +158,46 @@ def test_no_ceiling_is_below_an_exact_divergence(reports: int, noise: float) -> 
     assert np.all(upper >= np.array(exact) * (1 - 1e-13))
     largest = np.max(exact, axis=0)
     assert np.all(upper.min(axis=0)[1:] <= 1.7 * largest[1:] + 1e-12)
+
+
+@pytest.mark.parametrize("reports", [1, 3])
+@pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
+def test_a_law_at_one_order_is_above_its_group_and_close_to_it(reports: int, noise: float) -> None:
+    draw = np.random.default_rng(reports)
+    rows = _normal(1 + 4 * np.eye(4, 4) + noise * draw.uniform(size=(4, 4)))
+    pairs, ends = _ends(Table(rows=rows))
+    excess = np.array([0.0, 0.1, 0.5, 1.3, 3.0, 3.9])
+    groups = [np.sort(draw.choice(len(pairs), 1 + place % len(pairs), replace=False)) for place in range(6)]
+    found = group_ceilings(pairs, groups, reports, excess, np.full(excess.size, 0.003))
+    for ceiling, group, at in zip(found, groups, excess.tolist(), strict=True):
+        largest = max(float(_exact(rows, ends[one], at).divergence(reports)) for one in group)
+        assert largest * (1 - 1e-13) <= ceiling <= 1.5 * largest + 1e-12
+
+
+def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tens of millions of reports, of outputs that are hardly possible under some inputs: what tells pairs
+    apart is less than laws between orders are off."""
+    draw = np.random.default_rng(3)
+    rows = np.where(draw.uniform(size=(40, 3)) < 0.3, 2e-7, 1.0) * (1 + 1e-4 * draw.uniform(size=(40, 3)))
+    rows = np.maximum(rows, 2e-7 * rows.max(axis=0))
+    pairs, _ = _ends(Table(rows=_normal(rows)))
+    summed = []
+
+    def counted(some: Pairs, which: IndexArray, *given: Any, **rest: Any) -> ProfileBounds:
+        summed.append(which.size)
+        return blanket_profiles(some, which, *given, **rest)
+
+    monkeypatch.setattr(pair_sums, "blanket_profiles", counted)
+    worst = WorstPair(pairs=pairs, reports=5 * 10**7, smoothing=_SMOOTHING, listed=lambda _: None)
+    excess = np.expm1(np.linspace(0.0, 1.0, 120))
+    found = worst.largest(excess)[0]
+    assert sum(summed) < 14 * excess.size
+    which, order = np.divmod(np.arange(len(pairs) * 12), 12)
+    every = blanket_profiles(pairs, which, 5 * 10**7, excess[10 * order], smoothing=_SMOOTHING)
+    upper, lower = (one.reshape(-1, 12).max(axis=0) for one in every)
+    assert np.all(found.upper[::10] >= lower)
+    assert np.all(found.lower[::10] <= upper)
+    assert np.all(found.upper[::10] <= upper * (1 + 1e-3))
 
 
 @pytest.mark.parametrize("reports", [10, 10**4, 10**9])

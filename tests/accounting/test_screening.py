@@ -167,7 +167,7 @@ def test_moments_of_gains_that_are_far_below_0(lost: float) -> None:
 
 
 def test_tables_and_lists_have_the_same_tilted_laws() -> None:
-    rows = _rows(np.random.default_rng(2), (4, 6), 3.0)
+    rows = _rows(np.random.default_rng(2), (16, 6), 3.0)
     rows[0, 2] = 0.0
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
     listed, places, u = ListedPairs(list(pairs)), np.arange(len(pairs)), 0.7 * np.arange(40.0)

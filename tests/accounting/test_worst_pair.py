@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import ShuffledRound, Table
+from accounting import ShuffledRound, Table, majorants
 from accounting.blanket_sum import ProfileBounds, blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
@@ -290,3 +290,46 @@ def test_what_a_pair_needs_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken(first, excess[::2]) > 1.5
     assert taken(first, excess[1::2]) < 1.2
     assert taken(first.smoothed(0.007), excess) < 1.2
+
+
+def test_outcomes_are_not_listed_for_an_order_or_two() -> None:
+    """Of hundreds of pairs that may be the largest somewhere, few are worth it."""
+    draw = np.random.default_rng(0)
+    rows = np.where(draw.uniform(size=(24, 4)) < 0.5, 0.16, 1.0) * (1 + 1e-3 * draw.uniform(size=(24, 4)))
+    pairs, listed = TablePairs(rows / rows.sum(axis=1, keepdims=True)), list[int]()
+
+    def outcomes(place: int) -> Outcomes:
+        listed.append(place)
+        found = enumerate_outcomes(pairs[place], 30, limit=10**5)
+        assert found is not None
+        return found
+
+    worst = WorstPair(pairs=pairs, reports=30, smoothing=_SMOOTHING, listed=outcomes)
+    excess = np.expm1(np.linspace(0.0, 12.0, 30))
+    found = worst.largest(excess)[0]
+    assert len(pairs) > 500
+    assert len(set(listed)) < 40
+    every = [outcomes(place).profile(excess) for place in range(len(pairs))]
+    upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
+    assert np.all(lower * (1 - 1e-9) <= found.upper)
+    assert np.all(found.lower <= upper * (1 + 1e-9))
+    assert np.all(found.upper - found.lower <= 2 * _little(upper))
+
+
+@pytest.mark.parametrize(("noise", "laws"), [(1e-5, 100), (0.3, 40)])
+def test_laws_above_pairs_are_made_where_some_orders_show_their_use(
+    noise: float, laws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 1 + 10 * np.eye(20) + noise * np.random.default_rng(1).uniform(size=(20, 20))
+    pairs, made = TablePairs(rows / rows.sum(axis=1, keepdims=True)), list[float]()
+    transform = majorants._largest_transform
+
+    def counted(*given: Any) -> Any:
+        made.append(given[2])
+        return transform(*given)
+
+    monkeypatch.setattr(majorants, "_largest_transform", counted)
+    worst = WorstPair(pairs=pairs, reports=100, smoothing=_SMOOTHING, listed=lambda _: None)
+    worst.largest(np.expm1(np.linspace(0.0, 1.0, 100)))
+    assert made
+    assert (len(made) < laws) == (noise > 0.1)
