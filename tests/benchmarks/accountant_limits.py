@@ -146,6 +146,37 @@ def random_tables(number: int, most: int) -> list[str]:
     return found
 
 
+def _kind_of_table(draw: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+    """Rows in proportion to a table of this many inputs and outputs: of all scales, noisy response, a kernel,
+    two scales, or independent exponentials of normal numbers."""
+    distance = np.abs(np.linspace(0, 1, shape[0])[:, None] - np.linspace(0, 1, shape[1]))
+    noise = 1 + 10 ** draw.uniform(-6, 0) * draw.uniform(size=shape)
+    match draw.integers(5):
+        case 0:
+            return draw.dirichlet(np.full(shape[1], 10 ** draw.uniform(-1, 1)), size=shape[0])
+        case 1:
+            return np.asarray(noise + np.expm1(draw.uniform(0.1, 6)) * np.eye(*shape))
+        case 2:
+            return np.asarray(np.exp(-draw.uniform(0.5, 20) * distance ** draw.integers(1, 3)))
+        case 3:
+            rare = draw.uniform(size=shape) < draw.uniform(0.1, 0.9)
+            return np.asarray(noise * np.where(rare, 10 ** draw.uniform(-12, -1), 1.0))
+        case _:
+            return np.asarray(np.exp(draw.uniform(0.2, 4) * draw.normal(size=shape)))
+
+
+def tables_of_all_kinds(number: int, most: int, epsilon0: float) -> list[str]:
+    """Tables of up to so many probabilities and 64 inputs, with no larger local privacy."""
+    draw = np.random.default_rng(9)
+    found = []
+    for _ in range(number):
+        size = most / 4 ** draw.integers(3)
+        inputs = round(2 * 32 ** draw.uniform())
+        rows = _kind_of_table(draw, (inputs, max(round(size / inputs * draw.uniform(0.1, 1)), 2)))
+        found.append(_written(np.maximum(rows, rows.max(axis=0) * math.exp(-epsilon0))))
+    return found
+
+
 def repeated_question(kinds: int, rounds: int) -> Work:
     """A question that was answered before, asked a thousand times."""
     accountant, counts = Accountant(), clone_kinds(kinds, rounds)
@@ -199,6 +230,10 @@ def cases() -> Iterator[Case]:
     yield Case(name="losses of 200 random randomizers of categories", prepare=prepare, computes=True)
     prepare = partial(losses_of_many, random_tables(100, 32), 7)
     yield Case(name="losses of 100 random tables of up to 32 x 32", prepare=prepare, computes=True)
+    prepare = partial(losses_of_many, tables_of_all_kinds(300, 1024, 15.0), 10)
+    yield Case(name="losses of 300 tables of all kinds, epsilon0 <= 15", prepare=prepare, computes=True)
+    prepare = partial(losses_of_many, tables_of_all_kinds(300, 1024, 29.0), 10)
+    yield Case(name="losses of 300 tables of all kinds, epsilon0 <= 29", prepare=prepare, computes=True)
     for written, sample, population in _SAMPLED:
         name = f"100 rounds of {written}, {sample} of {population:g}, 80 % honest"
         prepare = partial(partly_honest, written, sample, population)
