@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounting.characteristic import characteristic_less_one, log_modulus, noise
@@ -20,6 +20,7 @@ def _exactly_centred(weights: np.ndarray, values: np.ndarray) -> list[tuple[mpma
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=85, atoms=2, first=0, count=15, log_step=2.0)
 @given(
     seed=st.integers(0, 2**32 - 1),
     atoms=st.integers(2, 7),
@@ -34,7 +35,9 @@ def test_values_are_within_their_noise(
     draw = np.random.default_rng(seed)
     weights = draw.dirichlet(np.ones(atoms))
     centred = draw.normal(size=atoms)
-    centred -= (weights * centred).sum()
+    # The second time by no more than is rounded off values that may be much smaller now.
+    for _ in range(2):
+        centred -= (weights * centred).sum()
     step = 10.0**log_step
     found = characteristic_less_one(weights[None, :], centred[None, :], np.array([step]), first, count)[0]
     variance, absolute = (weights * centred**2).sum(), (weights * np.abs(centred)).sum()
