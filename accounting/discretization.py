@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.blanket_sum import ProfileBounds
-from accounting.lattices import Gaps, Lattice, Polygon, between, even, gaps, graded
+from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.privacy_loss import PrivacyLossDistribution, Side
 from accounting.supporting_lines import SupportingLines, corners
@@ -71,24 +71,26 @@ class _Pairing(NamedTuple):
         above = _pair(upper, lattice.unit, support=self.largest_loss, side="upper")
         lines = _Below.of(lattice, values, self.infinity)
 
-        def tried(cells: IndexArray, *, steep: bool) -> tuple[Polygon, Gaps]:
-            plain = below = lines.polygon(cells[:0], steep=steep)
-            if cells.size:
-                below = lines.polygon(cells, steep=steep)
-            shown = ProfileBounds(values.upper, plain.values)
-            return below, gaps(lattice.excess, bounds, shown, below, above)
+        none, tilts = np.zeros(0, dtype=np.int64), Tilts.of(lattice.excess, above)
 
-        bent = np.zeros(0, dtype=np.int64)
-        below, found = tried(bent, steep=False)
-        if (drawn := np.flatnonzero(found.drawn > _BENT * self.precision)).size:
-            bent = drawn
-            below, found = tried(bent, steep=False)
+        def compared(below: Polygon, plain: Polygon) -> Gaps:
+            shown = ProfileBounds(values.upper, plain.values)
+            return gaps(lattice.excess, bounds, shown, below, tilts)
+
+        below = plain = lines.polygon(none, steep=False)
+        found = compared(below, plain)
+        bent = np.flatnonzero(found.drawn > _BENT * self.precision)
+        if bent.size:
+            below = lines.polygon(bent, steep=False)
+            found = compared(below, plain)
         apart = found.apart
         if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
-            longer, other = tried(bent, steep=True)
+            longer = plain = lines.polygon(none, steep=True)
+            if bent.size:
+                longer = lines.polygon(bent, steep=True)
             # Cells stay to blame for where the other one ends.
-            if other.apart < apart:
-                below, apart = longer, other.apart
+            if (other := compared(longer, plain).apart) < apart:
+                below, apart = longer, other
         lower = _pair(below, lattice.unit, support=self.largest_loss, side="lower")
         return _Made((above, lower), apart, found)
 

@@ -201,11 +201,11 @@ def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> 
         number = np.maximum(most - values[0] + 1, 0).astype(np.int64)
         start = np.cumsum(number) - number
         parent = np.repeat(np.arange(number.size), number)
-        value = values[0] + (np.arange(parent.size) - start[parent])
-        factorial, power = gammaln(value + 1), value * math.log(reports * float(c))
-        listed = listed[:, parent]
-        listed[:3] += value, power - factorial, np.abs(power) + factorial + value * doubt
-        listed[3:] += np.multiply.outer(ratios, value)
+        factorial, power = gammaln(values + 1), values * math.log(reports * float(c))
+        magnitude = np.abs(power) + factorial + values * doubt
+        added = np.vstack([values, power - factorial, magnitude, np.multiply.outer(ratios, values)])
+        which = np.arange(parent.size) - start[parent]
+        listed = np.array([old[parent] + new[which] for old, new in zip(listed, added, strict=True)])
     total, log_mass, magnitude, *sums = np.concatenate([*full, listed], axis=1)
     others = np.multiply.outer(counted.other_ratios, reports - total)
     return _Listed(total, log_mass, magnitude, np.array(sums) + others)

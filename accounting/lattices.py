@@ -182,12 +182,46 @@ def _graded_positions(last: int, deviation: float) -> list[int]:
     return positions
 
 
+class Tilts(NamedTuple):
+    """At which tilts pairs are compared, and what counts there.
+
+    Attributes:
+        weights: what an area between profiles in a cell of orders adds to the logarithm of a moment, as a
+            share of it, shape (tilts, losses - 1).
+        rounds: number of rounds of which delta is about 1e-30 at the tilt, shape (tilts,).
+    """
+
+    weights: FloatArray
+    rounds: FloatArray
+
+    @classmethod
+    def of(cls, excess: FloatArray, above: PrivacyLossDistribution) -> Tilts:
+        """Those of a pair, for cells between these orders less one."""
+        weights, counts, variance = [], [], above.variance()
+        if variance == 0:
+            return cls(np.empty((0, excess.size - 1)), np.empty(0))
+        log_order, rounds = np.log1p((excess[:-1] + excess[1:]) / 2), _MOST_ROUNDS
+        first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
+        for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
+            seen = above.without_tail(_UNSEEN / rounds)
+            if not seen.index.size:
+                break
+            theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
+            top = tilted.log_mass - math.log1p(-seen.infinity)
+            depth = theta * tilted.mean - top
+            if top <= 0 or depth > _DEEPEST:
+                break
+            rounds = min(_DEEPEST / max(depth, _DEEPEST / _MOST_ROUNDS), _MOST_ROUNDS)
+            log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
+            weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
+            weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
+            weights.append(weight)
+            counts.append(rounds)
+        return cls(np.reshape(weights, (-1, excess.size - 1)), np.array(counts))
+
+
 def gaps(
-    excess: FloatArray,
-    bounds: ProfileBounds,
-    values: ProfileBounds,
-    below: Polygon,
-    above: PrivacyLossDistribution,
+    excess: FloatArray, bounds: ProfileBounds, values: ProfileBounds, below: Polygon, tilts: Tilts
 ) -> Gaps:
     """What keeps pairs apart that have the profiles `values` at the orders `1 + excess`, made from `bounds`;
     but for what the pair below loses where these are no profile: that of the polygon.
@@ -196,35 +230,20 @@ def gaps(
     logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
-    drawn, variance = np.zeros(excess.size - 1), above.variance()
-    shares, blur = [], []
-    if variance == 0:
-        return Gaps(np.empty((0, drawn.size)), np.empty((0, drawn.size)), drawn)
-    step, rounds = np.diff(excess), _MOST_ROUNDS
-    log_order = np.log1p(excess[:-1] + step / 2)
+    step, drawn = np.diff(excess), np.zeros(excess.size - 1)
+    if not tilts.rounds.size:
+        return Gaps(tilts.weights, tilts.weights, drawn)
     apart = values.upper - values.lower, bounds.upper - bounds.lower
     blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
-    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
-    for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
-        seen = above.without_tail(_UNSEEN / rounds)
-        if not seen.index.size:
-            break
-        theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
-        top = tilted.log_mass - math.log1p(-seen.infinity)
-        depth = theta * tilted.mean - top
-        if top <= 0 or depth > _DEEPEST:
-            break
-        rounds = min(_DEEPEST / max(depth, _DEEPEST / _MOST_ROUNDS), _MOST_ROUNDS)
-        log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
-        weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
-        weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
-        noted = (np.maximum(one - _UNNOTED / rounds, 0.0) for one in apart)
-        areas = [step * (one[1:] + one[:-1]) / 2 for one in noted]
+    shares, blur = np.zeros_like(tilts.weights), np.zeros_like(tilts.weights)
+    for one, (weight, rounds) in enumerate(zip(*tilts, strict=True)):
+        noted = (np.maximum(distance - _UNNOTED / rounds, 0.0) for distance in apart)
+        area, blurred = (step * (distance[1:] + distance[:-1]) / 2 for distance in noted)
         lost = hull(weight)
-        shares.append(blamed(areas[0] * weight) + lost)
-        blur.append(areas[1] * weight)
+        shares[one] = blamed(area * weight) + lost
+        blur[one] = blurred * weight
         drawn = np.maximum(drawn, lost)
-    return Gaps(np.reshape(shares, (-1, drawn.size)), np.reshape(blur, (-1, drawn.size)), drawn)
+    return Gaps(shares, blur, drawn)
 
 
 class _Hull(NamedTuple):

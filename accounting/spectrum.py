@@ -151,8 +151,12 @@ def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, f
         log_mass = top + math.log(total)
         magnitude = 32 + abs(top) + 2 * abs(theta) * float(x[-1])
     else:
-        up, down = np.expm1(theta * x), np.expm1(-theta * x)
-        weights = np.concatenate([(q * np.exp(-theta * x))[::-1], [pair.zero], p * np.exp(theta * x)])
+        up = np.expm1(abs(theta) * x)
+        grown, down = 1 + up, -up / (1 + up)
+        shrunk = 1 / grown
+        if theta < 0:
+            up, down, grown, shrunk = down, up, shrunk, grown
+        weights = np.concatenate([(q * shrunk)[::-1], [pair.zero], p * grown])
         total = float(weights.sum())
         surplus = float(p.sum() + q.sum() + pair.zero - 1)  # minus the mass at infinity, up to round-off
         more = float((p * up + q * down).sum()) + surplus

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from accounting.blanket_sum import ProfileBounds
 from accounting.discretization import from_profile
+from accounting.errors import InvalidParameter
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.supporting_lines import SupportingLines
 
@@ -114,3 +115,19 @@ def test_an_upper_pair_counts_a_loss_whichever_way_it_was_rounded() -> None:
         # The order of the loss, as a float, may be a unit above what the loss says.
         assert p * 2.0**-53 * loss <= above.divergence_bound(epsilon) <= 1e-14
         assert below.divergence_bound(epsilon) == 0
+
+
+@pytest.mark.parametrize("mass", [math.nan, math.inf, -1e-300, 1e308, 0.6, 0.3])
+def test_masses_that_are_no_probabilities_are_named(mass: float) -> None:
+    """Whatever they are, and whether or not their sum overflows."""
+    with pytest.raises(InvalidParameter, match=r"masses: got .*, expected finite masses, not negative"):
+        PrivacyLossDistribution(
+            spacing=0.1,
+            index=np.array([3, 5]),
+            p=np.array([mass, mass]),
+            q=np.array([0.0, 0.0]),
+            zero=0.0,
+            infinity=0.0,
+            support=math.inf,
+            side="upper",
+        )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accounting import Accountant, ShuffledRound, parse_randomizer
 from accounting.blanket_sum import ProfileBounds
 from accounting.discretization import _pair
-from accounting.lattices import Gaps, Lattice, Polygon, between, even, gaps, graded
+from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 from accounting.privacy_loss import PrivacyLossDistribution
 
 
@@ -85,7 +85,7 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
         support=0.6,
         side="upper",
     )
-    found = gaps(np.expm1(loss), bounds, lost, below, above)
+    found = gaps(np.expm1(loss), bounds, lost, below, Tilts.of(np.expm1(loss), above))
     assert found.cells[2] > 0
     assert found.cells[3:5].max() < 0.02 * found.cells[2]
     assert found.cells.sum() >= found.apart * (1 - 1e-12)
@@ -111,8 +111,9 @@ def test_what_corners_draw_down_is_put_down_to_the_cells_beside_them() -> None:
     low[3] *= 0.5
     bounds, values = ProfileBounds(exact, exact), ProfileBounds(exact, low)
     above = _pair(Polygon.of(np.arange(7), excess, exact), 0.1, support=math.inf, side="upper")
-    found = gaps(excess, bounds, values, Polygon.of(np.arange(7), excess, low), above)
-    plain = gaps(excess, bounds, values, Polygon.of(np.arange(7), excess, exact), above)
+    tilts = Tilts.of(excess, above)
+    found = gaps(excess, bounds, values, Polygon.of(np.arange(7), excess, low), tilts)
+    plain = gaps(excess, bounds, values, Polygon.of(np.arange(7), excess, exact), tilts)
     assert np.all(plain.drawn == 0)
     assert found.drawn[2:4].min() > 0.4 * found.drawn.sum() > 0
     assert found.apart >= plain.apart + 0.5 * found.drawn.sum()
@@ -170,8 +171,10 @@ def test_what_no_delta_notices_keeps_no_pairs_apart(little: float, noted: bool) 
     far = exact < little
     bounds = ProfileBounds(np.where(far, little, exact), np.where(far, 0.0, exact))
 
+    tilts = Tilts.of(excess, above)
+
     def blurred(one: ProfileBounds) -> float:
-        return gaps(excess, one, one, Polygon.of(np.arange(41), excess, one.lower), above).blurred
+        return gaps(excess, one, one, Polygon.of(np.arange(41), excess, one.lower), tilts).blurred
 
     assert 5 < far.sum() < 30
     assert blurred(ProfileBounds(exact, exact)) == 0
