@@ -17,7 +17,15 @@ from accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_random
 from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.discretization import from_profile
-from accounting.spectrum import Contour, LossSpectrum, SpectrumMemory, _added_up, _transformed
+from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.spectrum import (
+    Contour,
+    LossSpectrum,
+    SpectrumMemory,
+    _added_up,
+    _transformed,
+    _weights,
+)
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -542,6 +550,40 @@ def test_transforms_are_off_by_no_more_than_they_say(
     turns = 2 * int(index[place]) * int(node) * int(angle) % 2**64
     with mp.workdps(30):
         assert abs(mp.mpc(complex(alone)) - mp.expjpi(mp.mpf(turns) / 2**63)) <= 2e-15
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    tilt=st.floats(-4, 3.5).map(lambda x: 10**x),
+    light=st.floats(-14, 0).map(lambda x: 10**x),
+)
+@settings(deadline=None, max_examples=200)
+def test_moments_are_off_by_no_more_than_they_say(seed: int, tilt: float, light: float) -> None:
+    """Of few losses with any mass, in 60 digits; also next to none at all, where the logarithm is tiny."""
+    draw = np.random.default_rng(seed)
+    losses, spacing = int(draw.integers(1, 12)), float(10 ** draw.uniform(-4, -1))
+    index = np.sort(draw.choice(np.arange(1, 200), losses, replace=False))
+    q = draw.exponential(size=losses) * 10 ** draw.uniform(-12, 0, losses)
+    p = q * np.exp(index * spacing)
+    share = light / float((p + q).sum())
+    p, q = share * p, share * q
+    rest = max(1 - float((p + q).sum()), 0.0)
+    pair = PrivacyLossDistribution(
+        spacing=spacing, index=index, p=p, q=q, zero=rest, infinity=0.0, support=math.inf, side="upper"
+    )
+    for theta in (tilt, -tilt):
+        weights, log_mass, error = _weights(pair, theta)
+        with mp.workdps(60):
+            x = [mp.mpf(one) for one in pair.losses.tolist()]
+            down = [mp.mpf(one) * mp.exp(-theta * at) for one, at in zip(q.tolist(), x, strict=True)]
+            up = [mp.mpf(one) * mp.exp(theta * at) for one, at in zip(p.tolist(), x, strict=True)]
+            terms = [*down[::-1], mp.mpf(rest), *up]
+            total = mp.fsum(terms)
+            assert abs(mp.log(total) - log_mass) <= error
+            if tilt * pair.losses[-1] < 500:
+                units = float(16 + 8 * tilt * x[-1]) * 2.0**-53
+                for exact, found in zip(terms, weights.tolist(), strict=True):
+                    assert abs(exact / total - found) <= units * exact / total + 1e-300
 
 
 def test_turns_below_a_unit_of_the_first_are_not_forgotten() -> None:
