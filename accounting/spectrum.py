@@ -152,8 +152,8 @@ def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, f
         magnitude = 32 + abs(top) + 2 * abs(theta) * float(x[-1])
     else:
         up = np.expm1(abs(theta) * x)
-        grown, down = 1 + up, -up / (1 + up)
-        shrunk = 1 / grown
+        grown = 1 + up
+        down, shrunk = -up / grown, 1 / grown
         if theta < 0:
             up, down, grown, shrunk = down, up, shrunk, grown
         weights = np.concatenate([(q * shrunk)[::-1], [pair.zero], p * grown])

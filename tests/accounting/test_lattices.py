@@ -170,7 +170,6 @@ def test_what_no_delta_notices_keeps_no_pairs_apart(little: float, noted: bool) 
     above = _pair(Polygon.of(np.arange(41), excess, exact), 1e-5, support=math.inf, side="upper")
     far = exact < little
     bounds = ProfileBounds(np.where(far, little, exact), np.where(far, 0.0, exact))
-
     tilts = Tilts.of(excess, above)
 
     def blurred(one: ProfileBounds) -> float:
