@@ -4,7 +4,7 @@ out."""
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
 from accounting.calibration import Calibration, calibrate
-from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound
+from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound, is_known_policy
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filter_menu import Choice, FilterMenu
 from accounting.filter_sets import Charge, FilterReading, FilterSet
@@ -78,6 +78,7 @@ __all__ = [
     "calibrate",
     "fits",
     "frequency_error",
+    "is_known_policy",
     "largest_common_epsilon0",
     "parse_randomizer",
     "slot_for",

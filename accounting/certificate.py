@@ -6,10 +6,18 @@ import math
 from dataclasses import dataclass
 
 #: Names everything that can change a number; it changes with any of it.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-20"
-
+NUMERICAL_POLICY = "shuffle-ledger-numerics-21"
+_POLICY_PREFIX = "shuffle-ledger-numerics-"
+_OLDEST_POLICY = 5
 
 _SMALLEST = 1e-300
+
+
+def is_known_policy(name: str) -> bool:
+    """Whether this version still knows the slot rule that a numerical policy laid down."""
+    number = name.removeprefix(_POLICY_PREFIX)
+    newest = int(NUMERICAL_POLICY.removeprefix(_POLICY_PREFIX))
+    return name == f"{_POLICY_PREFIX}{number}" and number in map(str, range(_OLDEST_POLICY, newest + 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from accounting.certificate import NUMERICAL_POLICY, is_known_policy
+from accounting.errors import InvalidParameter
 from accounting.randomizers import Declared
 from accounting.shuffling import ShuffledRound, certain_round, honest_share
 
@@ -14,7 +16,7 @@ GRID_RATIO = 1.01
 _EXACT_REPORTS = 100
 
 
-def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
+def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLICY) -> ShuffledRound:
     """The grid point that a round is accounted as: fewer reports, a higher sampling rate, each by less than 1
     %.
 
@@ -24,9 +26,15 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     Poisson participation: likewise, and a higher rate can be thinned.
     Source: docs/theory.md, "The slot rule".
 
+    Args:
+        shuffled: the round as declared.
+        numerical_policy: the policy whose slot rule applies; entries keep the rule they were written under.
+
     Raises:
-        InvalidParameter: no round is given.
+        InvalidParameter: no round is given, or no known policy.
     """
+    if not is_known_policy(numerical_policy):
+        raise InvalidParameter("numerical_policy", numerical_policy, f"at most {NUMERICAL_POLICY}")
     shuffled = certain_round(shuffled)
     if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # what is declared does not depend on their number
