@@ -24,13 +24,12 @@ from accounting.inversion import (
     is_precise_delta,
     pair_delta,
     pair_epsilon,
-    sharpened_delta,
-    sharpened_epsilon,
 )
 from accounting.privacy_loss import Side
 from accounting.promises import Promise
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.round_loss import SIDES, RoundLoss
+from accounting.sharpening import sharpened_delta, sharpened_epsilon
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
 from accounting.slack import ROUNDED, delta_interval_with_slack, epsilon_interval_with_slack
 from accounting.spectrum import LossSpectrum, SpectrumMemory

@@ -22,6 +22,7 @@ from accounting.deciding import decide
 from accounting.decomposition import Decomposition
 from accounting.gain_laws import Bare, Laws, ListedPairs, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from accounting.profile_bounds import ProfileBounds
 from accounting.quadrature import integrate
 from accounting.rare_gains import RareGains
 from accounting.tilts import MOST_SMOOTHING, NEAR_SADDLE, OVERWHELMING, SMALL_LOG_MASS, Tilt
@@ -45,13 +46,6 @@ _RARELY = 1e-6
 _WIDE, _MOST_DEVIATIONS = 3.0, 1e6
 _TINY = 1e-300
 _E = float(np.e)
-
-
-class ProfileBounds(NamedTuple):
-    """Certified bounds on hockey-stick divergences, each array of shape (orders,)."""
-
-    upper: FloatArray
-    lower: FloatArray
 
 
 def blanket_profile(

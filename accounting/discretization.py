@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.privacy_loss import PrivacyLossDistribution, Side
+from accounting.profile_bounds import ProfileBounds
 from accounting.supporting_lines import SupportingLines, corners
 
 Profile = Callable[[FloatArray], ProfileBounds]

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.profile_bounds import ProfileBounds
 from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
 from accounting.supporting_lines import corners
 

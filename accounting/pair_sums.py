@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.blanket_sum import blanket_profiles
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import Pairs
 from accounting.looks import LITTLE, SPACING
 from accounting.numerics import FloatArray, IndexArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 
 # Spacing of close kernels, in units of the root of how far apart bounds usually are; and how much closer they
 # are than wide ones, in halvings.

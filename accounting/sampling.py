@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.numerics import FloatArray, running_sums
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 
 # Beyond so many orders, those in between are bounded by chords instead of being evaluated.
 _MANY_ORDERS = 100

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.looks import IN_VAIN, LITTLE, SPARSER, Bounds, Look, chords
 from accounting.majorants import Majorants, group_ceilings
 from accounting.numerics import BoolArray, FloatArray, IndexArray
 from accounting.pair_sums import PairSums
+from accounting.profile_bounds import ProfileBounds
 
 # Of the orders of a question, which are looked at, one time after the other.
 _EVERY = (SPARSER, 1)

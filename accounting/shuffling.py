@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
-from accounting.blanket_sum import ProfileBounds
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.decomposition import LEAST_PROBABILITY
 from accounting.errors import InvalidParameter
@@ -21,6 +20,7 @@ from accounting.mechanism_profile import rounded_orders
 from accounting.notation import parse_randomizer
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
+from accounting.profile_bounds import ProfileBounds
 from accounting.randomizers import Generic, LocalRandomizer
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.sampling import Cell, SamplingTerm, counts_in_sample, mixture, sampling_cells

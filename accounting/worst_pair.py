@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.ceilings import TINY
 from accounting.looks import (
     CANDIDATES,
@@ -32,6 +31,7 @@ from accounting.looks import (
 from accounting.majorants import Majorants
 from accounting.numerics import FloatArray, IndexArray
 from accounting.pair_sums import PairSums
+from accounting.profile_bounds import ProfileBounds
 from accounting.screening import chernoff
 from accounting.shortlist import Shortlist
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from cli.present import facts, shown
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.reconciliation import Reconciled
 from ledger.saved_heads import Signature
 from ledger.verification import Comparison, VerificationReport

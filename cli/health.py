@@ -9,8 +9,7 @@ from cli.failures import ExitCode
 from cli.ledgers import open_ledger
 from cli.options import broker_option, ledger_options, output_options, server_option
 from cli.present import facts, present
-from ledger.documents import health_document
-from ledger.upkeep import Health
+from ledger.upkeep import Health, health_document
 
 
 @click.command()

@@ -29,7 +29,7 @@ from ledger.auditing.bundle import make_bundle
 from ledger.auditing.making import Progress
 from ledger.auditing.statement import Statement
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.errors import NotFound
 from ledger.listing import ShownCohort, shown_cohort
 from ledger.restores import standing_after

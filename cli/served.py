@@ -12,7 +12,7 @@ from ledger.auditing.asking import StatementWanted
 from ledger.auditing.making import Progress
 from ledger.auditing.statement import Statement
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.client import LedgerClient
 from ledger.errors import InvalidValue, NotFound
 from ledger.listing import ShownCohort

@@ -29,7 +29,7 @@ from ledger.budgets import (
     checked_epsilon,
     checked_text,
 )
-from ledger.checkpoints import Checkpoint, read_head
+from ledger.checkpoint_values import Checkpoint, read_head
 from ledger.client_wire import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
 from ledger.documents import NotADocument, Value, decision_of, document_of, record_of_document, value_of
 from ledger.listing import ShownCohort

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from accounting import NUMERICAL_POLICY
 from ledger import appends, engines, policies, restores
 from ledger.budgets import REASON_LENGTH_MAX, checked_text
-from ledger.checkpoints import Checkpoint, CheckpointHead
+from ledger.checkpoint_values import Checkpoint, CheckpointHead
 from ledger.entries import EntryKind
 from ledger.errors import Conflict, LostRace, TryAgain
 from ledger.rows import CohortView, EntryDraft

@@ -16,9 +16,8 @@ from ledger.entries import EntryKind
 from ledger.outcomes import collected_on
 from ledger.policies import Books, SlotReading
 from ledger.rows import StoredHolding
+from ledger.saved_heads import HEADS_FORMAT
 from ledger.store import Store
-
-HEADS_FORMAT = "shuffle-ledger-heads-1"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from datetime import UTC, datetime
 
 from accounting import Accountant
 from ledger.budgets import Cohort
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
+from ledger.documents import Json, document_of
 from ledger.errors import NotFound
 from ledger.rows import ATTEMPTS_MAX, StoredVerification
 from ledger.saved_heads import SavedHeads
@@ -93,6 +95,12 @@ def verify_oldest(store: Store, accountant: Accountant, *, enough: Callable[[], 
         if enough():
             break
     return done
+
+
+def health_document(found: Health) -> dict[str, Json]:
+    """Return the state of a ledger after whether nobody is needed."""
+    fields = {field.name: document_of(getattr(found, field.name)) for field in dataclasses.fields(found)}
+    return {"healthy": not found.alarms, **fields}
 
 
 def retry(store: Store, round_id: str) -> None:

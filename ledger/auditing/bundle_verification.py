@@ -11,7 +11,7 @@ from ledger.auditing.compositions import Compositions
 from ledger.auditing.evidence import Chain, Evidence, heads_by_cohort, open_bundle
 from ledger.auditing.findings import BundleReport, CohortFound, Findings, Numbers
 from ledger.auditing.recomputation import Recomputation
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
 from ledger.entries import EntryKind
 from ledger.replay import Replay
 from ledger.saved_heads import SavedHeads

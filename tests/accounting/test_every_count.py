@@ -17,12 +17,13 @@ from scipy import stats
 from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
 from accounting import every_count as every_count_module
 from accounting.attack import WitnessProfile
-from accounting.blanket_sum import ProfileBounds, blanket_profile
+from accounting.blanket_sum import blanket_profile
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.count_tables import CountTable
 from accounting.decomposition import Decomposition
 from accounting.every_count import Counts, Run, _Nodes, every_count
 from accounting.gain_laws import ListedPairs
+from accounting.profile_bounds import ProfileBounds
 from accounting.shuffling import RoundProfile
 from tests.accounting import exact_sums
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from accounting import ShuffledRound, Table, majorants
-from accounting.blanket_sum import ProfileBounds, blanket_profile, blanket_profiles
+from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.looks import Bounds, chords
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 from accounting.screening import Powers
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
