@@ -57,8 +57,8 @@ def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Hea
     overspent = [cohort.name for cohort in cohorts if cohort.status == "overspent"]
     frozen = [cohort.name for cohort in cohorts if cohort.status == "frozen"]
     alarms = [f"BROKEN {found.cohort}: {found.problem}" for found in broken[:NAMED_MAX]]
-    alarms += _named("OVERSPENT", overspent, "its budget was exceeded; it admits nothing any more")
-    alarms += _named("FROZEN", frozen, "entries were lost, and what it has spent is unknown")
+    alarms += _named("OVERSPENT {}: the budget was exceeded; nothing is admitted any more", overspent)
+    alarms += _named("FROZEN {}: entries were lost, and what was spent is unknown", frozen)
     alarms += [
         f"STUCK {stuck.round_id} after {stuck.attempts} attempts: {stuck.last_error}"
         for stuck in store.stuck(limit=NAMED_MAX)
@@ -109,12 +109,10 @@ def retry(store: Store, round_id: str) -> None:
         store.forget_failures(round_id)
 
 
-def _named(alarm: str, cohorts: list[str], what: str) -> list[str]:
+def _named(sentence: str, cohorts: list[str]) -> list[str]:
     """Return an alarm for each of the first cohorts, and one that counts the others."""
-    others = len(cohorts) - NAMED_MAX
-    return [f"{alarm} {name}: {what}" for name in cohorts[:NAMED_MAX]] + (
-        [f"{alarm} {others} more cohorts"] if others > 0 else []
-    )
+    others = [f"{len(cohorts) - NAMED_MAX} more cohorts"] if len(cohorts) > NAMED_MAX else []
+    return [sentence.format(name) for name in [*cohorts[:NAMED_MAX], *others]]
 
 
 def _seconds_unverified(cohort: Cohort, last: StoredVerification | None, now: datetime) -> float:
