@@ -28,8 +28,9 @@ def budget(
 
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
+    alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
     return facts(
-        f"{statement.cohort}: {budget_text(statement)}",
+        f"{alarm}{statement.cohort}: {budget_text(statement)}",
         {
             "spent": spent_text(statement),
             "decided by": statement.decided_by,

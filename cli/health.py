@@ -41,6 +41,8 @@ def health_facts(found: Health) -> Table:
         "cohorts": found.cohorts,
         "not verified lately": found.cohorts_unverified,
         "found broken": found.cohorts_broken,
+        "overspent": found.cohorts_overspent,
+        "frozen": found.cohorts_frozen,
         "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }
     rows |= {f"queue {name}": length for name, length in (found.queues or {}).items()}

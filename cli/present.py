@@ -19,6 +19,7 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
 _SHOWN_DIGITS = 6
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
 
 
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -38,10 +39,18 @@ def present_failure(failure: Failure, *, as_json: bool) -> None:
     sys.stderr.write(f"shuffle-ledger: {failure.message}\n")
     if as_json:
         error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
-        for name in ("field", "value", "expected", "file", "line"):
+        for name in _DETAILS:
             if (detail := getattr(failure, name)) is not None:
                 error[name] = detail
         present({"error": error}, lambda: "", as_json=True)
+
+
+def tell_overspent(cohort: str) -> None:
+    """Writes to standard error that a command left a cohort overspent."""
+    sys.stderr.write(
+        f"shuffle-ledger: cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any"
+        " more, and rounds that it admitted must not be collected any more.\n"
+    )
 
 
 def console_on(stream: object) -> Console:

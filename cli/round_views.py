@@ -41,9 +41,14 @@ def record_facts(record: RoundRecord) -> Table:
 def import_facts(summary: ImportSummary) -> Table:
     """Returns an import's counts by cohort, with their sum, as a table for people."""
     table = Table(box=None, pad_edge=False, show_footer=len(summary.cohorts) > 1)
-    totals = (summary.rounds_admitted, summary.rounds_refused, summary.rounds_pending)
+    totals = (
+        summary.rounds_admitted,
+        summary.rounds_refused,
+        summary.rounds_pending,
+        summary.rounds_settled,
+    )
     table.add_column("cohort", footer="all", overflow="fold")
-    for word, total in zip(("admitted", "refused", "pending"), totals, strict=True):
+    for word, total in zip(("admitted", "refused", "pending", "settled"), totals, strict=True):
         table.add_column(word, footer=shown(total), justify="right")
     for name, counts in summary.cohorts.items():
         table.add_row(name, *(shown(count) for count in counts.values()))

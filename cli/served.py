@@ -16,6 +16,7 @@ from ledger.checkpoint_values import Checkpoint
 from ledger.client import LedgerClient
 from ledger.errors import InvalidValue, NotFound
 from ledger.listing import ShownCohort
+from ledger.repeats import quote_repeated
 from ledger.rows import Standing
 from ledger.saved_heads import SavedHeads
 from ledger.statements import BudgetStatement
@@ -75,14 +76,22 @@ class ServedLedger:
         """See `Ledger`."""
         return self.client.quote(cohort, [described]).quotes[0]
 
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `Ledger`; only registering finds an identifier of a cohort that the token does not see."""
+        now = self.price(request.cohort, request.round)
+        record = self.registered(request.round_id)
+        if record is None:
+            return now
+        return quote_repeated(request, record, self.cohort(request.cohort).status, now)
+
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return self.client.round(round_id)
 
-    def registered(self, round_id: str) -> RoundRequest | None:
+    def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""
         try:
-            return self.client.round(round_id).request
+            return self.client.round(round_id)
         except NotFound:
             return None
 

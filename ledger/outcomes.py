@@ -1,4 +1,7 @@
-"""Answers rebuilt from entries: what was said once is said again, word for word."""
+"""Rebuilds decisions and closings from entries, word for word.
+
+A decision says what was decided, not whether it still stands: that is `ledger.repeats`.
+"""
 
 from __future__ import annotations
 

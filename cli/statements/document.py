@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cli.audit_views import alarm_lines
 from cli.statements import tables
 from cli.statements.numbers import Digits, certainty, day, grouped, moment, one_in, percent, plain
 from cli.statements.tables import Table
@@ -47,6 +48,7 @@ class CohortPages:
 class Document:
     """The whole."""
 
+    alarms: tuple[str, ...]  # before everything else: cohorts that are overspent or frozen
     title: str
     subtitle: str
     overview: Table | None  # of several cohorts
@@ -59,7 +61,12 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
     one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
     made = f"Made {moment(statement.made_at)} by {statement.software}"
+    named = {
+        status: [each.cohort for each in statement.cohorts if each.status == status]
+        for status in ("overspent", "frozen")
+    }
     return Document(
+        alarms=tuple(alarm_lines(named["overspent"], named["frozen"])),
         title=f"Privacy statement: {one.cohort}"
         if one
         else f"Privacy statement: {len(statement.cohorts)} cohorts",

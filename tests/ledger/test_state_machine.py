@@ -44,7 +44,7 @@ from ledger.admission import (
     void,
 )
 from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
-from ledger.errors import Conflict
+from ledger.errors import Conflict, NotCollectable
 from ledger.outcomes import round_record
 from ledger.statements import budget, history
 from ledger.store import Store
@@ -186,12 +186,18 @@ class Operations(RuleBasedStateMachine):
     @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
     def register(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
-        quoted = quote(self.store, self.accountant, request)
-        assert (quoted.would_be == "admitted") == self.would_admit(request)
-        if name in self.requests and self.requests[name] != request:
-            with pytest.raises(Conflict):
+        if name in self.requests and (self.requests[name] != request or self.is_over(name)):
+            expected = Conflict if self.requests[name] != request else NotCollectable
+            with pytest.raises(expected):
+                quote(self.store, self.accountant, request)
+            with pytest.raises(expected):
                 register(self.store, request, actor="model")
             return multiple()
+        quoted = quote(self.store, self.accountant, request)
+        known = self.outcomes.get(name)
+        assert (quoted.would_be == "admitted") == (
+            isinstance(known, Admitted) if known else self.would_admit(request)
+        )
         answer = register(self.store, request, actor="model")
         if name not in self.requests:
             self.requests[name] = request
@@ -199,8 +205,17 @@ class Operations(RuleBasedStateMachine):
         assert answer == self.outcomes.get(name, Pending(round_id=name, cohort=cohort))
         return name
 
+    def is_over(self, name: str) -> bool:
+        """Whether a round was admitted and must not be collected any more."""
+        closed = name in self.closings or self.cohorts[self.requests[name].cohort].overspent
+        return isinstance(self.outcomes.get(name), Admitted) and closed
+
     @rule(name=names)
     def admit(self, name: str) -> None:
+        if self.is_over(name):
+            with pytest.raises(NotCollectable):
+                admit(self.store, self.accountant, name)
+            return
         if name in self.outcomes:
             assert admit(self.store, self.accountant, name) == self.outcomes[name]
             return
@@ -209,6 +224,10 @@ class Operations(RuleBasedStateMachine):
 
     @rule(name=names)
     def register_and_admit_again(self, name: str) -> None:
+        if self.is_over(name):
+            with pytest.raises(NotCollectable):
+                register_and_admit(self.store, self.accountant, self.requests[name], actor="model")
+            return
         known = name in self.outcomes
         cohort = self.requests[name].cohort
         waiting = [one for one in self.pending if self.requests[one].cohort == cohort]
