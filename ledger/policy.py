@@ -28,16 +28,19 @@ _CLOSING_AS_BEFORE = frozenset(f"shuffle-ledger-numerics-{number}" for number in
 
 ASSUMES = {
     POLICY_FIXED: (
-        "The parameters of all rounds are fixed in advance: they do not depend on what earlier rounds"
-        " revealed."
+        "The parameters and numbers of reports of all rounds, and which of them are voided, are fixed in"
+        " advance: they do not depend on what earlier rounds revealed."
     ),
     POLICY_PLAN: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each takes a free slot of"
-        " the plan that was fixed before the first one."
+        " the plan that was fixed before the first one. How many reports a round has was fixed before its"
+        " release; a round that turned out worse than its slot took one of the kind that the plan names."
     ),
     POLICY_ADAPTIVE: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each was admitted before"
-        " its release."
+        " its release. How many reports a round has was fixed before its release and, where it was settled"
+        " later, did not depend on outputs in between. The largest epsilon that the budget may be raised to"
+        " does not depend on the data."
     ),
 }
 
