@@ -175,6 +175,32 @@ def test_reports_are_counted_as_the_round_declares_them_and_not_as_its_slot_does
     assert report.ok, report
 
 
+def test_sampled_and_declared_rounds_stand_by_what_their_reports_mean(
+    store: Store, accountant: Accountant
+) -> None:
+    sampled = dataclasses.replace(krr(2.0, 1_000), sampled_from=10_000)
+    declared = ShuffledRound(randomizer=parse_randomizer("declared(epsilon=0.1, delta=1e-12)"), reports=5_000)
+    open_planned(store, accountant, plan={sampled: 4, declared: 1})
+    half = dataclasses.replace(sampled, sampled_from=20_000)
+    asked = {"a": half, "b": half, "c": declared, "d": sampled, "e": sampled}
+    for name, one in asked.items():
+        assert isinstance(
+            decide(store, accountant, RoundRequest(round_id=name, cohort="watches", round=one)), Admitted
+        )
+    for name, reports, overspent in (
+        ("a", 1_000, False),
+        ("b", 1_500, False),  # 1,500 of 20,000 are a lower rate than the slot's
+        ("c", 7, False),  # what is declared does not depend on them
+        ("d", 1_001, True),  # a higher rate
+        ("e", 999, True),  # fewer, at the rate of those who were asked
+    ):
+        settled = settle(store, accountant, name, reports=reports, actor="tester")
+        assert settled.overspent == overspent, name
+    assert settled.accounted == slot_for(dataclasses.replace(krr(2.0, 999), sampled_from=9_990))
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
 def test_a_plan_beyond_the_budget_opens_nothing(store: Store, accountant: Accountant) -> None:
     with pytest.raises(BeyondBudget, match="expected at most the budget"):
         open_planned(store, accountant, epsilon=0.01)
