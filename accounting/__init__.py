@@ -11,7 +11,7 @@ from accounting.filter_sets import Charge, FilterReading, FilterSet
 from accounting.fitting import fits
 from accounting.frequency import FrequencyError, frequency_error
 from accounting.notation import parse_randomizer
-from accounting.plans import largest_common_epsilon0
+from accounting.plans import largest_common_epsilon0, place
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import (
     BinaryLocalHash,
@@ -81,5 +81,6 @@ __all__ = [
     "is_known_policy",
     "largest_common_epsilon0",
     "parse_randomizer",
+    "place",
     "slot_for",
 ]

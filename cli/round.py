@@ -149,7 +149,10 @@ def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
 @server_option
 @output_options
 def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
-    """Give back what the round ID reserved, because nothing of it was or will be released."""
+    """Close the round ID as one of which nothing was or will be released, and give back what it reserved.
+
+    Under policy fixed nothing is given back, unless every round of the cohort is voided.
+    """
     _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
 
 

@@ -183,7 +183,7 @@ class Settled:
     sequence: int
     reports: int
     accounted: ShuffledRound  # what is charged from now on
-    overspent: bool  # the true cost is beyond the budget; the cohort admits nothing any more
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
@@ -191,7 +191,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Voided:
-    """A round that released nothing gave its reservation back; locally it still counts."""
+    """A round that released nothing gave back what its cohort's policy lets it; locally it still counts."""
 
     round_id: str
     cohort: str

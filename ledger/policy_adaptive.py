@@ -12,7 +12,17 @@ from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, Inv
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
-from ledger.policy import ASSUMES, Books, Policy, Step, read_once, rules_digest, spell_once, standing_of
+from ledger.policy import (
+    ASSUMES,
+    Books,
+    Policy,
+    Step,
+    read_once,
+    replaced,
+    rules_digest,
+    spell_once,
+    standing_of,
+)
 from ledger.rows import CohortView
 
 
@@ -71,13 +81,16 @@ class AdaptivePolicy(Policy):
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
         choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
         filters, total = self.filters(view), self.total(view)
+        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
         if after is None:
-            return self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
+            step = self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
+            return dataclasses.replace(step, changes=changes)
         charge = before
-        if after != ShuffledRound.from_mapping(admitted["accounted"]):
+        if changes:
             charge = filters.taken_instead(total, before, books.charge(after, filters))
         step = self._stepped(view, total - before + charge, choice)
-        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **step.details})
+        details = {"charge": charge.to_mapping(), **step.details}
+        return dataclasses.replace(step, details=details, changes=changes)
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
         """See `Policy`: what the chosen filters allow is computed now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,21 +15,21 @@ from accounting import (
     FilterSet,
     RepetitionFilter,
     ShuffledRound,
-    fits,
     slot_for,
 )
 from accounting.coverage import Coverage
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
+from ledger.plan_trails import PlanTrail, promised_in
 from ledger.policies import (
     AdaptivePolicy,
     FixedPolicy,
     PlanPolicy,
     Policy,
     choice_made,
+    closes_as_before,
     policy_from,
     spending_of,
-    standing_of,
     total_charged,
 )
 
@@ -67,23 +66,30 @@ class Trail:
     _taken: Charge | None = None  # by the round of the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
-    # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
-    _claimed: list[int] = field(default_factory=list)
-    _slots: dict[str, int] = field(default_factory=dict)
-    _whole: Counter[ShuffledRound] = field(default_factory=Counter)
-    _stated_promise: float | None = None
-    _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
+    _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
+    _plan: PlanTrail | None = None
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Apply the next entry, and yield what is wrong with it."""
+        yield from self._follow(body)
+        self._by_newer_rules = self._by_newer_rules or not closes_as_before(body.numerical_policy)
+
+    def gives_back(self, body: EntryBody) -> bool:
+        """Return whether the next entry, a void, gives back what its round reserved."""
+        return not isinstance(self.policy, FixedPolicy) or self._closes_as_before(body)
+
+    def _closes_as_before(self, body: EntryBody) -> bool:
+        return closes_as_before(body.numerical_policy) and not self._by_newer_rules
+
+    def _follow(self, body: EntryBody) -> Iterator[str]:
         self.stated = []
         self.frozen = self.frozen or body.kind is EntryKind.FROZEN
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
             yield from self._follow_opening(body)
             return
-        if isinstance(self.policy, PlanPolicy):
-            yield from self._follow_plan(body)
+        if self._plan is not None:
+            yield from self._follow_plan(body, self._plan)
             return
         if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
             if "standing" in body.details:
@@ -107,16 +113,14 @@ class Trail:
 
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the policy accounts a decided round as this one."""
-        if not isinstance(self.policy, PlanPolicy) or body.kind is not EntryKind.ADMITTED:
+        if self._plan is None or body.kind is not EntryKind.ADMITTED:
             return slot_for(described) == accounted
-        declared = [slot for slot, _ in self.policy.slots_declared]
-        slot = body.details["slot"]
-        return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)
+        return self._plan.accounts(body, described, accounted)
 
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
         if isinstance(self.policy, PlanPolicy):
-            return float(body.details["standing"]["promised_epsilon_upper"])
+            return promised_in(body.details)
         return body.spent.epsilon_upper
 
     @property
@@ -140,14 +144,8 @@ class Trail:
 
     def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of charges and of the plan; yield what cannot be proven."""
-        if isinstance(self.policy, PlanPolicy) and self._promise is not None:
-            promised, delta = self._promise
-            again = books.certify(+self._whole, delta=delta)
-            if promised < again.epsilon_lower:
-                yield (
-                    f"it says the whole plan costs up to {promised:.6g}; computed again it is at least"
-                    f" {again.epsilon_lower:.6g}"
-                )
+        if self._plan is not None:
+            yield from self._plan.recompute(books)
         if not isinstance(self.policy, AdaptivePolicy):
             return
         yield from self._recompute_choice(books, self.policy)
@@ -231,39 +229,15 @@ class Trail:
         if admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
             yield "the filters it chooses are not those that its round's parameters choose"
 
-    def _follow_plan(self, body: EntryBody) -> Iterator[str]:
-        """Count which slots are taken, and keep what the whole plan has become."""
-        if not isinstance(self.policy, PlanPolicy):
-            return
-        details, round_id = body.details, str(body.round_id)
-        before, self._promise = self._stated_promise, None
-        if body.kind is EntryKind.ADMITTED:
-            slot = self._slots[round_id] = int(details["slot"])
-            self._claimed[slot] += 1
-            if self._claimed[slot] > self.policy.slots_declared[slot][1]:
-                yield "it takes a slot of the plan that was not free"
-        elif body.kind is EntryKind.VOIDED:
-            self._claimed[self._slots.pop(round_id)] -= 1
-        elif body.kind is EntryKind.SETTLED and details["accounted"] != details["accounted_before"]:
-            self._whole[ShuffledRound.from_mapping(details["accounted_before"])] -= 1
-            self._whole[_round(details)] += 1
-            before = None
-        standing = standing_of(details, self.policy.digest)
-        if tuple(standing["claimed"]) != tuple(self._claimed):
-            yield "what it says of the plan's slots does not follow from the entries before it"
-        promised = self._stated_promise = float(standing["promised_epsilon_upper"])
-        if before is None:
-            self._promise = (promised, body.delta_budget)
-        elif promised != before:
-            yield "it changes what the whole plan costs, although no round turned out otherwise"
-        if body.spent.epsilon_upper > promised and not self.frozen:
-            yield "it says more is spent than the whole plan costs"
+    def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
+        yield from plan.follow(body, as_before=self._closes_as_before(body))
+        if not self.frozen:
+            yield from plan.compare_spent(body)
 
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:
         if isinstance(self.policy, PlanPolicy):
-            self._whole = Counter(dict(self.policy.slots_declared))
-            self._claimed = [0] * len(self.policy.slots_declared)
-            yield from self._follow_plan(body)
+            self._plan = PlanTrail(policy=self.policy)
+            yield from self._follow_plan(body, self._plan)
             if not self.policy.epsilon_upper <= body.epsilon_budget:
                 yield "it opens a cohort with a plan beyond its budget"
         if not isinstance(self.policy, AdaptivePolicy):

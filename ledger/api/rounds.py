@@ -93,7 +93,8 @@ async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, servic
 
 @router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
 async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: Asked) -> JSONResponse:
-    """Give back what a round reserved, because nothing of it was or will be released."""
+    """Close a round of which nothing was or will be released. It gives back what it reserved; under policy
+    `fixed` it does so only when every round of the cohort is voided."""
     name = await in_thread(seen_round, service.store, token, round_id)
     answer = await service.deciding.run(
         lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)

@@ -119,7 +119,7 @@ def _cohort(
         delta_budget=body.delta_budget if body else None,
         epsilon_spent_upper=body.spent.epsilon_upper if body else None,
         epsilon_spent_lower=body.spent.epsilon_lower if body else None,
-        promise_kept=recomputation.within if ok and not replay.frozen else None,
+        promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
         rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
         rounds_refused=recomputation.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),

@@ -280,10 +280,7 @@ class Operations(RuleBasedStateMachine):
             return
         before = self.charged.pop(name)
         settled = settle(self.store, self.accountant, name, reports=reports, actor="model")
-        expected = before
-        if reports < before.reports:
-            expected = slot_for(dataclasses.replace(before, reports=reports))
-        assert settled.accounted == expected
+        assert settled.accounted == self.turned_out(name, before, reports)
         cohort.held[before] -= 1
         cohort.held[settled.accounted] += 1
         self.note_settled(name, before, settled.accounted)
@@ -291,6 +288,12 @@ class Operations(RuleBasedStateMachine):
         assert settled.overspent == cohort.overspent
         cohort.entries.append(("settled", name))
         self.closings[name] = settled
+
+    def turned_out(self, name: str, before: ShuffledRound, reports: int) -> ShuffledRound:
+        """What a round is charged as when it is settled."""
+        if reports >= before.reports:
+            return before
+        return slot_for(dataclasses.replace(before, reports=reports))
 
     def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
         """Take notice of what a settled round turned out to be."""
@@ -307,12 +310,22 @@ class Operations(RuleBasedStateMachine):
             return
         cohort = self.cohorts[self.requests[name].cohort]
         self.note_voided(name, self.charged[name])
-        cohort.held[self.charged.pop(name)] -= 1
+        self.give_back(name, self.charged.pop(name))
         self.closings[name] = void(self.store, self.accountant, name, reason=reason, actor="model")
         cohort.entries.append(("voided", name))
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
         """Take notice of a voided round."""
+
+    def give_back(self, name: str, accounted: ShuffledRound) -> None:
+        """Policy `fixed` keeps what it holds of voided rounds until all rounds are voided."""
+        cohort = self.cohorts[self.requests[name].cohort]
+        if self.policy != "fixed":
+            cohort.held[accounted] -= 1
+            return
+        voided = {name, *(one for one, closing in self.closings.items() if isinstance(closing, Voided))}
+        if all(one in voided for kind, one in cohort.entries if kind == "admitted"):
+            cohort.held.clear()
 
     @rule()
     def reopen(self) -> None:
