@@ -351,7 +351,7 @@ def test_an_auditor_states_and_proves_through_a_server(
     monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", limited)
     assert run("audit", "statement", "phones", *through)[0] == 0
     assert run("audit", "statement", "secret", *through)[0] == 4
-    assert run("audit", "statement", "--all", *through)[0] == 1
+    assert run("audit", "statement", "--all", *through)[0] == 8
     assert run("audit", "statement", "phones", "-o", "x.csv", "--bundle", "x.zip", *through)[0] == 1
     assert not (directory / "x.zip").exists()
 
