@@ -348,10 +348,12 @@ class Accountant:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
         interval, later = Interval(upper=0.0, lower=0.0), 0.0
-        if count:
-            interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
-            interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
+            loss = self.privacy_loss(_only(rounds))
+            interval = sharpened_delta(_only(rounds), pair_delta(loss, epsilon), epsilon, self.precision)
+            later = pair_delta(loss, epsilon * (1 + self.precision)).upper
+        elif count:
+            interval, later = delta_interval(above, below, epsilon, self.precision)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack

@@ -10,6 +10,7 @@ from scipy import optimize
 
 from accounting.certificate import Interval
 from accounting.composition import Composition
+from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.round_loss import RoundLoss
 from accounting.shuffling import RoundProfile, ShuffledRound
 from accounting.spectrum import Contour
@@ -31,6 +32,8 @@ _SHARP_POINTS = 17
 _FEW_POINTS = 9
 _SHARPENINGS = 2
 _MOST_SHARPENINGS = 5  # while the answer is wider than asked
+# Deltas of which lists of outcomes, which leave hardly probable ones out, say nothing.
+_UNLISTED = 1e6 * NEGLIGIBLE_DELTA
 # Halvings that leave nothing between two floats.
 _HALVINGS = 60
 
@@ -117,10 +120,12 @@ def sharpened_epsilon(
     shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
 ) -> Interval:
     """The interval narrowed by the round's own profile at points inside it."""
-    upper, lower = interval.upper, interval.lower
+    if interval.lower == interval.upper:
+        return interval
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision), listed=delta > _UNLISTED)
+    upper, lower = min(interval.upper, profile.largest_loss), interval.lower
     if not lower < upper < math.inf:
         return interval
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
     simple = profile.is_simple
     if not simple:  # orders of a mixture cost much
         if interval.is_within(precision):
@@ -129,7 +134,7 @@ def sharpened_epsilon(
     for number in range(_MOST_SHARPENINGS):
         if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
             break
-        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS if simple else _FEW_POINTS)
+        points = np.linspace(lower, upper, _SHARP_POINTS if simple else _FEW_POINTS)
         bounds = profile.at(points)
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)
