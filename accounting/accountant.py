@@ -354,6 +354,7 @@ class Accountant:
             later = pair_delta(loss, epsilon * (1 + self.precision)).upper
         elif count:
             interval, later = delta_interval(above, below, epsilon, self.precision)
+            interval, later = self._narrowed_delta(interval, later, rounds, epsilon)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
@@ -368,6 +369,24 @@ class Accountant:
             error=interval.error(),
             precise=is_precise_delta(interval, later, self.precision),
         )
+
+    def _narrowed_delta(
+        self, interval: Interval, later: float, rounds: Mapping[ShuffledRound, int], epsilon: float
+    ) -> tuple[Interval, float]:
+        """Bounds on delta at epsilon, and an upper one just beyond; while the first are wider than asked,
+        without far losses that are hardly probable beside the upper one."""
+        losses = [(self.privacy_loss(one), count) for one, count in rounds.items()]
+        for tail in _NEGLIGIBLE_TAILS:
+            if is_precise_delta(interval, later, self.precision):
+                break
+            mass = tail * interval.upper / sum(rounds.values())
+            above, below = (_without_tails(losses, mass, side) for side in SIDES)
+            found, after = delta_interval(above, below, epsilon, self.precision)
+            before, both, later = interval.width, interval.intersection(found), min(later, after)
+            interval = both if both.lower <= both.upper else interval
+            if interval.width > _HELPED * before:
+                break
+        return interval, later
 
     def _pure_delta(self, rounds: Mapping[ShuffledRound, int]) -> Callable[[float], Interval]:
         """Bounds on delta at an epsilon without slack, remembered for the rounds that were asked for last."""

@@ -19,7 +19,7 @@ Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
 _PILOT_POINTS = 20
-# Deviations below this share of the largest loss are looked for among smaller losses alone.
+# Losses are small beside the largest one below this share of it, which the pilot's points hardly resolve.
 _UNRESOLVED = 1e-4
 # Losses of the first lattice are multiples of a unit, the largest one of no more units than that: sums of
 # losses are transformed in arrays of about that size.
@@ -298,8 +298,8 @@ def _convex(excess: FloatArray, values: FloatArray) -> FloatArray:
 
 
 def _deviation(profile: Profile, stop: float, finest: float) -> float:
-    """About the deviation of the loss, by which lattices are graded: of losses up to `stop`, or up to fewer
-    where all but hardly probable ones are next to 0."""
+    """About the deviation of the loss, by which lattices are graded; looked for among small losses alone
+    where nearly all of it is theirs."""
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
     excess = np.expm1(pilot)
     values = np.minimum.accumulate(np.minimum(profile(excess).upper, 1.0))
@@ -308,8 +308,9 @@ def _deviation(profile: Profile, stop: float, finest: float) -> float:
     # Of small losses the divergence is half the variance; among large ones it rules what they add up to.
     divergence = float((pilot[1:] * q * excess[1:]).sum())
     deviation = math.sqrt(min(second, 2 * divergence))
-    if finest < deviation < _UNRESOLVED * stop:
-        return _deviation(profile, deviation / (10 * _UNRESOLVED), finest)
+    size = second / max(float((pilot[1:] * q * (2 + excess[1:])).sum()), 1e-300)
+    if deviation > finest and size < _UNRESOLVED * stop:
+        return _deviation(profile, size / (10 * _UNRESOLVED), finest)
     return max(deviation, _UNRESOLVED * stop)
 
 

@@ -36,13 +36,15 @@ _ROUGHER = 2.5
 _MANY_CELLS, _FINEST = 16, 0.4
 # Cells of numbers are halved, so often, where a cell's bounds are farther apart than that many times the
 # smoothing's square, as a share of the sum, and than no delta of 1e-30 sees.
-_HALVINGS, _WIDE, _UNSEEN = 8, 20.0, 1e-34
+_HALVINGS, _WIDE, _UNSEEN, _MOST_CELLS = 8, 20.0, 1e-34, 200
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
 # What is left beside the mass at infinity is little, as a share of what smoothing makes of it.
 _HARDLY = 0.05
-_FLAT_SEARCHES = 2
+_FLAT_POINTS = 33
+# ... which is looked for where a crude bound on the end is so many times the usual one, or as good as none.
+_FAR, _ENDLESS = 10.0, 0.9
 _OUTLINE_CELLS = 4
 #: Losses beyond count as infinite: more than any of a table, whose probabilities are at least 1e-50.
 LARGEST_RESOLVED_LOSS = 120.0
@@ -315,7 +317,7 @@ class RoundProfile:
                 not cell.is_single and bool(np.any(bounds.upper - bounds.lower > most))
                 for cell, bounds in found
             ]
-            if not any(wide):
+            if not any(wide) or len(found) + sum(wide) > _MOST_CELLS:
                 break
             halves = [half for (cell, _), far in zip(found, wide, strict=True) if far for half in cell.halves]
             finer = iter(self._of_cells(halves, excess))
@@ -402,23 +404,25 @@ class RoundProfile:
     def _last_loss(self) -> float:
         if self._base.last_loss is not None:
             return min(self._sampled_loss(self._base.last_loss), LARGEST_RESOLVED_LOSS)
-        end = self._negligible_loss()
-        return self._flat_loss(end) if math.isinf(self.largest_loss) else end
+        end = self._negligible_loss(self._cells[0].fewest)
+        usual = self._negligible_loss(max(self._cells, key=lambda cell: cell.weight).fewest)
+        # The smallest number of honest reports may have next to no weight.
+        far = math.isinf(self.largest_loss) and end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
+        return self._flat_loss(end) if far else end
 
     def _flat_loss(self, limit: float) -> float:
         """Loss, up to `limit`, beyond which the upper bound hardly falls: what it is there counts as infinite
         loss."""
-        least = float(self(np.expm1(np.array([limit]))).upper[0])
-        enough = (1 + _HARDLY * self._smoothing**2) * least + NEGLIGIBLE_DELTA
-        return _first_loss(
-            lambda losses: self(np.expm1(losses)).upper <= enough, 1e-9 * limit, limit, _FLAT_SEARCHES
-        )
+        losses = np.geomspace(1e-9 * limit, limit, _FLAT_POINTS)
+        upper = self(np.expm1(losses)).upper
+        enough = (1 + _HARDLY * self._smoothing**2) * upper[-1] + NEGLIGIBLE_DELTA
+        return float(losses[int(np.argmax(upper <= enough))])
 
-    def _negligible_loss(self) -> float:
-        """Loss at which a crude bound on the profile falls below `NEGLIGIBLE_DELTA`, or the largest loss that
-        is resolved."""
+    def _negligible_loss(self, fewest: int) -> float:
+        """Loss at which a crude bound on the profile of so many honest reports falls below
+        `NEGLIGIBLE_DELTA`, or the largest loss that is resolved."""
         limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
-        rate, fewest = self._rate, self._cells[0].fewest
+        rate = self._rate
 
         def small(losses: FloatArray) -> BoolArray:
             crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
