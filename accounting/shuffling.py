@@ -405,9 +405,11 @@ class RoundProfile:
         if self._base.last_loss is not None:
             return min(self._sampled_loss(self._base.last_loss), LARGEST_RESOLVED_LOSS)
         end = self._negligible_loss(self._cells[0].fewest)
+        if math.isfinite(self.largest_loss):
+            return end
         usual = self._negligible_loss(max(self._cells, key=lambda cell: cell.weight).fewest)
         # The smallest number of honest reports may have next to no weight.
-        far = math.isinf(self.largest_loss) and end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
+        far = end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
         return self._flat_loss(end) if far else end
 
     def _flat_loss(self, limit: float) -> float:
