@@ -347,10 +347,13 @@ class Accountant:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
         interval, later = Interval(upper=0.0, lower=0.0), 0.0
-        if count:
-            interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
-            interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
+            loss = self.privacy_loss(_only(rounds))
+            interval = sharpened_delta(_only(rounds), pair_delta(loss, epsilon), epsilon, self.precision)
+            later = pair_delta(loss, epsilon * (1 + self.precision)).upper
+        elif count:
+            interval, later = delta_interval(above, below, epsilon, self.precision)
+            interval, later = self._narrowed_delta(interval, later, rounds, epsilon)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
@@ -365,6 +368,24 @@ class Accountant:
             error=interval.error(),
             precise=is_precise_delta(interval, later, self.precision),
         )
+
+    def _narrowed_delta(
+        self, interval: Interval, later: float, rounds: Mapping[ShuffledRound, int], epsilon: float
+    ) -> tuple[Interval, float]:
+        """Bounds on delta at epsilon, and an upper one just beyond; while the first are wider than asked,
+        without far losses that are hardly probable beside the upper one."""
+        losses = [(self.privacy_loss(one), count) for one, count in rounds.items()]
+        for tail in _NEGLIGIBLE_TAILS:
+            if is_precise_delta(interval, later, self.precision):
+                break
+            mass = tail * interval.upper / sum(rounds.values())
+            above, below = (_without_tails(losses, mass, side) for side in SIDES)
+            found, after = delta_interval(above, below, epsilon, self.precision)
+            before, both, later = interval.width, interval.intersection(found), min(later, after)
+            interval = both if both.lower <= both.upper else interval
+            if interval.width > _HELPED * before:
+                break
+        return interval, later
 
     def _pure_delta(self, rounds: Mapping[ShuffledRound, int]) -> Callable[[float], Interval]:
         """Bounds on delta at an epsilon without slack, remembered for the rounds that were asked for last."""

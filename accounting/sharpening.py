@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from accounting.certificate import Interval
+from accounting.privacy_loss import NEGLIGIBLE_DELTA
 from accounting.shuffling import RoundProfile, ShuffledRound
 
 # A single round's answer is narrowed by its own profile, at this many points, this often at least.
@@ -16,6 +17,8 @@ _SHARP_POINTS = 17
 _FEW_POINTS = 9
 _SHARPENINGS = 2
 _MOST_SHARPENINGS = 5  # while the answer is wider than asked
+# Deltas of which lists of outcomes, which leave hardly probable ones out, say nothing.
+_UNLISTED = 1e6 * NEGLIGIBLE_DELTA
 
 
 def sharpened_delta(
@@ -33,10 +36,12 @@ def sharpened_epsilon(
     shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
 ) -> Interval:
     """The interval narrowed by the round's own profile at points inside it."""
-    upper, lower = interval.upper, interval.lower
+    if interval.lower == interval.upper:
+        return interval
+    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision), listed=delta > _UNLISTED)
+    upper, lower = min(interval.upper, profile.largest_loss), interval.lower
     if not lower < upper < math.inf:
         return interval
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
     simple = profile.is_simple
     if not simple:  # orders of a mixture cost much
         if interval.is_within(precision):
@@ -45,7 +50,7 @@ def sharpened_epsilon(
     for number in range(_MOST_SHARPENINGS):
         if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
             break
-        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS if simple else _FEW_POINTS)
+        points = np.linspace(lower, upper, _SHARP_POINTS if simple else _FEW_POINTS)
         bounds = profile.at(points)
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)

@@ -280,7 +280,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
         assert accountant.certify({shuffled: rounds}, delta=delta).precise, (rounds, delta)
     profile = RoundProfile(shuffled, smoothing=0.03)
     orders = np.expm1(np.linspace(0.0, 0.5 * profile.end, 120))
-    cells, tables = profile._mixture(profile._cells, orders), profile(orders)
+    cells, tables = profile._mixture(orders), profile(orders)
     assert profile.is_quick
     assert np.all(cells.lower <= tables.upper * (1 + 1e-12))
     assert np.all(tables.lower <= cells.upper * (1 + 1e-12))
