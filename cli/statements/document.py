@@ -267,6 +267,18 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         )
         for each in cohort.filters
     ]
+    if accounts := cohort.delta_accounts:
+        found.append(
+            (
+                "Delta of approximate rounds",
+                (
+                    f"used {accounts.certain_loss_used_upper!r} of {accounts.certain_loss_share!r} for losses"
+                    f" that are certain, and {accounts.slack_used_upper!r} of {accounts.slack_share!r} for"
+                    f" local deltas, at epsilon {plain(accounts.epsilon)}. All filters but the one for"
+                    " repetitions count on both"
+                ),
+            )
+        )
     found += [
         (
             "Without the shuffler",
