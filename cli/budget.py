@@ -71,7 +71,7 @@ def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
     certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)
     slack = (accounts.slack_used_upper, accounts.slack_share)
     return {
-        "delta of approximate rounds": "both accounts must hold, but for the repetition filter",
+        "delta accounts": "for approximate rounds; both must hold, but for the repetition filter",
         "  certain loss": f"{upper(certain[0])} used of {lower(certain[1])}",
         "  local delta": f"{upper(slack[0])} used of {lower(slack[1])}, at epsilon {shown(accounts.epsilon)}",
     }

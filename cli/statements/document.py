@@ -267,18 +267,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         )
         for each in cohort.filters
     ]
-    if accounts := cohort.delta_accounts:
-        found.append(
-            (
-                "Delta of approximate rounds",
-                (
-                    f"used {accounts.certain_loss_used_upper!r} of {accounts.certain_loss_share!r} for losses"
-                    f" that are certain, and {accounts.slack_used_upper!r} of {accounts.slack_share!r} for"
-                    f" local deltas, at epsilon {plain(accounts.epsilon)}. All filters but the one for"
-                    " repetitions count on both"
-                ),
-            )
-        )
+    found += _delta_accounts(cohort)
     found += [
         (
             "Without the shuffler",
@@ -299,6 +288,19 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     if cohort.rounds_pending:
         found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
     return found
+
+
+def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
+    """How much of delta approximate rounds have used, of what is set aside for them."""
+    accounts = cohort.delta_accounts
+    if accounts is None:
+        return []
+    text = (
+        f"used {accounts.certain_loss_used_upper!r} of {accounts.certain_loss_share!r} for losses that are"
+        f" certain, and {accounts.slack_used_upper!r} of {accounts.slack_share!r} for local deltas, at"
+        f" epsilon {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+    )
+    return [("Delta of approximate rounds", text)]
 
 
 def _causes(named: Iterable[tuple[str, float]]) -> str:
