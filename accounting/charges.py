@@ -52,7 +52,7 @@ _Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold a
 def charge_of(
     pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
 ) -> Charge:
-    """What a round costs each filter, and the accounts of delta if there are any.
+    """The smallest certified charge of every filter, and the part of the accounts of delta if there are any.
 
     Args:
         pair: the pair above the round's profile.

@@ -31,8 +31,8 @@ from accounting.shuffling import ShuffledRound
 # round have the first; filters lose about 1 % of their rounds by it. Certain loss gets less, because a unit
 # of slack costs (1 + exp(epsilon)) times as much.
 _ACCOUNTS = ((3 / 64, 1 / 16), (3 / 16, 1 / 4), (13 / 32, 1 / 2))
-# What is good enough: of sets with rising accounts, the part of the rounds like the first one that the best
-# of them admits.
+# A set with smaller accounts is chosen if it admits this part of the rounds like the first one that the best
+# set admits.
 _GOAL_OF_ACCOUNTS = 0.8
 # Approximate first rounds keep no more than this part of what the last set keeps for repetitions: their count
 # falls with what accounts leave, so that repetitions would take all, and other rounds found empty accounts.
