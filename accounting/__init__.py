@@ -5,6 +5,7 @@ from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
 from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound, is_known_policy
+from accounting.delta_accounts import AccountsReading, DeltaAccounts
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filter_menu import Choice, FilterMenu
 from accounting.filter_sets import Charge, FilterReading, FilterSet
@@ -41,6 +42,7 @@ __all__ = [
     "NUMERICAL_POLICY",
     "Accountant",
     "AccountingError",
+    "AccountsReading",
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
@@ -50,6 +52,7 @@ __all__ = [
     "Choice",
     "DamagedPrivacyLoss",
     "Declared",
+    "DeltaAccounts",
     "DistinctElements",
     "ErrorBudget",
     "FilterMenu",

@@ -164,8 +164,10 @@ class Accountant:
         repetition, filters = filters.repetition, filters.without_totals
         key = (shuffled, filters)
         if key not in self._charges:
-            pair = self._remembered(shuffled).loss.upper
-            self._charges[key] = charge_of(pair, filters, slack=_slack({shuffled: 1}))
+            loss = self._remembered(shuffled).loss
+            certain = 0.0 if filters.accounts is None else loss.certain
+            slack = _slack({shuffled: 1})
+            self._charges[key] = charge_of(loss.upper, filters, slack=slack, certain_loss=certain)
             while len(self._charges) > _MAXIMUM_CHARGES_REMEMBERED:
                 self._charges.popitem(last=False)
         if repetition is None:

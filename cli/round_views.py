@@ -7,6 +7,7 @@ import dataclasses
 from rich.table import Table
 
 from accounting import ShuffledRound
+from cli.budget import account_facts
 from cli.present import facts, lower, shown, upper
 from cli.round_import import ImportSummary
 from ledger.budgets import Quote, RoundRecord
@@ -20,7 +21,8 @@ def decision_facts(decision: Decision) -> Table:
 
 def quote_facts(quote: Quote) -> Table:
     """Returns a quote as a table for people."""
-    return facts(f"The round would be {quote.would_be}", _rows(quote, leave_out=("would_be",)))
+    rows = _rows(quote, leave_out=("would_be", "delta_accounts"))
+    return facts(f"The round would be {quote.would_be}", {**rows, **account_facts(quote.delta_accounts)})
 
 
 def record_facts(record: RoundRecord) -> Table:

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 
 from accounting import Accountant, ShuffledRound
-from ledger import appending, decisions
+from ledger import appending, decisions, policies
 from ledger.batches import admit_together
 from ledger.budget_changes import change_budget
 from ledger.budgets import Outcome, Pending, Quote, RoundRequest, checked_text, request_digest
@@ -236,11 +236,12 @@ def quote_next(
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
     )
-    if not admitted:
-        return answer, view
-    held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
-    details = {**view.details, **decision.details}
-    return answer, dataclasses.replace(view, held=held, spent=after, details=details)
+    policy = policies.policy_of(store, view)
+    if admitted:
+        held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
+        details = {**view.details, **decision.details}
+        view = dataclasses.replace(view, held=held, spent=after, details=details)
+    return dataclasses.replace(answer, delta_accounts=policy.delta_accounts(view)), view
 
 
 def pending_rounds(store: Store, *, limit: int) -> list[str]:

@@ -13,7 +13,7 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from accounting import ShuffledRound
+from accounting import AccountsReading, ShuffledRound
 from ledger import canonical
 from ledger.errors import Damaged, InvalidValue
 
@@ -54,6 +54,7 @@ class RefusalReason(StrEnum):
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
+    DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
@@ -218,6 +219,7 @@ class Quote:
     epsilon_remaining: float  # after the round if it would be admitted, else now
     epsilon_budget: float
     delta_budget: float
+    delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
 
 
 Outcome: TypeAlias = Admitted | Refused

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, AccountsReading, ShuffledRound
 from ledger import losses, policies
 from ledger.budgets import RefusalReason, RoundRequest, checked_reports
 from ledger.entries import EntryKind, Spending
@@ -61,7 +61,9 @@ def decide(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
     at = f"at delta {cohort.delta_budget:.6g}"
-    if requested.epsilon_upper_or_none is None:
+    if step.lacks_delta is not None:
+        reason, message = RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
+    elif requested.epsilon_upper_or_none is None:
         reason = RefusalReason.UNBOUNDED_LOSS
         message = f"With this round no finite epsilon holds {at}; the budget is {cohort.epsilon_budget:.6g}."
     else:
@@ -150,6 +152,15 @@ def _entry_draft(
         spent=spent,
         details=details,
         changes=changes,
+    )
+
+
+def _lacks_delta(account: AccountsReading) -> str:
+    return (
+        "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
+        f" {account.certain_loss_used_upper!r} of {account.certain_loss_share!r} for losses that are certain,"
+        f" and {account.slack_used_upper!r} of {account.slack_share!r} for local deltas at epsilon"
+        f" {account.epsilon!r}. Rounds without a delta of their own are not concerned."
     )
 
 

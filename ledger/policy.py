@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from accounting import Accountant, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
+from accounting import Accountant, AccountsReading, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
 from ledger import canonical, losses
 from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN
 from ledger.entries import Spending
@@ -58,6 +58,7 @@ class Step:
     promised_epsilon_upper: float | None = None  # what must stay within the budget; None: what is spent
     changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # of a closing: added to what is held
     accounted: ShuffledRound | None = None  # of a settlement: what is held; None: what it was asked about
+    lacks_delta: AccountsReading | None = None  # an account of delta is exhausted, and nothing else
 
     def is_within(self, epsilon_budget: float) -> bool:
         """Return whether the budget still holds: anything but a number within it says no."""
@@ -104,6 +105,10 @@ class Policy(ABC):
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """Return what each filter says, if the policy has filters."""
         return ()
+
+    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+        """Return what approximate rounds have used of delta, if the policy keeps accounts of it."""
+        return None
 
     def composition(self, books: Books, view: CohortView) -> Spending:
         """Return the certified composition of what is held."""

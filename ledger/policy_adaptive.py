@@ -8,10 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, InvalidParameter, ShuffledRound
+from accounting import (
+    AccountsReading,
+    Charge,
+    Choice,
+    FilterMenu,
+    FilterReading,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+)
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
-from ledger.errors import Damaged, LedgerError
+from ledger.errors import Conflict, Damaged, LedgerError
 from ledger.policy import (
     ASSUMES,
     Books,
@@ -73,7 +82,12 @@ class AdaptivePolicy(Policy):
         filters = self._filters(view, choice)
         charge = filters.taken(total, books.charge(accounted, filters))
         step = self._stepped(view, total + charge, choice, rounds=1)
-        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **chosen, **step.details})
+        lacks = filters.lacks_delta(total + charge, epsilon=view.cohort.epsilon_budget)
+        return dataclasses.replace(
+            step,
+            details={"charge": charge.to_mapping(), **chosen, **step.details},
+            lacks_delta=filters.accounts_reading(total + charge) if lacks else None,
+        )
 
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
@@ -93,16 +107,34 @@ class AdaptivePolicy(Policy):
         return dataclasses.replace(step, details=details, changes=changes)
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
-        """See `Policy`: what the chosen filters allow is computed now."""
+        """See `Policy`: what the chosen filters allow is computed now.
+
+        Raises:
+            Conflict: slack costs more of delta at a larger epsilon than its account has, and no other filter
+                would hold: raising the budget would make the cohort overspent.
+        """
         choice = self.choice(view)
         after = choice and self.menu.rebudgeted(books, choice, epsilon)
         if after is None or after == choice:
             return super().rebudgeted(books, view, epsilon)
-        return self._stepped(view, self.total(view), after)
+        total = self.total(view)
+        step = self._stepped(view, total, after)
+        before, now = self.menu.filters(choice).accounts, self.menu.filters(after).accounts
+        breaks = before and now and before.hold(total.account) and not now.hold(total.account)
+        if breaks and not step.is_within(epsilon):
+            raise Conflict(
+                f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
+                " that is set aside for them: the budget cannot be raised so far"
+            )
+        return step
 
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """See `Policy`."""
         return self.filters(view).readings(self.total(view))
+
+    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+        """See `Policy`."""
+        return self.filters(view).accounts_reading(self.total(view))
 
     def composition(self, books: Books, view: CohortView) -> Spending:
         """See `Policy`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from accounting import (
+    AccountsReading,
     Charge,
     Choice,
     FilterReading,
@@ -134,6 +135,12 @@ class Trail:
             return ()
         return self.policy.menu.filters(self.choice).readings(self.total)
 
+    def delta_accounts(self) -> AccountsReading | None:
+        """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            return None
+        return self.policy.menu.filters(self.choice).accounts_reading(self.total)
+
     def restates(self, body: EntryBody) -> bool:
         """Return whether the next entry may read what is spent anew, although it admits nothing.
 
@@ -155,7 +162,7 @@ class Trail:
             if not coverage.covers(accounted, filters, charge):
                 yield (
                     "the charge it states is too small: nothing proves that it covers a round of its"
-                    f" parameters, at precisions down to {coverage.precisions[-1]:.2g}"
+                    f" parameters, at precisions down to {min(coverage.precisions):.2g}"
                 )
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
@@ -195,13 +202,15 @@ class Trail:
             self._certified = offered.repetition
             if offered.repetition is not None and offered.repetition.kind != _round(details):
                 yield "it counts repetitions of another kind than the round it is about"
+            if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
+                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
             if body.kind is EntryKind.ADMITTED:
                 self.choice, self.total = offered, policy.menu.filters(offered).nothing()
         elif "choice" in details:
             yield "it chooses filters, which is for the first admitted round alone"
         if self.restates(body) and self.choice is not None and standing is not None:
             self._certified = standing.repetition
-            self.choice = _restated(policy, self.choice, standing)
+            self.choice = _restated(policy, self.choice, standing, body.epsilon_budget)
         if standing != self.choice:
             yield "what it says of the chosen filters does not follow from the entries before it"
 
@@ -226,7 +235,10 @@ class Trail:
         for choice in (offered, policy.menu.choose(books, kind, epsilon=epsilon)):
             filters = policy.menu.filters(choice)
             admitted.append(filters.most_alike(books.charge(kind, filters), epsilon=epsilon))
-        if admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
+        keeps_rule = policy.menu.may_choose(
+            books, kind, offered.alternative, epsilon=epsilon, tolerance=CHOICE_BELOW_MAX
+        )
+        if not keeps_rule or admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
             yield "the filters it chooses are not those that its round's parameters choose"
 
     def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
@@ -248,6 +260,8 @@ class Trail:
         for one in self.policy.menu.alternatives:
             if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
                 yield "the filters' shares are more than the budget's delta"
+            if one.filters.accounts and one.filters.accounts.epsilon < body.epsilon_budget:
+                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
 
     def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
         """Return what is taken after an entry, and keep what its round takes for the costs that it states."""
@@ -276,12 +290,21 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
     return ShuffledRound.from_mapping(details["accounted"])
 
 
-def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice) -> Choice:
-    """Return a choice with what another budget may change of it: what is certified, and a limit it raises."""
+def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice, epsilon: float) -> Choice:
+    """Return a choice with what another budget may change of it.
+
+    That is what is certified, a limit that it raises, and the epsilon at which slack is judged, which follows
+    from the budget.
+    """
     repetition = before.repetition
     if repetition is not None and stated.repetition is not None:
         repetition = dataclasses.replace(repetition, certified=stated.repetition.certified)
-    after = dataclasses.replace(before, repetition=repetition, sliding_limit=stated.sliding_limit)
+    after = dataclasses.replace(
+        before,
+        repetition=repetition,
+        sliding_limit=stated.sliding_limit,
+        accounts_epsilon=policy.menu.accounts_epsilon(before, epsilon),
+    )
     limits = [policy.menu.filters(one).sliding_limit or 0.0 for one in (before, after)]
     return after if limits[0] <= limits[1] else dataclasses.replace(after, sliding_limit=before.sliding_limit)
 

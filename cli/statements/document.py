@@ -274,6 +274,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         )
         for each in cohort.filters
     ]
+    found += _delta_accounts(cohort)
     found += [
         (
             "Without the shuffler",
@@ -294,6 +295,19 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     if cohort.rounds_pending:
         found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
     return found
+
+
+def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
+    """How much of delta approximate rounds have used, of what is set aside for them."""
+    accounts = cohort.delta_accounts
+    if accounts is None:
+        return []
+    text = (
+        f"used {accounts.certain_loss_used_upper!r} of {accounts.certain_loss_share!r} for losses that are"
+        f" certain, and {accounts.slack_used_upper!r} of {accounts.slack_share!r} for local deltas, at"
+        f" epsilon {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+    )
+    return [("Delta of approximate rounds", text)]
 
 
 def _causes(named: Iterable[tuple[str, float]]) -> str:

@@ -98,8 +98,12 @@ class ChargingAccountant(AddingAccountant):
         nothing = filters.nothing()
         beyond = Fraction(10**30)
         cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
-        return Charge(
-            gaussian=(beyond,) * len(nothing.gaussian), renyi=(*(beyond for _ in nothing.renyi[:-1]), cost)
+        return dataclasses.replace(
+            nothing,
+            gaussian=(beyond,) * len(nothing.gaussian),
+            renyi=(*(beyond for _ in nothing.renyi[:-1]), cost),
+            repetition=(),
+            sliding=(),
         )
 
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:

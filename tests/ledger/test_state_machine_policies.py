@@ -28,7 +28,7 @@ class DearAccountant(ChargingAccountant):
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         charge = super().charge(accounted, filters) * 2
         repetition = (filters.repetition.charge(accounted),) if filters.repetition else ()
-        return Charge(gaussian=charge.gaussian, renyi=charge.renyi, repetition=repetition)
+        return dataclasses.replace(charge, repetition=repetition)
 
 
 class RepeatingOperations(Operations):
