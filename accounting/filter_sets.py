@@ -18,6 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.filters import GaussianFilter, Reading, RenyiFilter
 from accounting.gaussian import gaussian_divergence
@@ -135,14 +136,14 @@ class FilterSet:
             InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
                 1 or too small.
         """
-        expected = f"a finite number, at least {_LEAST_BUDGET:g}"
+        expected = f"a finite number, at least {exact_text(_LEAST_BUDGET)}"
         given = checks.real("epsilon", epsilon, expected)
         if given < _LEAST_BUDGET:
             raise InvalidParameter("epsilon", epsilon, expected)
         epsilon = min(given, _LARGEST_EPSILON)
         delta = checks.probability("delta", delta)
         if delta < LEAST_DELTA:
-            raise InvalidParameter("delta", delta, f"at least {LEAST_DELTA:g}, which filters share")
+            raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
         return _for_budget(epsilon, delta)
 
     def to_mapping(self) -> dict[str, object]:

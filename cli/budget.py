@@ -54,7 +54,7 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     if not statement.filters:
         return {}
     readings = {
-        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {shown(one.delta)} of delta"
+        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {upper(one.delta)} of delta"
         for one in statement.filters
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, InvalidParameter, ShuffledRound
+from accounting.bounds_text import upper_text
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
 from ledger.errors import Damaged, LedgerError
@@ -165,5 +166,5 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
         discretization=0.0,
         truncation=0.0,
         round_off=upper - lower if upper < float("inf") else 0.0,
-        method=f"{best.name} filter at delta {best.delta:.6g}",
+        method=f"{best.name} filter at delta {upper_text(best.delta)}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from accounting import upper_text
 from cli.statements import tables
 from cli.statements.numbers import Digits, certainty, day, grouped, moment, one_in, percent, plain
 from cli.statements.tables import Table
@@ -260,8 +261,9 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         (
             f"{each.name} filter",
             (
-                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta {each.delta:.3g} of"
-                " its own. The smallest count decides: one within the budget is enough"
+                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta"
+                f" {upper_text(each.delta)} of its own. The smallest count decides: one within the budget is"
+                " enough"
                 f"{_COUNTS if each.name == 'repetition' else ''}"
             ),
         )
@@ -272,7 +274,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             "Without the shuffler",
             (
                 f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
-                f" {plain(cohort.local_delta_upper)} at most"
+                f" {upper_text(cohort.local_delta_upper)} at most"
             ),
         ),
         ("Decided by", cohort.decided_by.split(";")[0]),  # what it assumes stands beside the policy
@@ -291,7 +293,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
 
 def _causes(named: Iterable[tuple[str, float]]) -> str:
     """What an interval's width is made of, without what is nothing."""
-    found = [f"{name} {value:.1e}" for name, value in named if value > 0]
+    found = [f"{name} {upper_text(value, digits=2)}" for name, value in named if value > 0]
     return ", ".join(found) or "nothing, it has none"
 
 

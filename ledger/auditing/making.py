@@ -153,7 +153,7 @@ def _cohort_statement(
         promise=_promise(opened, body),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
-        epsilon_remaining=max(0.0, body.epsilon_budget - body.spent.epsilon_upper),
+        epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,
         truncation=body.spent.truncation,
         round_off=body.spent.round_off,
