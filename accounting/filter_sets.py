@@ -263,6 +263,8 @@ class FilterSet:
         )
         if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
             return most
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
+            return most
         return min(max(most, self._sliding.most_more(_held(spent), cost.gaussian)), REPETITIONS_MAX)
 
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:

@@ -9,6 +9,7 @@ from cli.ledgers import open_ledger
 from cli.options import ledger_options, output_options, server_option
 from cli.plan import slot_facts
 from cli.present import bar, document_of, facts, lower, present, shown, upper
+from ledger.room import FittingRounds
 from ledger.statements import BudgetStatement
 
 
@@ -31,10 +32,11 @@ def budget_facts(statement: BudgetStatement) -> Table:
     return facts(
         f"{statement.cohort}: {budget_text(statement)}",
         {
-            "spent": spent_text(statement),
+            **fit_facts(statement),
+            "spent": f"{spent_text(statement)}, by the reading that decides",
             "decided by": statement.decided_by,
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
-            "remaining": lower(statement.epsilon_remaining),
+            "remaining": f"{lower(statement.epsilon_remaining)}, by that reading",
             **filter_facts(statement),
             **plan_facts(statement),
             "admitted": statement.rounds_admitted,
@@ -47,6 +49,20 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
     )
+
+
+def fit_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
+    if not statement.fits:
+        return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
+    kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
+    return {"still fits": "of each kind by itself, if nothing else is registered", **kinds}
+
+
+def fit_text(fitting: FittingRounds) -> str:
+    """Returns how many more rounds of one kind fit, and of which."""
+    described = f"{fitting.round.randomizer.describe()}, {shown(fitting.round.reports)} reports"
+    return f"at least {shown(fitting.rounds_at_least)} more of {described}"
 
 
 def filter_facts(statement: BudgetStatement) -> dict[str, str]:

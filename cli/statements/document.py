@@ -151,8 +151,8 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     answer = {"kept": "Yes. ", "broken": "No. ", "unknown": "It cannot be said. By its own account: "}
     found = [
-        f"{answer[cohort.verdict]}At most epsilon {most} of {budget} is spent;"
-        f" {digits.lower(cohort.epsilon_remaining)} is left."
+        f"{answer[cohort.verdict]}{_fits_sentence(cohort)}At most epsilon {most} of {budget} is spent"
+        f" by the reading that decides, which leaves {digits.lower(cohort.epsilon_remaining)}."
         f" {admitted:,} rounds⁵ were admitted"
         + (f" ({voided:,} of them voided, and never released)" if voided else "")
         + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
@@ -172,6 +172,17 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     if cohort.since:
         found.append(_since_sentence(cohort, digits))
     return found
+
+
+def _fits_sentence(cohort: CohortStatement) -> str:
+    if not cohort.fits:
+        return ""
+    kinds = [
+        f"at least {one.rounds_at_least:,} of {one.round.randomizer.describe()},"
+        f" {one.round.reports:,} reports"
+        for one in cohort.fits
+    ]
+    return f"Of each kind by itself, so many more rounds still fit: {'; '.join(kinds)}. "
 
 
 def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
@@ -243,7 +254,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 f" one decides. What the width comes from: {_causes(named)}"
             ),
         ),
-        ("Left", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
+        ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
     ]
     if promise.policy != "fixed":
         reading = cohort.composition
