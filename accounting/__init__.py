@@ -3,6 +3,7 @@ out."""
 
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
+from accounting.bounds_text import exact_text, lower_column, lower_text, upper_column, upper_text
 from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound, is_known_policy
 from accounting.delta_accounts import AccountsReading, DeltaAccounts
@@ -79,11 +80,16 @@ __all__ = [
     "attack_delta",
     "attack_epsilon",
     "calibrate",
+    "exact_text",
     "fits",
     "frequency_error",
     "is_known_policy",
     "largest_common_epsilon0",
+    "lower_column",
+    "lower_text",
     "parse_randomizer",
     "place",
     "slot_for",
+    "upper_column",
+    "upper_text",
 ]

@@ -18,6 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.delta_accounts import AccountsReading, DeltaAccounts
 from accounting.errors import InvalidParameter
 from accounting.filters import GaussianFilter, Reading, RenyiFilter
@@ -147,13 +148,13 @@ class FilterSet:
             InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
                 1 or too small.
         """
-        expected = f"a finite number, at least {_LEAST_BUDGET:g}"
+        expected = f"a finite number, at least {exact_text(_LEAST_BUDGET)}"
         given = checks.real("epsilon", epsilon, expected)
         if given < _LEAST_BUDGET:
             raise InvalidParameter("epsilon", epsilon, expected)
         delta = checks.probability("delta", delta)
         if delta < LEAST_DELTA:
-            raise InvalidParameter("delta", delta, f"at least {LEAST_DELTA:g}, which filters share")
+            raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
         return _for_budget(given, delta, accounts)
 
     def to_mapping(self) -> dict[str, object]:
@@ -288,6 +289,8 @@ class FilterSet:
             lambda n: self.epsilon_upper(spent.cost + cost * n) <= epsilon, math.floor(about)
         )
         if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
+            return most
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
             return most
         sliding = self._sliding.most_more(_held(spent), cost.gaussian)
         accounts = self.accounts.most_more(spent.account, cost.account) if self.accounts else None

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 
@@ -176,7 +177,7 @@ class PrivacyLossDistribution:
         Raises:
             InvalidParameter: the order is out of range.
         """
-        expected = f"a number from {_MINIMUM_ORDER:g} to {_MAXIMUM_ORDER:g}"
+        expected = f"a number from {exact_text(_MINIMUM_ORDER)} to {exact_text(_MAXIMUM_ORDER)}"
         order = checks.real("order", order, expected)
         if not _MINIMUM_ORDER <= order <= _MAXIMUM_ORDER:
             raise InvalidParameter("order", order, expected)

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.decomposition import LEAST_PROBABILITY
 from accounting.errors import InvalidParameter
@@ -95,7 +96,7 @@ class ShuffledRound:
         if self.participation is not None:
             put(self, "participation", checks.share("participation", self.participation))
             if self.participation < checks.MINIMUM_PROBABILITY:
-                expected = f"a probability from {checks.MINIMUM_PROBABILITY:g} to 1"
+                expected = f"a probability from {exact_text(checks.MINIMUM_PROBABILITY)} to 1"
                 raise InvalidParameter("participation", self.participation, expected)
             if self.sampled_from is not None:
                 raise InvalidParameter(
@@ -103,7 +104,7 @@ class ShuffledRound:
                 )
         put(self, "delta0", checks.share("delta0", self.delta0, zero=True))
         if 0 < self.delta0 < checks.MINIMUM_PROBABILITY:
-            expected = f"0 or a number from {checks.MINIMUM_PROBABILITY:g} to below 1"
+            expected = f"0 or a number from {exact_text(checks.MINIMUM_PROBABILITY)} to below 1"
             raise InvalidParameter("delta0", self.delta0, expected)
         self._choose_analysis()
         self._check_honesty()
@@ -116,7 +117,8 @@ class ShuffledRound:
         if self.participation is not None and isinstance(randomizer, DecomposedRandomizer):
             least = randomizer.least_probability
             if self.participation * least < LEAST_PROBABILITY:
-                expected = f"no output less likely than {LEAST_PROBABILITY:g}, one of {least:g} among them"
+                floor, found = exact_text(LEAST_PROBABILITY), exact_text(least)
+                expected = f"no output less likely than {floor}, one of {found} among them"
                 raise InvalidParameter("participation", self.participation, expected)
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"

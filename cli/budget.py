@@ -10,6 +10,7 @@ from cli.ledgers import open_ledger
 from cli.options import ledger_options, output_options, server_option
 from cli.plan import slot_facts
 from cli.present import bar, document_of, facts, lower, present, shown, upper
+from ledger.room import FittingRounds
 from ledger.statements import BudgetStatement
 
 
@@ -33,7 +34,8 @@ def budget_facts(statement: BudgetStatement) -> Table:
     return facts(
         f"{alarm}{statement.cohort}: {budget_text(statement)}",
         {
-            "spent": spent_text(statement),
+            **fit_facts(statement),
+            "spent": f"{spent_text(statement)}, by the reading that decides",
             "decided by": statement.decided_by,
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": _remaining_text(statement),
@@ -51,12 +53,26 @@ def budget_facts(statement: BudgetStatement) -> Table:
     )
 
 
+def fit_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
+    if not statement.fits:
+        return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
+    kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
+    return {"still fits": "of each kind by itself, if nothing else is registered", **kinds}
+
+
+def fit_text(fitting: FittingRounds) -> str:
+    """Returns how many more rounds of one kind fit, and of which."""
+    described = f"{fitting.round.randomizer.describe()}, {shown(fitting.round.reports)} reports"
+    return f"at least {shown(fitting.rounds_at_least)} more of {described}"
+
+
 def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns what each filter says, and what the same rounds would cost if they were fixed in advance."""
     if not statement.filters:
         return {}
     readings = {
-        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {shown(one.delta)} of delta"
+        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {upper(one.delta)} of delta"
         for one in statement.filters
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)

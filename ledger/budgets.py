@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from accounting import AccountsReading, ShuffledRound
+from accounting import AccountsReading, ShuffledRound, exact_text
 from ledger import canonical
 from ledger.errors import Damaged, InvalidValue
 
@@ -84,7 +85,7 @@ class Cohort:
 
     def remaining(self, epsilon_spent_upper: float) -> float:
         """Return what of the epsilon budget is left, never negative."""
-        return max(0.0, self.epsilon_budget - epsilon_spent_upper)
+        return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +258,15 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     return text
 
 
+def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
+    """Return what of an epsilon budget is left, never negative; at most the exact difference."""
+    left = epsilon_budget - epsilon_spent_upper
+    if left <= 0.0:
+        return 0.0
+    exact = Fraction(epsilon_budget) - Fraction(epsilon_spent_upper)
+    return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
+
+
 def checked_reports(value: object, *, field: str, population: int) -> int:
     """Return `value` if it is a whole number from 1 to the cohort's population; else raise InvalidValue."""
     return _whole(field, value, population, "the cohort's population, ")
@@ -279,7 +289,9 @@ def _real(field: str, value: Any, below: float) -> float:
     # Written so that NaN, which compares false with everything, is refused.
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < below:
         return float(value)
-    limit = "a finite number above 0" if math.isinf(below) else f"a number above 0 and below {below:g}"
+    limit = (
+        "a finite number above 0" if math.isinf(below) else f"a number above 0 and below {exact_text(below)}"
+    )
     raise InvalidValue(field=field, value=value, expected=limit)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from accounting import exact_text, upper_text
+
 
 class LedgerError(Exception):
     """Root of all errors raised by `ledger`."""
@@ -50,8 +52,8 @@ class BeyondBudget(LedgerError):
 
     def __init__(self, epsilon_upper: float, *, epsilon: float, delta: float) -> None:
         super().__init__(
-            f"plan: all its rounds together cost up to epsilon {epsilon_upper:.6g} at delta {delta:.6g},"
-            f" expected at most the budget of {epsilon:.6g}"
+            f"plan: all its rounds together cost up to epsilon {upper_text(epsilon_upper)}"
+            f" at delta {exact_text(delta)}, expected at most the budget of {exact_text(epsilon)}"
         )
         self.epsilon_upper = epsilon_upper
         self.epsilon_budget = epsilon

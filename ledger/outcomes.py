@@ -97,7 +97,7 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             sequence=body.sequence,
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
             accounted=accounted or ShuffledRound.from_mapping(body.details["accounted"]),
         )
     if body.kind is EntryKind.REFUSED:
@@ -130,7 +130,7 @@ def closing_from(entry: LedgerEntry) -> Settled | Voided:
             overspent=body.details["overspent"],
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
         )
     if body.kind is EntryKind.VOIDED:
         return Voided(
@@ -141,7 +141,7 @@ def closing_from(entry: LedgerEntry) -> Settled | Voided:
             attestation=body.details["attestation"],
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
         )
     raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
 
@@ -150,7 +150,3 @@ def collected_on(body: EntryBody) -> date | None:
     """Return when the round of an admitted or refused entry was collected, if it was said."""
     text = body.details.get("request", {}).get("collected_on")
     return date.fromisoformat(text) if text else None
-
-
-def _remaining(body: EntryBody) -> float:
-    return max(0.0, body.epsilon_budget - body.spent.epsilon_upper)

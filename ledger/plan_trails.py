@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from accounting import ShuffledRound, fits, slot_for
+from accounting import ShuffledRound, exact_text, fits, slot_for
 from ledger.entries import EntryBody, EntryKind
 from ledger.policies import PlanPolicy, standing_of
 from ledger.truths import truth_of
@@ -81,8 +81,8 @@ class PlanTrail:
         again = books.certify(+self._whole, delta=delta)
         if promised < again.epsilon_lower:
             yield (
-                f"it says the whole plan costs up to {promised:.6g}; computed again it is at least"
-                f" {again.epsilon_lower:.6g}"
+                f"it says the whole plan costs up to {exact_text(promised)}; computed again it is at least"
+                f" {exact_text(again.epsilon_lower)}"
             )
 
     def _admit(self, body: EntryBody) -> Iterator[str]:

@@ -17,6 +17,7 @@ from accounting import (
     FilterSet,
     InvalidParameter,
     ShuffledRound,
+    upper_text,
 )
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
@@ -210,5 +211,5 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
         discretization=0.0,
         truncation=0.0,
         round_off=upper - lower if upper < float("inf") else 0.0,
-        method=f"{best.name} filter at delta {best.delta:.6g}",
+        method=f"{best.name} filter at delta {upper_text(best.delta)}",
     )

@@ -16,6 +16,8 @@ from accounting import (
     FilterSet,
     RepetitionFilter,
     ShuffledRound,
+    exact_text,
+    lower_text,
     slot_for,
 )
 from accounting.coverage import Coverage
@@ -162,7 +164,7 @@ class Trail:
             if not coverage.covers(accounted, filters, charge):
                 yield (
                     "the charge it states is too small: nothing proves that it covers a round of its"
-                    f" parameters, at precisions down to {min(coverage.precisions):.2g}"
+                    f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
                 )
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
@@ -171,7 +173,8 @@ class Trail:
             for accounted, charge in self.stated:
                 share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
                 if share > DEARER_MAX:
-                    yield f"the charge it states is {share:.0%} more than its round needs: sound, and a waste"
+                    more = lower_text(100 * share, digits=3)
+                    yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
 
     def _compare(
         self, subject: str, stated: Spending, charged: tuple[FilterSet, Charge], rounds: int
@@ -188,8 +191,8 @@ class Trail:
             enough = math.isinf(stated.epsilon_upper)
         if not enough or again.epsilon_upper < stated.epsilon_lower:
             yield (
-                f"it says epsilon of {subject} is up to {stated.epsilon_upper:.6g}; for its charges the"
-                f" filters say {again.epsilon_upper:.6g}"
+                f"it says epsilon of {subject} is up to {exact_text(stated.epsilon_upper)}; for its charges"
+                f" the filters say {exact_text(again.epsilon_upper)}"
             )
 
     def _follow_choice(self, body: EntryBody, policy: AdaptivePolicy) -> Iterator[str]:
@@ -225,8 +228,8 @@ class Trail:
                 again = books.certify({kind: count}, delta=delta)
                 if epsilon < again.epsilon_lower:
                     yield (
-                        f"it says {count} rounds of one kind cost up to {epsilon:.6g}; computed again it is"
-                        f" at least {again.epsilon_lower:.6g}"
+                        f"it says {count} rounds of one kind cost up to {exact_text(epsilon)}; computed again"
+                        f" it is at least {exact_text(again.epsilon_lower)}"
                     )
         if self._offered is None:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound, exact_text
 from accounting.coverage import Coverage
 from ledger import losses
 from ledger.budgets import CohortStatus, checked_text
@@ -219,8 +219,8 @@ class _NumberChecker:
             if beyond and body.kind is EntryKind.ADMITTED:
                 self._replay.blame(
                     step.sequence,
-                    f"it admits a round beyond the budget of {body.epsilon_budget:.6g}: computed again, up to"
-                    f" epsilon {again.epsilon_upper:.6g} is spent with it",
+                    f"it admits a round beyond the budget of {exact_text(body.epsilon_budget)}: computed"
+                    f" again, up to epsilon {exact_text(again.epsilon_upper)} is spent with it",
                 )
         if step.candidate is not None:
             requested = self._certify(step, step.candidate)
@@ -241,9 +241,10 @@ class _NumberChecker:
         if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
             self._replay.blame(
                 step.sequence,
-                f"it says epsilon of {subject} is from {stated.epsilon_lower:.6g} to"
-                f" {stated.epsilon_upper:.6g};"
-                f" computed again it is from {again.epsilon_lower:.6g} to {again.epsilon_upper:.6g}",
+                f"it says epsilon of {subject} is from {exact_text(stated.epsilon_lower)} to"
+                f" {exact_text(stated.epsilon_upper)};"
+                f" computed again it is from {exact_text(again.epsilon_lower)} to"
+                f" {exact_text(again.epsilon_upper)}",
             )
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from importlib.metadata import version
 
-from accounting import NUMERICAL_POLICY, Accountant
+from accounting import NUMERICAL_POLICY, Accountant, exact_text
 from ledger.auditing.compositions import Compositions
 from ledger.auditing.evidence import Chain, Evidence, heads_by_cohort, open_bundle
 from ledger.auditing.findings import BundleReport, CohortFound, Findings, Numbers
@@ -73,7 +73,8 @@ def verify_bundle(
         created_at=checkpoint.created_at if checkpoint else None,
         software=checkpoint.software if checkpoint else None,
         verified_with=(
-            f"shuffle-ledger {version('shuffle-ledger')}, {NUMERICAL_POLICY}, to {accountant.precision:g}"
+            f"shuffle-ledger {version('shuffle-ledger')}, {NUMERICAL_POLICY},"
+            f" to {exact_text(accountant.precision)}"
         ),
         compared_with=sum(len(kept.get(cohort, [])) for cohort in here),
         not_in_bundle=tuple(sorted(signed.keys() - here)),

@@ -11,6 +11,7 @@ from accounting import AccountsReading, FilterReading, ShuffledRound
 from ledger.auditing.conditions import Condition
 from ledger.budgets import CohortStatus, RefusalReason
 from ledger.entries import EntryKind
+from ledger.room import FittingRounds
 from ledger.statements import Head
 
 STATEMENT_FORMAT = "shuffle-ledger-statement-1"
@@ -200,6 +201,7 @@ class CohortStatement:
     profile: tuple[ProfilePoint, ...]
     since: Since | None
     rounds_pending: int | None  # now; None: the statement is of an earlier moment
+    fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
     as_of: datetime  # when the last entry was recorded
     head: Head
     head_now: Head  # the chain's, when the statement was made
