@@ -156,11 +156,12 @@ def _entry_draft(
 
 
 def _lacks_delta(account: AccountsReading) -> str:
+    certain = f"{exact_text(account.certain_loss_used_upper)} of {exact_text(account.certain_loss_share)}"
+    slack = f"{exact_text(account.slack_used_upper)} of {exact_text(account.slack_share)}"
     return (
         "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
-        f" {exact_text(account.certain_loss_used_upper)} of {exact_text(account.certain_loss_share)} for losses"
-        f" that are certain, and {exact_text(account.slack_used_upper)} of {exact_text(account.slack_share)} for"
-        f" local deltas at epsilon {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
+        f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
+        f" {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
     )
 
 
