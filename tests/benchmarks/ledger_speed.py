@@ -1,6 +1,6 @@
 """The ledger: rounds of known kinds registered and decided, beside bare rows that the same driver inserts.
 
-Every client is a process of its own that has been running for a while: it has met every cohort once, and
+Every client is a separate process that has been running for a while: it has met every cohort once, and
 others have written to most of them since. Clients that meet a cohort for the first time have a case of their
 own. Both sides commit once: a round of a known kind is registered with its outcome, or many are, as imports
 do it. Rates are of both, in turn, on the same machine, which clients and database share; p99 is of one commit
