@@ -22,7 +22,7 @@ from cli.options import (
     round_options,
     server_option,
 )
-from cli.present import document_of, present
+from cli.present import document_of, present, present_decision
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
 from cli.round_views import decision_facts, import_facts, quote_facts, record_facts
@@ -85,7 +85,7 @@ def register_(
     )
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         answer, _ = ledger.register(request)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
 
@@ -144,7 +144,7 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
     """Decide the round ID, which was left alone after too many failures; exits like `round register`."""
     with open_ledger(**where) as ledger:
         answer = ledger.retry(round_id)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
 
@@ -180,14 +180,14 @@ def import_(
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
         summary = run_import(ledger, plan)
-    present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
+    present_decision(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED
 
 
 def _close(close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool) -> None:
     with open_ledger(**where) as ledger:
         answer = close(ledger)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
 
 
 def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:
