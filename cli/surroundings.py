@@ -8,7 +8,7 @@ import sys
 
 _ERRORS = "shuffle-ledger"  # how a stream writes what its encoding does not have
 _PLAIN = {"█": "#", "░": "-", "ε": "epsilon", "δ": "delta", "–": "-", "’": "'", "“": '"', "”": '"'}
-# A notebook names a backend that this program does not have, and settings of its own change every picture.
+# A notebook may set a back end that is not installed here; a settings file changes every picture.
 _MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
 
 
