@@ -121,6 +121,26 @@ class PrivacyLossDistribution:
             infinity=self.infinity + (moved * (1 + _SUM_ROOM) if above else 0.0),
         )
 
+    def unless_revealed(self, mass: float) -> PrivacyLossDistribution:
+        """The pair on the condition that a coin, which reveals everything with probability `mass`, does not.
+
+        Args:
+            mass: from 0 to the mass at infinity. Beyond 1/2 the pair itself is returned: so large a mass is
+                never within a budget, and what is left would be round-off.
+
+        Guarantee: the pair is dominated by the coin together with the pair returned, round-off included.
+        """
+        if not 0 < mass <= 1 / 2:
+            return self
+        scale = (1 + 8 * UNIT_ROUND_OFF) / (1 - mass)
+        return dataclasses.replace(
+            self,
+            p=self.p * scale,
+            q=self.q * scale,
+            zero=self.zero * scale,
+            infinity=max(self.infinity - mass, 0.0) * scale,
+        )
+
     def hockey_stick_divergence(self, epsilon: float) -> float:
         """`H_{e^epsilon}(P || Q)`, up to round-off, for any real epsilon."""
         if epsilon < 0:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from accounting import Accountant
-from cli.audit_views import signature_text
+from cli.audit_views import alarm_lines, signature_text, verdict
 from cli.failures import BadValue, ExitCode
 from cli.present import document_of, lower, present, shown, upper
 from cli.progress import progress_on
@@ -76,7 +76,10 @@ def verify_file(
 
 def bundle_view(report: BundleReport) -> RenderableType:
     """Returns the report for people: the answer, whose word it is, each cohort, what was found."""
-    parts: list[RenderableType] = ["Everything holds." if report.ok else "Something is wrong."]
+    broken = [each.cohort for each in report.cohorts if each.promise_kept is False]
+    unknown = [each.cohort for each in report.cohorts if each.ok and each.promise_kept is None]
+    parts: list[RenderableType] = [*alarm_lines(broken, unknown)]
+    parts.append(verdict(report.ok, alarming=bool(broken or unknown)))
     parts.append(f"Bundle SHA-256 {report.sha256}")
     if report.public_key is not None:
         made = f", made {report.created_at}" if report.created_at else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
+from accounting import AccountsReading
 from cli.ledgers import open_ledger
 from cli.options import ledger_options, output_options, server_option
 from cli.plan import slot_facts
@@ -29,14 +30,15 @@ def budget(
 
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
+    alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
     return facts(
-        f"{statement.cohort}: {budget_text(statement)}",
+        f"{alarm}{statement.cohort}: {budget_text(statement)}",
         {
             **fit_facts(statement),
             "spent": f"{spent_text(statement)}, by the reading that decides",
             "decided by": statement.decided_by,
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
-            "remaining": f"{lower(statement.epsilon_remaining)}, by that reading",
+            "remaining": _remaining_text(statement),
             **filter_facts(statement),
             **plan_facts(statement),
             "admitted": statement.rounds_admitted,
@@ -75,7 +77,21 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
     composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
-    return {"filters": "one of them must be within the budget", **readings, "composition": composed}
+    rule = {"filters": "one of them must be within the budget", **readings}
+    return {**rule, **account_facts(statement.delta_accounts), "composition": composed}
+
+
+def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
+    """Returns how much of delta approximate rounds have used, of what is set aside for them."""
+    if accounts is None:
+        return {}
+    certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)
+    slack = (accounts.slack_used_upper, accounts.slack_share)
+    return {
+        "delta accounts": "for approximate rounds; both must hold, but for the repetition filter",
+        "  certain loss": f"{upper(certain[0])} used of {lower(certain[1])}",
+        "  local delta": f"{upper(slack[0])} used of {lower(slack[1])}, at epsilon {shown(accounts.epsilon)}",
+    }
 
 
 def plan_facts(statement: BudgetStatement) -> dict[str, str]:
@@ -89,6 +105,16 @@ def plan_facts(statement: BudgetStatement) -> dict[str, str]:
 def budget_text(statement: BudgetStatement) -> str:
     """Returns the budget as people read it."""
     return f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
+
+
+def _remaining_text(statement: BudgetStatement) -> str:
+    """Epsilon that is left, and delta for approximate rounds, which needs both."""
+    epsilon, accounts = lower(statement.epsilon_remaining), statement.delta_accounts
+    if accounts is None:
+        return epsilon
+    certain = max(0.0, accounts.certain_loss_share - accounts.certain_loss_used_upper)
+    slack = max(0.0, accounts.slack_share - accounts.slack_used_upper)
+    return f"{epsilon}; of delta {lower(certain)} for certain losses and {lower(slack)} for local deltas"
 
 
 def spent_text(statement: BudgetStatement) -> str:

@@ -21,6 +21,7 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 upper, lower = upper_text, lower_text  # as commands call them
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
 
 
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -73,10 +74,18 @@ def _say(sentence: str) -> None:
 
 def _present_error(failure: Failure) -> None:
     error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
-    for name in ("field", "value", "expected", "file", "line"):
+    for name in _DETAILS:
         if (detail := getattr(failure, name)) is not None:
             error[name] = detail
     present({"error": error}, lambda: "", as_json=True)
+
+
+def tell_overspent(cohort: str) -> None:
+    """Writes to standard error that a command left a cohort overspent."""
+    _say(
+        f"cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any more, and rounds that"
+        " it admitted must not be collected any more."
+    )
 
 
 def console_on(stream: object) -> Console:

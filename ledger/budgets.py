@@ -14,7 +14,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from accounting import ShuffledRound, exact_text
+from accounting import AccountsReading, ShuffledRound, exact_text
 from ledger import canonical
 from ledger.errors import Damaged, InvalidValue
 
@@ -55,6 +55,7 @@ class RefusalReason(StrEnum):
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
+    DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
@@ -184,7 +185,7 @@ class Settled:
     sequence: int
     reports: int
     accounted: ShuffledRound  # what is charged from now on
-    overspent: bool  # the true cost is beyond the budget; the cohort admits nothing any more
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
@@ -192,7 +193,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Voided:
-    """A round that released nothing gave its reservation back; locally it still counts."""
+    """A round that released nothing gave back what its cohort's policy lets it; locally it still counts."""
 
     round_id: str
     cohort: str
@@ -219,6 +220,7 @@ class Quote:
     epsilon_remaining: float  # after the round if it would be admitted, else now
     epsilon_budget: float
     delta_budget: float
+    delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
 
 
 Outcome: TypeAlias = Admitted | Refused

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, exact_text, upper_text
+from accounting import NUMERICAL_POLICY, Accountant, AccountsReading, ShuffledRound, exact_text, upper_text
 from ledger import losses, policies
 from ledger.budgets import RefusalReason, RoundRequest, checked_reports
 from ledger.entries import EntryKind, Spending
@@ -61,7 +61,9 @@ def decide(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
     at, budget = f"at delta {exact_text(cohort.delta_budget)}", exact_text(cohort.epsilon_budget)
-    if requested.epsilon_upper_or_none is None:
+    if step.lacks_delta is not None:
+        reason, message = RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
+    elif requested.epsilon_upper_or_none is None:
         reason = RefusalReason.UNBOUNDED_LOSS
         message = f"With this round no finite epsilon holds {at}; the budget is {budget}."
     else:
@@ -150,6 +152,16 @@ def _entry_draft(
         spent=spent,
         details=details,
         changes=changes,
+    )
+
+
+def _lacks_delta(account: AccountsReading) -> str:
+    certain = f"{exact_text(account.certain_loss_used_upper)} of {exact_text(account.certain_loss_share)}"
+    slack = f"{exact_text(account.slack_used_upper)} of {exact_text(account.slack_share)}"
+    return (
+        "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
+        f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
+        f" {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
     )
 
 

@@ -17,6 +17,17 @@ class Conflict(LedgerError):
     """The same identifier with different content, or a round whose state forbids the operation."""
 
 
+class NotCollectable(Conflict):
+    """The answer to a repeated request for a round that was admitted and must not be collected any more."""
+
+    def __init__(self, message: str, *, round_id: str, state: str, cohort_status: str) -> None:
+        """Keep the round's present state and its cohort's status beside the sentence."""
+        super().__init__(message)
+        self.round_id = round_id
+        self.state = state  # a `ledger.budgets.RoundState`
+        self.cohort_status = cohort_status  # a `ledger.budgets.CohortStatus`
+
+
 class InvalidValue(LedgerError, ValueError):
     """A value nobody may store: names the field, what came and what was expected."""
 

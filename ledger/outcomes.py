@@ -1,7 +1,11 @@
-"""Answers rebuilt from entries: what was said once is said again, word for word."""
+"""Rebuilds decisions and closings from entries, word for word.
+
+A decision says what was decided, not whether it still stands: that is `ledger.repeats`.
+"""
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 from accounting import ShuffledRound
@@ -98,7 +102,7 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
         )
     if body.kind is EntryKind.REFUSED:
         requested = body.details["requested"]
-        unbounded = body.details["reason"] == RefusalReason.UNBOUNDED_LOSS
+        unbounded = requested is None or math.isinf(requested["epsilon_upper"])
         return Refused(
             round_id=str(body.round_id),
             cohort=body.cohort,
@@ -106,7 +110,7 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             reason=RefusalReason(body.details["reason"]),
             message=body.details["message"],
             epsilon_spent_upper=body.spent.epsilon_upper,
-            epsilon_requested_upper=None if requested is None or unbounded else requested["epsilon_upper"],
+            epsilon_requested_upper=None if unbounded else requested["epsilon_upper"],
             epsilon_budget=body.epsilon_budget,
             delta_budget=body.delta_budget,
         )

@@ -236,11 +236,15 @@ class Replay:
         if round_id not in self.charged:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         settles = body.kind is EntryKind.SETTLED
+        empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
         before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
-        self.held -= Counter({before: 1})
+        if settles or self.trail.gives_back(body):
+            self.held -= Counter({before: 1})
+        elif empties:
+            self.held.clear()
         if settles:
             self._check_size(body, body.details["reports"])
             accounted = ShuffledRound.from_mapping(body.details["accounted"])

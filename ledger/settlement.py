@@ -11,12 +11,12 @@ from accounting import (
     Accountant,
     InvalidParameter,
     ShuffledRound,
-    parse_randomizer,
     slot_for,
 )
 from accounting.shuffling import honest_share
 from ledger import appending, losses, policies
 from ledger.budgets import (
+    POLICY_PLAN,
     REASON_LENGTH_MAX,
     VOID_ATTESTATION,
     RoundState,
@@ -28,9 +28,10 @@ from ledger.budgets import (
 from ledger.entries import EntryKind, LedgerEntry
 from ledger.errors import Conflict
 from ledger.outcomes import closing_from, record_of
-from ledger.policies import Books
+from ledger.policies import Books, Step
 from ledger.rows import CohortView, EntryDraft, HoldingChange
 from ledger.store import Store
+from ledger.truths import alone, truth_of
 
 
 def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
@@ -39,8 +40,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
     overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
-    were sampled: then more reports are a higher sampling rate, and that is charged. Settling again with the
-    same number gives the same answer.
+    were sampled: then more reports are a higher sampling rate, and that is charged. Under policy `plan` the
+    round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
+    none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
     Raises:
         NotFound: no such round.
@@ -58,15 +60,10 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             return store.entry(stored.cohort, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
-        accounted = _really_shuffled(before, record.request.round, reports)
-        changes: tuple[HoldingChange, ...] = ()
-        if accounted != before:
-            changes = (
-                HoldingChange(accounted=before, count=-1),
-                HoldingChange(accounted=accounted, count=1),
-            )
+        after = _turned_out(view, before, record.request.round, reports)
         policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
-        step = policy.replacing(books, view, _admitted(store, stored.round_id), accounted)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), after)
+        accounted = step.accounted or after
         overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
         details = {
             "reports": reports,
@@ -83,7 +80,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             numerical_policy=NUMERICAL_POLICY,
             spent=step.spent,
             details=details,
-            changes=changes,
+            changes=_changes(step),
             status="overspent" if overspent else None,
         )
 
@@ -96,8 +93,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
     """Give back the reservation of a round that released nothing; the entry says who attests it, and why.
 
-    The reports may have been sent, so the round keeps counting in the local budget. Voiding again for
-    the same reason gives the same answer.
+    Under policy `fixed` it is given back only when every round that the cohort ever admitted is voided: then
+    all of them are. The reports may have been sent, so the round keeps counting in the local budget. Voiding
+    again for the same reason gives the same answer.
 
     Raises:
         NotFound: no such round.
@@ -129,7 +127,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
                 "accounted": before.to_mapping(),
                 **step.details,
             },
-            changes=(HoldingChange(accounted=before, count=-1),),
+            changes=_changes(step),
         )
 
     voided = closing_from(appending.append(store, stored.cohort, decide))
@@ -162,6 +160,19 @@ def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
     return store.entry(stored.cohort, stored.outcome_sequence).content().details
 
 
+def _changes(step: Step) -> tuple[HoldingChange, ...]:
+    return tuple(HoldingChange(accounted=kind, count=count) for kind, count in step.changes.items())
+
+
+def _turned_out(
+    view: CohortView, accounted: ShuffledRound, declared: ShuffledRound, reports: int
+) -> ShuffledRound:
+    """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
+    if view.cohort.policy == POLICY_PLAN:
+        return truth_of(declared, reports)
+    return _really_shuffled(accounted, declared, reports)
+
+
 def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
     """Return the round to charge when `reports` reports arrived.
 
@@ -179,7 +190,7 @@ def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports:
     try:
         return slot_for(ShuffledRound.from_mapping(fewer))
     except InvalidParameter:
-        return _alone(accounted)
+        return alone(accounted)
 
 
 def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -200,16 +211,4 @@ def _of_so_many_honest(accounted: ShuffledRound, honest: int) -> ShuffledRound:
     try:
         return slot_for(dataclasses.replace(accounted, reports=honest, honest_fraction=1.0))
     except InvalidParameter:
-        return _alone(accounted)
-
-
-def _alone(accounted: ShuffledRound) -> ShuffledRound:
-    """Return what to charge where too few reports arrived for another honest one to hide the user."""
-    try:
-        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
-    except InvalidParameter:
-        return _IN_CLEAR  # a protocol that promises nothing for one user alone
-
-
-# Everybody sees what the user has: no loss is larger.
-_IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
+        return alone(accounted)

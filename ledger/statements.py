@@ -9,7 +9,7 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import Any
 
-from accounting import Accountant, FilterReading, ShuffledRound
+from accounting import Accountant, AccountsReading, FilterReading, ShuffledRound
 from ledger import canonical, policies
 from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind
@@ -17,9 +17,8 @@ from ledger.outcomes import collected_on
 from ledger.policies import Books, SlotReading
 from ledger.room import FittingRounds, by_frequency, what_fits
 from ledger.rows import StoredHolding
+from ledger.saved_heads import HEADS_FORMAT
 from ledger.store import Store
-
-HEADS_FORMAT = "shuffle-ledger-heads-1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +50,7 @@ class BudgetStatement:
     slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
     epsilon_promised_upper: float | None  # of policy plan: what all of it costs
     filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
     composition_epsilon_upper: (
         float  # the exact composition of what is held: an odometer reading, for what it
     )
@@ -125,6 +125,7 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         slots=policy.slots(view),
         epsilon_promised_upper=policy.promised(view) if policy.slots(view) else None,
         filters=policy.readings(view),
+        delta_accounts=policy.delta_accounts(view),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,
         fits=what_fits(books, view, policy, by_frequency(seen)),

@@ -11,7 +11,7 @@ from typing import Literal
 from accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound, exact_text
 from accounting.coverage import Coverage
 from ledger import losses
-from ledger.budgets import checked_text
+from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind, Spending
 from ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
 from ledger.policies import Books
@@ -35,6 +35,9 @@ class CohortVerification:
     head_digest: str  # hexadecimal
     numbers_checked: int  # entries whose certificate was computed again
     problems: tuple[Problem, ...]  # the first bad entry first
+    status: (
+        CohortStatus | None
+    )  # by the chain's entries; overspent is no problem of the chain; None: unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,7 @@ def _verify_cohort(
         head_digest=replay.head_digest.hex(),
         numbers_checked=checker.checked,
         problems=problems,
+        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
     )
 
 
@@ -270,4 +274,5 @@ def _unreadable(name: str, what: str) -> CohortVerification:
         head_digest="",
         numbers_checked=0,
         problems=(problem,),
+        status=None,
     )

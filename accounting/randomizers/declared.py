@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from accounting import checks
-from accounting.blanket_sum import ProfileBounds
 from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import MechanismProfile
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+from accounting.profile_bounds import ProfileBounds
 from accounting.randomizers.base import LocalRandomizer
 
 _TINY_LOSS = 1e-9

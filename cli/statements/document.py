@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from accounting import upper_text
+from accounting import lower_text, upper_text
+from cli.audit_views import alarm_lines
 from cli.statements import tables
 from cli.statements.numbers import Digits, certainty, day, grouped, moment, one_in, percent, plain
 from cli.statements.tables import Table
@@ -48,6 +49,7 @@ class CohortPages:
 class Document:
     """The whole."""
 
+    alarms: tuple[str, ...]  # before everything else: cohorts that are overspent or frozen
     title: str
     subtitle: str
     overview: Table | None  # of several cohorts
@@ -60,7 +62,12 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
     one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
     made = f"Made {moment(statement.made_at)} by {statement.software}"
+    named = {
+        status: [each.cohort for each in statement.cohorts if each.status == status]
+        for status in ("overspent", "frozen")
+    }
     return Document(
+        alarms=tuple(alarm_lines(named["overspent"], named["frozen"])),
         title=f"Privacy statement: {one.cohort}"
         if one
         else f"Privacy statement: {len(statement.cohorts)} cohorts",
@@ -280,6 +287,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         )
         for each in cohort.filters
     ]
+    found += _delta_accounts(cohort)
     found += [
         (
             "Without the shuffler",
@@ -300,6 +308,20 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     if cohort.rounds_pending:
         found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
     return found
+
+
+def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
+    """How much of delta approximate rounds have used, of what is set aside for them."""
+    accounts = cohort.delta_accounts
+    if accounts is None:
+        return []
+    certain = f"{upper_text(accounts.certain_loss_used_upper)} of {lower_text(accounts.certain_loss_share)}"
+    slack = f"{upper_text(accounts.slack_used_upper)} of {lower_text(accounts.slack_share)}"
+    text = (
+        f"used {certain} for losses that are certain, and {slack} for local deltas, at epsilon"
+        f" {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+    )
+    return [("Delta of approximate rounds", text)]
 
 
 def _causes(named: Iterable[tuple[str, float]]) -> str:

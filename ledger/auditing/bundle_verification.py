@@ -11,7 +11,7 @@ from ledger.auditing.compositions import Compositions
 from ledger.auditing.evidence import Chain, Evidence, heads_by_cohort, open_bundle
 from ledger.auditing.findings import BundleReport, CohortFound, Findings, Numbers
 from ledger.auditing.recomputation import Recomputation
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
 from ledger.entries import EntryKind
 from ledger.replay import Replay
 from ledger.saved_heads import SavedHeads
@@ -120,7 +120,7 @@ def _cohort(
         delta_budget=body.delta_budget if body else None,
         epsilon_spent_upper=body.spent.epsilon_upper if body else None,
         epsilon_spent_lower=body.spent.epsilon_lower if body else None,
-        promise_kept=recomputation.within if ok and not replay.frozen else None,
+        promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
         rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
         rounds_refused=recomputation.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),

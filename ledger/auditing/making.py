@@ -162,6 +162,7 @@ def _cohort_statement(
         method=body.spent.method,
         decided_by=replay.trail.policy.decided_by,
         filters=replay.trail.readings(),
+        delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
         local_epsilon_upper=local_epsilon_upper,
