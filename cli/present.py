@@ -83,8 +83,8 @@ def _present_error(failure: Failure) -> None:
 def tell_overspent(cohort: str) -> None:
     """Writes to standard error that a command left a cohort overspent."""
     _say(
-        f"cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any more, and rounds that"
-        " it admitted must not be collected any more."
+        f"cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any more, and rounds"
+        " that it admitted must not be collected any more."
     )
 
 
