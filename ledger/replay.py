@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound
+from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, is_known_policy
 from ledger import canonical, entries
 from ledger.budgets import RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
 from ledger.errors import Damaged, LedgerError
 from ledger.rows import StoredRound
+from ledger.settled_rounds import really_shuffled
 from ledger.store import Store
 from ledger.trails import Trail
 
@@ -79,6 +80,7 @@ class Replay:
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
+    declared: dict[str, ShuffledRound] = field(default_factory=dict)  # the same rounds, as registered
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
     # Thousands of rounds are of the same few kinds: each kind is kept once.
@@ -141,6 +143,8 @@ class Replay:
             self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
 
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
+        if not _has_known_policy(body):
+            self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
         if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
             self.blame(
                 body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
@@ -214,9 +218,8 @@ class Replay:
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
         self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
-        if body.numerical_policy == NUMERICAL_POLICY and not self.trail.accounts(
-            body, request.round, accounted
-        ):
+        rule = _slot_rule(body)
+        if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
@@ -226,6 +229,7 @@ class Replay:
             if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
+            self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self.local[accounted] += 1
         return candidate
 
@@ -241,14 +245,31 @@ class Replay:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
         self.held -= Counter({before: 1})
+        declared = self.declared.pop(round_id, before)
         if settles:
-            self._check_size(body, body.details["reports"])
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
+            self._check_settled(body, before, declared, accounted)
             self._note_loss(body, accounted)
             self.held[accounted] += 1
             self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             if body.details["overspent"] != self.overspent:
                 self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _check_settled(
+        self, body: EntryBody, before: ShuffledRound, declared: ShuffledRound, accounted: ShuffledRound
+    ) -> None:
+        reports = body.details["reports"]
+        if type(reports) is not int or reports < 1:
+            self.blame(
+                body.sequence, f"it settles a round with {reports!r} reports: there must be at least 1"
+            )
+            return
+        self._check_size(body, reports)
+        truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
+        if accounted != truth:
+            self.blame(
+                body.sequence, f"what it accounts does not follow from the {reports} reports it states"
+            )
 
     def _check_size(self, body: EntryBody, users: int) -> None:
         if self.opened is not None and users > self.opened.details["population"]:
@@ -263,6 +284,15 @@ class Replay:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
+
+
+def _slot_rule(body: EntryBody) -> str:
+    """Return the numerical policy whose slot rule an entry is checked by: never none."""
+    return body.numerical_policy if _has_known_policy(body) else NUMERICAL_POLICY
+
+
+def _has_known_policy(body: EntryBody) -> bool:
+    return type(body.numerical_policy) is str and is_known_policy(body.numerical_policy)
 
 
 def _is_typed(entry: LedgerEntry) -> bool:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from accounting import (
-    NUMERICAL_POLICY,
-    Accountant,
-    InvalidParameter,
-    ShuffledRound,
-    parse_randomizer,
-    slot_for,
-)
-from accounting.shuffling import honest_share
+from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from ledger import appending, losses, policies
 from ledger.budgets import (
     REASON_LENGTH_MAX,
@@ -30,6 +21,7 @@ from ledger.errors import Conflict
 from ledger.outcomes import closing_from, record_of
 from ledger.policies import Books
 from ledger.rows import CohortView, EntryDraft, HoldingChange
+from ledger.settled_rounds import really_shuffled
 from ledger.store import Store
 
 
@@ -58,7 +50,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             return store.entry(stored.cohort, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
-        accounted = _really_shuffled(before, record.request.round, reports)
+        accounted = really_shuffled(before, record.request.round, reports, numerical_policy=NUMERICAL_POLICY)
         changes: tuple[HoldingChange, ...] = ()
         if accounted != before:
             changes = (
@@ -160,56 +152,3 @@ def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
     if stored.outcome_sequence is None:
         raise AssertionError("an admitted round has an outcome")
     return store.entry(stored.cohort, stored.outcome_sequence).content().details
-
-
-def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return the round to charge when `reports` reports arrived.
-
-    **Guarantee**: it dominates what happened. Users who were sampled and
-    dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
-    sample's own rate would make a round cheaper because reports were lost.
-    """
-    if accounted.honest_fraction != declared.honest_fraction:
-        return _of_so_many_honest(accounted, honest_share(declared.honest_fraction, reports))
-    if reports >= accounted.reports:
-        return _at_rate(accounted, declared, reports)
-    fewer = accounted.to_mapping() | {"reports": reports}
-    if accounted.sampled_from is not None:
-        fewer["sampled_from"] = accounted.sampled_from * reports // accounted.reports
-    try:
-        return slot_for(ShuffledRound.from_mapping(fewer))
-    except InvalidParameter:
-        return _alone(accounted)
-
-
-def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return what dominates at least as many reports as were accounted: of a larger sample, its own slot."""
-    if declared.sampled_from is None or reports <= declared.reports:
-        return accounted
-    larger = {"reports": reports, "sampled_from": max(declared.sampled_from, reports)}
-    return slot_for(ShuffledRound.from_mapping(declared.to_mapping() | larger))
-
-
-def _of_so_many_honest(accounted: ShuffledRound, honest: int) -> ShuffledRound:
-    """Return what dominates a round in a plan's slot that counts another share of the reports as honest.
-
-    Only the number of honest reports means the same in both; nothing is sampled there, or it would not fit.
-    """
-    if honest >= accounted.honest_reports:
-        return accounted
-    try:
-        return slot_for(dataclasses.replace(accounted, reports=honest, honest_fraction=1.0))
-    except InvalidParameter:
-        return _alone(accounted)
-
-
-def _alone(accounted: ShuffledRound) -> ShuffledRound:
-    """Return what to charge where too few reports arrived for another honest one to hide the user."""
-    try:
-        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
-    except InvalidParameter:
-        return _IN_CLEAR  # a protocol that promises nothing for one user alone
-
-
-# Everybody sees what the user has: no loss is larger.
-_IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)

@@ -105,10 +105,12 @@ class Trail:
             wanted = (filters, before + Charge.from_mapping(body.details["charge"]))
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
-    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
-        """Return whether the policy accounts a decided round as this one."""
+    def accounts(
+        self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
+    ) -> bool:
+        """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
         if not isinstance(self.policy, PlanPolicy) or body.kind is not EntryKind.ADMITTED:
-            return slot_for(described) == accounted
+            return slot_for(described, numerical_policy=numerical_policy) == accounted
         declared = [slot for slot, _ in self.policy.slots_declared]
         slot = body.details["slot"]
         return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)
