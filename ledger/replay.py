@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, is_known_policy
 from ledger import canonical, entries
-from ledger.budgets import RoundRequest, request_digest
+from ledger.budgets import POLICY_FIXED, RoundRequest, request_digest
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
+from ledger.entry_shapes import contradictory, misshapen, written_moment
 from ledger.errors import Damaged, LedgerError
 from ledger.rows import StoredRound
 from ledger.settled_rounds import really_shuffled
@@ -113,6 +114,7 @@ class Replay:
                 self.readable = False
                 continue
             self._check_columns(entry, body)
+            self._check_shape(body)
             self._check_carried(body, previous)
             if not self.readable:
                 continue
@@ -142,6 +144,14 @@ class Replay:
         if stated != (entry.cohort, entry.sequence, entry.kind, entry.round_id):
             self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
 
+    def _check_shape(self, body: EntryBody) -> None:
+        opened = body if body.kind is EntryKind.OPENED else self.opened
+        policy = str(opened.details.get("policy", POLICY_FIXED)) if opened is not None else POLICY_FIXED
+        wrong = list(misshapen(body, policy))
+        for what in wrong:
+            self.blame(body.sequence, what)
+        self.readable = self.readable and not wrong
+
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
         if not _has_known_policy(body):
             self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
@@ -155,6 +165,8 @@ class Replay:
             return
         else:
             expected = previous.spent
+            if body.recorded_at < previous.recorded_at:
+                self.blame(body.sequence, "it was recorded before the entry before it: time goes backwards")
             changes = body.kind is EntryKind.BUDGET_CHANGED
             before = body.details.get("epsilon_before") if changes else body.epsilon_budget
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
@@ -216,6 +228,12 @@ class Replay:
         request = RoundRequest.from_bytes(content)
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        registered_at = written_moment(details["registered_at"])
+        if registered_at is None or registered_at > body.recorded_at:
+            self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
+        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
+        for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):
+            self.blame(body.sequence, what)
         self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
         rule = _slot_rule(body)

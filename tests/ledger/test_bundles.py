@@ -503,7 +503,7 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
             charge = scaled(details["charge"])
             details["charge"] = charge.to_mapping()
             if details.get("requested"):
-                told["requested"] = total + charge
+                told["requested"] = total if body["kind"] == "admitted" else total + charge
         for name, sum_of_charges in told.items():
             place = body if name == "spent" else details
             stated = place[name]

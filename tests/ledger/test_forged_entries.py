@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from ledger import decisions
 from ledger.admission import admit, open_cohort, register, settle
 from ledger.auditing.bundle import BundleMade, make_bundle
 from ledger.auditing.bundle_verification import verify_bundle
 from ledger.budgets import RoundRequest
+from ledger.entries import EntryKind
+from ledger.rows import CohortView, EntryDraft
 from ledger.settled_rounds import really_shuffled
 from ledger.signing import SigningKey
 from ledger.store import Store
+from ledger.verification import verify
 from tests.ledger.test_bundles import forged
 
 MakeRequest = Callable[..., RoundRequest]
@@ -119,3 +125,50 @@ def test_an_older_policy_has_its_own_slots(settled: BundleMade, key: SigningKey,
             assert details["accounted"] == truth.to_mapping()
 
     assert found(forged(settled.data, change, signer=key), "all") == []
+
+
+def later(moment: str, hours: int) -> str:
+    changed = datetime.fromisoformat(moment) + timedelta(hours=hours)
+    return changed.isoformat(timespec="microseconds")
+
+
+def test_time_never_goes_backwards(settled: BundleMade, key: SigningKey) -> None:
+    def recorded(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 3:
+            body["recorded_at"] = later(body["recorded_at"], -1)
+
+    def registered(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["details"]["registered_at"] = later(body["recorded_at"], 1)
+
+    for change, place in ((recorded, 3), (registered, 2)):
+        ((sequence, what),) = found(forged(settled.data, change, signer=key))
+        assert (sequence, "time goes backwards" in what) == (place, True)
+
+
+def test_a_clock_that_is_set_back_sets_no_entry_back(
+    store: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """The database's clock, an hour behind from the second round on: entries keep the last known moment."""
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+    open_cohort(store, name="phones", actor="tester", **opened)
+    register(store, make_request("a"), actor="tester")
+    view = store.view_of_round("a")
+    assert isinstance(view, CohortView)
+    assert view.round is not None
+    early = dataclasses.replace(view, at=view.at - timedelta(hours=1))
+    draft = decisions.draft(store, accountant, early, view.round, make_request("a"))
+    entry = store.append(early, draft)
+    assert entry.content().recorded_at >= view.round.registered_at
+    after = store.view("phones")
+    settled = EntryDraft(
+        kind=EntryKind.BUDGET_CHANGED,
+        round_id=None,
+        actor="tester",
+        numerical_policy=NUMERICAL_POLICY,
+        spent=after.spent,
+        details={"reason": "as agreed", "epsilon_before": 1.0},
+        epsilon_budget=2.0,
+    )
+    store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), settled)
+    assert verify(store, accountant).ok

@@ -299,6 +299,7 @@ def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
     def forge(body: EntryBody) -> EntryBody:  # the refused round becomes an admitted one at a modest price
         accounted = slot_for(greedy.round).to_mapping()
         details = {**body.details, "accounted": accounted, "requested": small.to_mapping()}
+        del details["reason"], details["message"]
         kind = type(body.kind)("admitted")
         return dataclasses.replace(body, kind=kind, spent=small, details=details)
 
