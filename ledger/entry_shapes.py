@@ -24,6 +24,7 @@ from ledger.budgets import (
 )
 from ledger.entries import EntryBody, EntryKind
 from ledger.policy_plan import PlanPolicy
+from ledger.reconciliation import NOTHING_LATER
 
 _OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, EntryKind.VOIDED)
 _DECISION: Final = frozenset(
@@ -249,7 +250,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "attestation": lambda value: value == VOID_ATTESTATION,
     "epsilon_before": lambda value: type(value) is float,
     "checkpoint": _is_digest,
-    "nothing_later": lambda value: value is None or _is_text(value),
+    "nothing_later": lambda value: value in (None, NOTHING_LATER),
     "last_known": _is_last_known,
     "charge": _is_charge,
     "choice": _is_choice,

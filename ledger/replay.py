@@ -15,6 +15,7 @@ from ledger.entry_shapes import contradictory, misshapen, written_moment
 from ledger.errors import Damaged, LedgerError
 from ledger.rows import StoredRound
 from ledger.settled_rounds import really_shuffled
+from ledger.stated_spending import unfounded
 from ledger.store import Store
 from ledger.trails import Trail
 
@@ -119,7 +120,7 @@ class Replay:
             if not self.readable:
                 continue
             try:
-                yield self._apply(body)
+                yield self._apply(body, previous)
             except _NOT_FOLLOWING as error:
                 self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
                 self.readable = False
@@ -175,7 +176,7 @@ class Replay:
         if body.kind in _CARRIES_SPENDING and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
-    def _apply(self, body: EntryBody) -> Step:
+    def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
         candidate: Counter[ShuffledRound] | None = None
         match body.kind:
             case EntryKind.OPENED:
@@ -191,6 +192,9 @@ class Replay:
         self._compare_counts(body)
         for what in self.trail.follow(body):
             self.blame(body.sequence, what)
+        if previous is not None:
+            for what in unfounded(body, previous, self.trail.shares()):
+                self.blame(body.sequence, what)
         refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
         return Step(
             sequence=body.sequence,

@@ -132,6 +132,13 @@ class Trail:
             return ()
         return self.policy.menu.filters(self.choice).readings(self.total)
 
+    def shares(self) -> dict[str, float]:
+        """Return the shares of delta of the filters that the last entry was decided by, by their names."""
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            return {}
+        filters = self._deciding(self.policy)
+        return {one.name: one.delta for one in filters.readings(filters.nothing())}
+
     def restates(self, body: EntryBody) -> bool:
         """Return whether the next entry may read what is spent anew, although it admits nothing.
 
@@ -266,6 +273,8 @@ class Trail:
             self._whole = Counter(dict(self.policy.slots_declared))
             self._claimed = [0] * len(self.policy.slots_declared)
             yield from self._follow_plan(body)
+            if self.promised(body) != self.policy.epsilon_upper:
+                yield "it says that the whole plan costs something else than its rules say"
             if not self.policy.epsilon_upper <= body.epsilon_budget:
                 yield "it opens a cohort with a plan beyond its budget"
         if not isinstance(self.policy, AdaptivePolicy):
