@@ -30,7 +30,7 @@ _OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, E
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
-# What `details` has under every policy.
+# Fields of `details` under every policy.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({"population", "policy"}),
     EntryKind.ADMITTED: _DECISION,
@@ -40,7 +40,7 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.BUDGET_CHANGED: frozenset({"reason", "epsilon_before"}),
     EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
 }
-# What a policy adds; `standing` is in every entry of policies that have one.
+# Further fields of a policy; every entry of a policy with a standing also has `standing`.
 _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"rules"}),
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"charge"}),
@@ -48,7 +48,7 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_PLAN, EntryKind.OPENED): frozenset({"rules"}),
     (POLICY_PLAN, EntryKind.ADMITTED): frozenset({"slot"}),
 }
-# What a policy may add.
+# Fields that entries of a policy may have.
 _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
     (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),

@@ -11,7 +11,7 @@ from accounting import InvalidParameter, ShuffledRound, parse_randomizer, slot_f
 from accounting.shuffling import honest_share
 
 _Slotted: TypeAlias = Callable[[ShuffledRound], ShuffledRound]  # the slot rule of a numerical policy
-# Everybody sees what the user has: no loss is larger.
+# The report reveals the user's value: no loss is larger.
 _IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 

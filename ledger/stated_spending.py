@@ -70,6 +70,11 @@ def _is_written(text: str, number: float) -> bool:
 
 
 def _unknown(previous: EntryBody) -> Spending:
-    nothing = {"discretization": 0.0, "truncation": 0.0, "round_off": 0.0}
-    method = f"unknown: entries after {previous.sequence} may have been lost"
-    return dataclasses.replace(previous.spent, epsilon_upper=math.inf, method=method, **nothing)
+    return dataclasses.replace(
+        previous.spent,
+        epsilon_upper=math.inf,
+        discretization=0.0,
+        truncation=0.0,
+        round_off=0.0,
+        method=f"unknown: entries after {previous.sequence} may have been lost",
+    )
