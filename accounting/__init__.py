@@ -3,15 +3,17 @@ out."""
 
 from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.attack import attack_delta, attack_epsilon
+from accounting.bounds_text import exact_text, lower_column, lower_text, upper_column, upper_text
 from accounting.calibration import Calibration, calibrate
 from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound, is_known_policy
+from accounting.delta_accounts import AccountsReading, DeltaAccounts
 from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from accounting.filter_menu import Choice, FilterMenu
 from accounting.filter_sets import Charge, FilterReading, FilterSet
 from accounting.fitting import fits
 from accounting.frequency import FrequencyError, frequency_error
 from accounting.notation import parse_randomizer
-from accounting.plans import largest_common_epsilon0
+from accounting.plans import largest_common_epsilon0, place
 from accounting.privacy_loss import PrivacyLossDistribution
 from accounting.randomizers import (
     BinaryLocalHash,
@@ -41,6 +43,7 @@ __all__ = [
     "NUMERICAL_POLICY",
     "Accountant",
     "AccountingError",
+    "AccountsReading",
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
@@ -50,6 +53,7 @@ __all__ = [
     "Choice",
     "DamagedPrivacyLoss",
     "Declared",
+    "DeltaAccounts",
     "DistinctElements",
     "ErrorBudget",
     "FilterMenu",
@@ -76,10 +80,16 @@ __all__ = [
     "attack_delta",
     "attack_epsilon",
     "calibrate",
+    "exact_text",
     "fits",
     "frequency_error",
     "is_known_policy",
     "largest_common_epsilon0",
+    "lower_column",
+    "lower_text",
     "parse_randomizer",
+    "place",
     "slot_for",
+    "upper_column",
+    "upper_text",
 ]

@@ -24,13 +24,12 @@ from accounting.inversion import (
     is_precise_delta,
     pair_delta,
     pair_epsilon,
-    sharpened_delta,
-    sharpened_epsilon,
 )
 from accounting.privacy_loss import Side
 from accounting.promises import Promise
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.round_loss import SIDES, RoundLoss
+from accounting.sharpening import sharpened_delta, sharpened_epsilon
 from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
 from accounting.slack import ROUNDED, delta_interval_with_slack, epsilon_interval_with_slack
 from accounting.spectrum import LossSpectrum, SpectrumMemory
@@ -165,8 +164,10 @@ class Accountant:
         repetition, filters = filters.repetition, filters.without_totals
         key = (shuffled, filters)
         if key not in self._charges:
-            pair = self._remembered(shuffled).loss.upper
-            self._charges[key] = charge_of(pair, filters, slack=_slack({shuffled: 1}))
+            loss = self._remembered(shuffled).loss
+            certain = 0.0 if filters.accounts is None else loss.certain
+            slack = _slack({shuffled: 1})
+            self._charges[key] = charge_of(loss.upper, filters, slack=slack, certain_loss=certain)
             while len(self._charges) > _MAXIMUM_CHARGES_REMEMBERED:
                 self._charges.popitem(last=False)
         if repetition is None:
@@ -348,10 +349,13 @@ class Accountant:
         epsilon = asked[1]
         above, below, count = self._compositions(rounds)
         interval, later = Interval(upper=0.0, lower=0.0), 0.0
-        if count:
-            interval, later = delta_interval(above, below, epsilon, self.precision)
         if count == 1:
-            interval = sharpened_delta(_only(rounds), interval, epsilon, self.precision)
+            loss = self.privacy_loss(_only(rounds))
+            interval = sharpened_delta(_only(rounds), pair_delta(loss, epsilon), epsilon, self.precision)
+            later = pair_delta(loss, epsilon * (1 + self.precision)).upper
+        elif count:
+            interval, later = delta_interval(above, below, epsilon, self.precision)
+            interval, later = self._narrowed_delta(interval, later, rounds, epsilon)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
@@ -366,6 +370,24 @@ class Accountant:
             error=interval.error(),
             precise=is_precise_delta(interval, later, self.precision),
         )
+
+    def _narrowed_delta(
+        self, interval: Interval, later: float, rounds: Mapping[ShuffledRound, int], epsilon: float
+    ) -> tuple[Interval, float]:
+        """Bounds on delta at epsilon, and an upper one just beyond; while the first are wider than asked,
+        without far losses that are hardly probable beside the upper one."""
+        losses = [(self.privacy_loss(one), count) for one, count in rounds.items()]
+        for tail in _NEGLIGIBLE_TAILS:
+            if is_precise_delta(interval, later, self.precision):
+                break
+            mass = tail * interval.upper / sum(rounds.values())
+            above, below = (_without_tails(losses, mass, side) for side in SIDES)
+            found, after = delta_interval(above, below, epsilon, self.precision)
+            before, both, later = interval.width, interval.intersection(found), min(later, after)
+            interval = both if both.lower <= both.upper else interval
+            if interval.width > _HELPED * before:
+                break
+        return interval, later
 
     def _pure_delta(self, rounds: Mapping[ShuffledRound, int]) -> Callable[[float], Interval]:
         """Bounds on delta at an epsilon without slack, remembered for the rounds that were asked for last."""

@@ -6,9 +6,8 @@ With `z = theta + i u`, `theta > 0` and `M(z) = E[exp(z G)]`,
     E[(S_n)_+] = 1/(2 pi) * integral of M(z)^n / z^2 du.
 
 The kink makes the integrand decay slowly. So functions next to the ramp `exp(-theta x) x_+`, one above and
-one below, take its place, whose transforms end: a bounded number of nodes suffices. What reports of
-components add that decide the sum's sign is taken out before. Every error is bounded: aliasing (it only
-raises the upper bound), nodes that are left out, round-off.
+one below, take its place, whose transforms end: a bounded number of nodes suffices. Every error is bounded:
+aliasing (it only raises the upper bound), nodes that are left out, round-off.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.deciding import decide
 from accounting.decomposition import Decomposition
 from accounting.gain_laws import Bare, Laws, ListedPairs, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from accounting.profile_bounds import ProfileBounds
 from accounting.quadrature import integrate
 from accounting.rare_gains import RareGains
 from accounting.tilts import MOST_SMOOTHING, NEAR_SADDLE, OVERWHELMING, SMALL_LOG_MASS, Tilt
@@ -32,12 +31,8 @@ _HARDLY = 1e-6
 _SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
 # Expected reports of losses that are left over, as a share of what is left over of one report anyway.
 _RARE = 1e-5
-# Gains of one scale are within this factor; it pays to look at smaller ones by themselves where kernels would
-# be apart by so many times the smoothing's square. How many scales are looked for, and what is too little to
-# be looked at.
+# Gains of one scale are within this factor, and what is too little to be summed.
 _SCALE = 16.0
-_APART = 10.0
-_SOUGHT = 5
 _LITTLE = 1e-7
 # Gains of which no more reports are expected are rare. Where bounds are apart by more than so many times what
 # is usual, of sums of no more deviations, others may be.
@@ -45,13 +40,6 @@ _RARELY = 1e-6
 _WIDE, _MOST_DEVIATIONS = 3.0, 1e6
 _TINY = 1e-300
 _E = float(np.e)
-
-
-class ProfileBounds(NamedTuple):
-    """Certified bounds on hockey-stick divergences, each array of shape (orders,)."""
-
-    upper: FloatArray
-    lower: FloatArray
 
 
 def blanket_profile(
@@ -191,25 +179,10 @@ def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
 def _summed(
     laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components: losses that hardly any report has are none, what
-    deciding reports add is known, the rest is summed."""
+    """Bounds on the divergence of the hidden components. Drops losses that are too rare to matter first."""
     laws, added = _without_rare_losses(laws, reports)
     theta = laws.saddle(reports, closeness=NEAR_SADDLE)
-    decided = decide(laws, reports, excess, theta, smoothing**2)
-    upper, lower = decided.upper, decided.lower
-    some = np.asarray(decided.components.any(axis=1))
-    rest = laws.without(decided.components) if np.any(some) else laws
-    gained = rest.gains.max(axis=1) > 0
-    left = np.flatnonzero(np.logical_or(gained, ~some))
-    if left.size:
-        some, rest, theta = some[left], rest.at(left), theta[left]
-        if np.any(some):
-            theta[some] = rest.at(some).saddle(reports, closeness=NEAR_SADDLE)
-        above, below = _by_scales(
-            rest, reports, excess[left], theta, smoothing=smoothing[left], known=lower[left]
-        )
-        upper[left] += above
-        lower[left] += below
+    upper, lower = _by_scales(laws, reports, excess, theta, smoothing)
     return upper, lower * (1 - added)
 
 
@@ -235,110 +208,79 @@ def _without_rare_losses(laws: Laws, reports: int) -> tuple[Laws, FloatArray]:
 
 
 def _by_scales(
-    laws: Laws,
-    reports: int,
-    excess: FloatArray,
-    theta: FloatArray,
-    *,
-    smoothing: FloatArray,
-    known: FloatArray,
+    laws: Laws, reports: int, excess: FloatArray, theta: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components: of outcomes with a report of a large gain, then of
-    those without, as long as laws are of several scales."""
+    """Bounds on the divergence of the hidden components, as close as the smoothing says.
+
+    Where large gains are so rare that one tilt does not suit them and the rest, outcomes with a report of a
+    large gain are summed by the number of these reports, then the law without them, which may have rare gains
+    again.
+    """
     upper, lower = np.zeros_like(theta), np.zeros_like(theta)
     rows, most = np.arange(theta.size), np.full_like(theta, np.inf)
     while True:
-        shell, above, below = _largest(laws, reports, excess, theta, smoothing=smoothing, known=known)
-        split = np.asarray(shell.any(axis=1))
+        rare, above, below = _with_rare_gains(laws, reports, theta, smoothing, lower[rows])
+        some = np.flatnonzero(~rare)
+        if some.size:
+            tilt = Tilt.of(laws.at(some), reports, theta[some])
+            part = laws.at(some), reports, excess[some], tilt
+            above[some], below[some] = _rest(*part, smoothing=smoothing[some], known=lower[rows[some]])
+            usual = (smoothing[some] * np.clip(tilt.theta * tilt.deviation, 1.0, _MOST_DEVIATIONS)) ** 2
+            wide = (above - below)[some] > _WIDE * usual * (above[some] + lower[rows[some]])
+            again = some[wide]
+            if again.size:
+                part_rare, high, low = _with_rare_gains(
+                    laws.at(again), reports, theta[again], smoothing[again], lower[rows[again]], sure=False
+                )
+                found = again[part_rare]
+                rare[found], above[found], below[found] = True, high[part_rare], low[part_rare]
         upper[rows] += np.minimum(above, most)
         lower[rows] += below
         # Sums of the rest are no larger than what its reports gain, each by itself.
-        laws, known = laws.without(shell), known + below
+        laws = laws.without(_large(laws) & rare[:, None])
         lone = _lone(laws, reports, excess)
         most = (lone.gained + lone.rounding) * (1 + 1e-12)
-        left = split & (most > _LITTLE * upper[rows]) & (laws.gains.max(axis=1) > 0)
-        upper[rows] += np.where(split & ~left, most, 0.0)
+        left = rare & (most > _LITTLE * upper[rows]) & (laws.gains.max(axis=1) > 0)
+        upper[rows] += np.where(rare & ~left, most, 0.0)
         if not np.any(left):
             return upper, lower
-        rows, excess, smoothing, known = rows[left], excess[left], smoothing[left], known[left]
-        laws, most = laws.at(left), most[left]
+        rows, excess, smoothing, most = rows[left], excess[left], smoothing[left], most[left]
+        laws = laws.at(left)
         theta = laws.saddle(reports, closeness=NEAR_SADDLE)
 
 
-def _largest(
+def _with_rare_gains(
     laws: Laws,
     reports: int,
-    excess: FloatArray,
     theta: FloatArray,
-    *,
     smoothing: FloatArray,
     known: FloatArray,
+    *,
+    sure: bool = True,
 ) -> tuple[BoolArray, FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components, of outcomes with a report of one of the shell: the
-    components of the largest gains, where it pays to look at these by themselves; else none, and bounds for
-    all outcomes."""
-    shell, large = np.zeros_like(laws.c, dtype=np.bool_), _large(laws)
-    upper, lower = np.zeros_like(theta), np.zeros_like(theta)
+    """At which orders gains of the largest scale are rare, and bounds on outcomes with a report of them.
 
-    def counted(rows: IndexArray) -> IndexArray:
-        """Bounds by the number of reports of large gains, at those orders where these are rare."""
-        if not rows.size:
-            return rows
-        rare = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
-        places = np.flatnonzero(rare.most > 0)
+    Where it must be `sure`, only gains are rare of which hardly any report is expected.
+    """
+    large = _large(laws)
+    rare, upper, lower = np.zeros(theta.size, dtype=np.bool_), np.zeros_like(theta), np.zeros_like(theta)
+    expected = reports * np.where(large, laws.c, 0.0).sum(axis=1)
+    rows = np.flatnonzero(expected < _RARELY) if sure else np.arange(theta.size)
+    if rows.size:
+        gains = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
+        places = np.flatnonzero(gains.most > 0)
         found = rows[places]
         if found.size:
-            shell[found] = large[found]
-            upper[found], lower[found] = rare.at(places).summed(
+            rare[found] = True
+            upper[found], lower[found] = gains.at(places).summed(
                 laws.at(found), reports, smoothing=smoothing[found], known=known[found]
             )
-        return found
-
-    expected = reports * np.where(large, laws.c, 0.0).sum(axis=1)
-    rows = np.setdiff1d(np.arange(theta.size), counted(np.flatnonzero(expected < _RARELY)))
-    if rows.size:
-        some, tilt = laws.at(rows), Tilt.of(laws.at(rows), reports, theta[rows])
-        shell[rows] = _shell(some, tilt, reports)
-        tilt = tilt.beyond(shell[rows], np.asarray(shell[rows].any(axis=1)))
-        upper[rows], lower[rows] = _rest(
-            some,
-            reports,
-            excess[rows],
-            tilt,
-            smoothing=smoothing[rows],
-            known=known[rows],
-            shell=shell[rows],
-        )
-        usual = (smoothing[rows] * np.clip(tilt.theta * tilt.deviation, 1.0, _MOST_DEVIATIONS)) ** 2
-        counted(rows[(upper - lower)[rows] > _WIDE * usual * (upper + known)[rows]])
-    return shell, upper, lower
+    return rare, upper, lower
 
 
 def _large(laws: Laws) -> BoolArray:
     """Components with gains of the largest scale, shape (orders, components)."""
     return np.asarray(laws.gains > (laws.gains.max(axis=1) / _SCALE)[:, None])
-
-
-def _shell(laws: Laws, tilt: Tilt, reports: int) -> BoolArray:
-    """Components of the largest gains, where it pays to look at outcomes with a report of them by themselves,
-    none elsewhere; shape (orders, components).
-
-    Kernels are apart by the square of their spacing times the density of the sum near 0: that of sums of
-    several reports of a smaller scale, as if these were Gaussian.
-    """
-    largest, size = laws.gains.max(axis=1), np.abs(laws.gains)
-    density = np.zeros_like(largest)
-    weights, rest = tilt.weights[:, :-1], tilt.weights[:, -1]
-    for scale in _SCALE ** np.arange(1, _SOUGHT):
-        inner = np.where(size <= (largest / scale)[:, None], weights, 0.0)
-        expected, kept = reports * inner.sum(axis=1), np.minimum(inner.sum(axis=1) + rest, 1.0)
-        several = -np.expm1(-expected) - expected * np.exp(-expected)
-        mean, variance = ((reports * inner * laws.gains**power).sum(axis=1) for power in (1, 2))
-        variance = np.maximum(variance * (1 + 2 / np.maximum(expected, _TINY)), _TINY)
-        chance = several * np.exp(reports * np.log(np.maximum(kept, _TINY)) - mean**2 / (2 * variance))
-        density = np.maximum(density, chance / np.sqrt(variance))
-    apart = tilt.deviation**2 * density / tilt.peak
-    return np.asarray(_large(laws) & (apart > _APART)[:, None])
 
 
 def _rest(
@@ -349,16 +291,15 @@ def _rest(
     *,
     smoothing: FloatArray,
     known: FloatArray,
-    shell: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components, of outcomes with a report of the shell where the
-    tilted law is split, by the contour, with as much smoothing as makes them close beside what is known.
+    """Bounds on the divergence of the hidden components by the contour, with as much smoothing as makes them
+    close beside what is known.
 
     Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
     report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
     with the bound of `_left_out`. Where that is much, the law is summed whole besides.
     """
-    theta, split = tilt.theta, tilt.split
+    theta = tilt.theta
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
     exponent = tilt.log_mass + tilt.log_mass_error + tilt.raised - np.log(tilt.theta * _E * reports)
     crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
@@ -372,16 +313,14 @@ def _rest(
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
         shorter = Tilt.of(part, reports, part.saddle(reports, closeness=NEAR_SADDLE))
-        shorter = shorter.beyond(shell[short], split[short])
-        lone = _lone(part.without(split[short, None] & ~shell[short]), reports, excess[short])
+        lone = _lone(part, reports, excess[short])
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
         little = np.minimum(_SHARE * (above - below), _MOST * above)
         whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
     if np.any(whole):
-        some = laws.at(whole).without(split[whole, None] & ~shell[whole])
-        lone = _lone(some, reports, excess[whole])
+        lone = _lone(laws.at(whole), reports, excess[whole])
         above, below = integrate(tilt.at(whole), reports, smoothing[whole], (lone.upper, lone.lower))
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))

@@ -10,6 +10,7 @@ from scipy import optimize
 
 from accounting import checks
 from accounting.accountant import DEFAULT_PRECISION, Accountant
+from accounting.bounds_text import exact_text
 from accounting.certificate import Certificate
 from accounting.errors import InvalidParameter
 from accounting.notation import complete_randomizer
@@ -84,7 +85,7 @@ def calibrate(
         if excess(fine, least) <= 0:
             break
     else:
-        raise InvalidParameter("epsilon", epsilon, f"a target that epsilon0 = {least:g} meets")
+        raise InvalidParameter("epsilon", epsilon, f"a target that epsilon0 = {exact_text(least)} meets")
     about = _crossing(lambda epsilon0: excess(coarse, epsilon0), least)
     low, high = _bracket(lambda epsilon0: excess(fine, epsilon0), least, about, fine.precision)
     certificate = fine.certify({at(low): rounds}, delta=delta)
@@ -92,7 +93,7 @@ def calibrate(
 
 
 def _target(epsilon: object) -> float:
-    expected = f"a number above 0, at most {checks.MAXIMUM_EPSILON:g}"
+    expected = f"a number above 0, at most {exact_text(checks.MAXIMUM_EPSILON)}"
     number = checks.real("epsilon", epsilon, expected)
     if 0 < number <= checks.MAXIMUM_EPSILON:
         return number

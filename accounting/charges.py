@@ -49,19 +49,27 @@ _BLOCK_ELEMENTS = 1 << 20
 _Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold at it?
 
 
-def charge_of(pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0) -> Charge:
-    """What a round costs each filter.
+def charge_of(
+    pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
+) -> Charge:
+    """The smallest certified charge of every filter, and the part of the accounts of delta if there are any.
 
     Args:
         pair: the pair above the round's profile.
         filters: the budget's filters.
         slack: total variation distance of the round to the one the pair dominates.
+        certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """
+    account: tuple[Fraction, ...] = ()
+    if filters.accounts is not None:
+        account = (_rounded_up(certain_loss), _rounded_up(slack))
+        pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
     renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
-    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(map(_rounded_up, renyi)))
+    charges = {"gaussian": tuple(map(_rounded_up, gaussian)), "renyi": tuple(map(_rounded_up, renyi))}
+    return Charge(**charges, account=account)
 
 
 def is_covered(
@@ -83,6 +91,12 @@ def is_covered(
     Guarantee: True only where the theorems hold, floating-point round-off included; what `charge_of` answers
         for the same pair and slack is covered.
     """
+    if filters.accounts is not None:
+        certain_loss, paid = charge.account
+        if certain_loss < 0 or paid < Fraction(slack):
+            return False
+        # Whatever part of the mass at infinity the account pays for, the filters need not pay.
+        pair, slack = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity)), 0.0
     return _gaussian_covered(pair, filters.gaussian, charge.gaussian, slack, finer) and all(
         _is_enough(cost, one, slack, partial(_covering_test, pair, one))
         for one, cost in zip(filters.renyi, charge.renyi, strict=True)
@@ -113,10 +127,14 @@ def _is_enough(
     """Whether a charge's leak is all mass, or both its slack and its dominating pair suffice."""
     if Fraction(rules.leak_rate) * cost >= 1:
         return True
-    value = float(cost)
-    value = value if Fraction(value) <= cost else math.nextafter(value, 0.0)
+    value = _float_below(cost)
     has_room = value >= _SMALLEST and Fraction(slack) <= Fraction(rules.slack_rate) * cost
     return has_room and make_test()(value)
+
+
+def _float_below(value: Fraction) -> float:
+    rounded = float(value)
+    return rounded if Fraction(rounded) <= value else math.nextafter(rounded, -math.inf)
 
 
 def _rounded_up(value: float) -> Fraction:
@@ -151,7 +169,12 @@ def _gaussian_charge(
 
 def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
     """The smallest charge that is tried."""
-    return max(_about(pair) / 4, slack / rules.slack_rate * (1 + _ROOM))
+    return max(_about(pair) / 4, _for_slack(rules, slack))
+
+
+def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
+    """The smallest charge that pays for a round's slack."""
+    return slack / rules.slack_rate * (1 + _ROOM) if slack > 0 else 0.0
 
 
 def _gaussian_test(
@@ -192,7 +215,7 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
     everything = (1 + _ROOM) / rules.leak_rate
     if slack > 0 and rules.slack_rate == 0:
         return everything
-    least = max(slack / rules.slack_rate * (1 + _ROOM) if slack > 0 else 0.0, _SMALLEST)
+    least = max(_for_slack(rules, slack), _SMALLEST)
     if least >= everything:
         return least
     return _smallest(_renyi_test(pair, rules), least, everything)

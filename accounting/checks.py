@@ -6,6 +6,7 @@ import math
 from numbers import Integral, Real
 from typing import cast
 
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 
 MAXIMUM_REPORTS = 10**12
@@ -41,7 +42,7 @@ def real(field: str, value: object, expected: str) -> float:
 
 def local_epsilon(value: object) -> float:
     """`value` as a local privacy parameter, in nats."""
-    expected = f"a number from {MINIMUM_EPSILON0:g} to {MAXIMUM_EPSILON0:g}"
+    expected = f"a number from {exact_text(MINIMUM_EPSILON0)} to {exact_text(MAXIMUM_EPSILON0)}"
     number = real("epsilon0", value, expected)
     if MINIMUM_EPSILON0 <= number <= MAXIMUM_EPSILON0:
         return number
@@ -50,7 +51,7 @@ def local_epsilon(value: object) -> float:
 
 def answered_epsilon(value: object) -> float:
     """`value` as an epsilon that delta is asked for at."""
-    expected = f"a number from 0 to {MAXIMUM_EPSILON:g}"
+    expected = f"a number from 0 to {exact_text(MAXIMUM_EPSILON)}"
     number = real("epsilon", value, expected)
     if 0 <= number <= MAXIMUM_EPSILON:
         return number + 0.0  # which is no -0

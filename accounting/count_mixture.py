@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.count_tables import CountTable
 from accounting.every_count import Counts, Run
 from accounting.numerics import FloatArray
+from accounting.profile_bounds import ProfileBounds
 
 # Groups are wide, in deviations, of numbers that are so many deviations away from the mean, or from where
 # they matter most at the smallest delta that is answered precisely, whose logarithm this is.

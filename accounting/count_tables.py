@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.enumeration import is_countable
 from accounting.every_count import Counts, every_count
 from accounting.gain_laws import Pairs
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, order_less_one
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 from accounting.supporting_lines import SupportingLines
 
 # Pairs whose every number is summed at most. Outcomes that are few enough to be listed one number after the

@@ -13,10 +13,14 @@ from accounting.accountant import DEFAULT_PRECISION, Accountant
 from accounting.charges import is_covered
 from accounting.filter_sets import Charge, FilterSet
 from accounting.shuffling import ShuffledRound
+from accounting.slack import ROUNDED
 
 #: Parts of the accountant's precision at which a proof is sought, one after the other.
 REFINEMENTS = (1.0, 1 / 4, 1 / 16)
 _FINEST = 1e-6
+# Tried last: of rounds that reveal next to nothing, coarse pairs have the smaller charges, for round-off is
+# most of what finer ones cost.
+_COARSEST = 0.1
 # Twice the orders leave a quarter of what chords and tangents lose between them. Where they would be too
 # many, no proof is found, and the orders of whoever made the charge may do.
 _FINER = (2.0, 1.0)
@@ -33,6 +37,7 @@ class Coverage:
     def __init__(self, accountant: Accountant) -> None:
         wanted = [accountant.precision, DEFAULT_PRECISION]
         wanted += [max(accountant.precision * part, _FINEST) for part in REFINEMENTS]
+        wanted.append(_COARSEST)
         self._accountants = {accountant.precision: accountant}
         self.precisions = tuple(dict.fromkeys(wanted))
         self._known: OrderedDict[tuple[ShuffledRound, FilterSet, Charge], bool] = OrderedDict()
@@ -67,5 +72,6 @@ class Coverage:
         if charge.repetition != enough.repetition:
             return False  # units are counted, and no precision makes them fewer
         pair = accountant.privacy_loss(shuffled).upper
-        slack = shuffled.slack * (1 + 1e-12)
+        # Less room than the slack was rounded up by when it was charged, for another computer's last digits.
+        slack = shuffled.slack * (1 + ROUNDED / 8)
         return any(is_covered(pair, filters, charge, slack=slack, finer=finer) for finer in _FINER)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.numerics import FloatArray
 
@@ -194,7 +195,9 @@ def _multiplied(one: float | FloatArray, other: FloatArray) -> FloatArray:
     together = np.asarray(one * other, dtype=np.float64)
     lost = (together < LEAST_PROBABILITY) & (np.asarray(one) > 0) & (other > 0)
     if np.any(lost):
-        expected = f"outputs that are impossible or have a probability of {LEAST_PROBABILITY:g} and more"
+        expected = (
+            f"outputs that are impossible or have a probability of {exact_text(LEAST_PROBABILITY)} and more"
+        )
         raise InvalidParameter("randomizer", float(together[lost].min()), expected)
     return together
 

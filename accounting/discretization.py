@@ -9,16 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.privacy_loss import PrivacyLossDistribution, Side
+from accounting.profile_bounds import ProfileBounds
 from accounting.supporting_lines import SupportingLines, corners
 
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
 _PILOT_POINTS = 20
+# Losses are small beside the largest one below this share of it, which the pilot's points hardly resolve.
+_UNRESOLVED = 1e-4
+# Losses of the first lattice are multiples of a unit, the largest one of no more units than that: sums of
+# losses are transformed in arrays of about that size.
+_MOST_UNITS = 1 << 22
 # Spacing of the first lattice at precision 1, in deviations of the loss; less where orders are cheap.
 _COARSE = 2.4
 _FINE = 0.14
@@ -190,8 +195,9 @@ def _is_closer(bounds: ProfileBounds, others: ProfileBounds) -> bool:
 
 def _first_lattice(pilot: Profile, stop: float, precision: float, finest: float, *, cheap: bool) -> Lattice:
     """A lattice to begin with, which may be made finer."""
-    deviation = max(_deviation(pilot, stop), stop * 1e-4)
-    spacing = max(deviation * (_FINE if cheap else _COARSE) * math.sqrt(precision), finest)
+    deviation = _deviation(pilot, stop, finest)
+    spacing = deviation * (_FINE if cheap else _COARSE) * math.sqrt(precision)
+    spacing = max(spacing, finest, stop / _MOST_UNITS)
     lattice = graded(deviation, stop, spacing)
     if cheap and (equal := even(stop, precision, finest)).unit <= 2 * lattice.unit:
         lattice = equal  # which would else be coarser where the mass is
@@ -291,8 +297,9 @@ def _convex(excess: FloatArray, values: FloatArray) -> FloatArray:
     return np.asarray(chords * (1 + _ROOM))
 
 
-def _deviation(profile: Profile, stop: float) -> float:
-    """About the deviation of the loss, by which lattices are graded."""
+def _deviation(profile: Profile, stop: float, finest: float) -> float:
+    """About the deviation of the loss, by which lattices are graded; looked for among small losses alone
+    where nearly all of it is theirs."""
     pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
     excess = np.expm1(pilot)
     values = np.minimum.accumulate(np.minimum(profile(excess).upper, 1.0))
@@ -300,7 +307,11 @@ def _deviation(profile: Profile, stop: float) -> float:
     second = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
     # Of small losses the divergence is half the variance; among large ones it rules what they add up to.
     divergence = float((pilot[1:] * q * excess[1:]).sum())
-    return math.sqrt(min(second, 2 * divergence))
+    deviation = math.sqrt(min(second, 2 * divergence))
+    size = second / max(float((pilot[1:] * q * (2 + excess[1:])).sum()), 1e-300)
+    if deviation > finest and size < _UNRESOLVED * stop:
+        return _deviation(profile, size / (10 * _UNRESOLVED), finest)
+    return max(deviation, _UNRESOLVED * stop)
 
 
 def _slope_changes(excess: FloatArray, values: FloatArray, kept: IndexArray) -> FloatArray:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.decomposition import Decomposition
 from accounting.numerics import UNDERFLOW, UNIT_ROUND_OFF, FloatArray, running_sums
+from accounting.profile_bounds import ProfileBounds
 
 # Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
 _LOG_CUT = -110.0

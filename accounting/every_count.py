@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.characteristic import characteristic_less_one, log_modulus, noise
 from accounting.gain_laws import Laws, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, ComplexArray, FloatArray, IndexArray, turned
+from accounting.profile_bounds import ProfileBounds
 from accounting.quadrature import (
     Line,
     Tails,

@@ -71,7 +71,7 @@ def _window(mean: float, variance: float, largest: int | None) -> tuple[int, int
     half = math.sqrt(2 * variance * -_LOG_CUT) - _LOG_CUT
     if 2 * half > MAXIMUM_OUTCOMES:
         expected = f"fewer reports or less noise each: at most {MAXIMUM_OUTCOMES} counts can be listed"
-        raise InvalidParameter("reports", f"noise over {2 * half:.3g} counts", expected)
+        raise InvalidParameter("reports", f"noise over {math.floor(2 * half)} counts", expected)
     first, last = max(0, math.floor(mean - half)), math.ceil(mean + half)
     return first, last if largest is None else min(largest, last)
 

@@ -18,6 +18,8 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
+from accounting.delta_accounts import AccountsReading, DeltaAccounts
 from accounting.errors import InvalidParameter
 from accounting.filters import GaussianFilter, Reading, RenyiFilter
 from accounting.gaussian import gaussian_divergence
@@ -45,7 +47,7 @@ LEAST_DELTA = 1e-60
 _ROOM = 2.0**-40
 _BISECTIONS = 60
 _EXACT = re.compile(r"-?[0-9]+(/[0-9]+)?")
-_WHERE_KEPT = ("repetition", "sliding")  # parts of charges that not every set of filters has
+_WHERE_KEPT = ("repetition", "sliding", "account")  # parts of charges that not every set of filters has
 # What is left below the variance that just fits, so that it fits on every computer.
 _LIMIT_ROOM = 2.0**-18
 
@@ -61,12 +63,15 @@ class Charge:
         sliding: where there is a sliding reserve, the variance taken, how much of it was given back, and how
             much settlements added. What a round costs by itself does not say it, for it depends on what is
             left.
+        account: where there are accounts of delta, the round's probability of revealing everything, and its
+            total variation distance to the round that the filters charge.
     """
 
     gaussian: tuple[Fraction, ...]
     renyi: tuple[Fraction, ...]
     repetition: tuple[Fraction, ...] = ()
     sliding: tuple[Fraction, ...] = ()
+    account: tuple[Fraction, ...] = ()
 
     def __add__(self, other: Charge) -> Charge:
         return self._combined(operator.add, other)
@@ -115,42 +120,50 @@ class FilterReading:
 @dataclass(frozen=True, kw_only=True)
 class FilterSet:
     """A Gaussian filter, Renyi filters and perhaps one for repetitions, which share a budget's delta. Rounds
-    may go on while one of them holds.
+    may go on while one of them holds. Where there are accounts of delta, Gaussian and Renyi filters charge
+    the pure versions of rounds, and hold only while both accounts do.
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
     released outputs together are `(epsilon, sum of the shares)`-DP.
-    Source: docs/adaptivity.md, Lemma 6.
+    Source: docs/adaptivity.md, Lemma 6 and Theorem 9.
     """
 
     gaussian: GaussianFilter
     renyi: tuple[RenyiFilter, ...]
     sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
     repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
+    accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
 
     @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float) -> FilterSet:
+    def for_budget(
+        cls, *, epsilon: float, delta: float, accounts: tuple[float, float] | None = None
+    ) -> FilterSet:
         """The filters for a budget. Their shares add up to at most delta, and never change.
+
+        Args:
+            accounts: parts of delta for certain loss and for slack. None: no accounts, and every charge pays
+                for its round's slack.
 
         Raises:
             InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
                 1 or too small.
         """
-        expected = f"a finite number, at least {_LEAST_BUDGET:g}"
+        expected = f"a finite number, at least {exact_text(_LEAST_BUDGET)}"
         given = checks.real("epsilon", epsilon, expected)
         if given < _LEAST_BUDGET:
             raise InvalidParameter("epsilon", epsilon, expected)
-        epsilon = min(given, _LARGEST_EPSILON)
         delta = checks.probability("delta", delta)
         if delta < LEAST_DELTA:
-            raise InvalidParameter("delta", delta, f"at least {LEAST_DELTA:g}, which filters share")
-        return _for_budget(epsilon, delta)
+            raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
+        return _for_budget(given, delta, accounts)
 
     def to_mapping(self) -> dict[str, object]:
         """The JSON form of all but the repetition filter, which the first admitted round brings."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
         limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
-        return {"gaussian": gaussian, "renyi": renyi, **limited}
+        accounts = {} if self.accounts is None else {"accounts": self.accounts.to_mapping()}
+        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -164,11 +177,13 @@ class FilterSet:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
                 rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
                 limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
+                accounts = mapping.get("accounts")
                 try:
                     return cls(
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
                         renyi=tuple(_renyi(one) for one in orders),
                         sliding_limit=_numbers(limited).get("sliding_limit"),
+                        accounts=None if accounts is None else DeltaAccounts.from_mapping(accounts),
                     )
                 except TypeError:
                     pass
@@ -182,6 +197,7 @@ class FilterSet:
             renyi=(zero,) * len(self.renyi),
             repetition=(zero,) if self.repetition else (),
             sliding=(zero,) * 3 if self._sliding else (),
+            account=(zero,) * 2 if self.accounts else (),
         )
 
     def __hash__(self) -> int:
@@ -190,7 +206,7 @@ class FilterSet:
     @functools.cached_property
     def _hash(self) -> int:
         # Charges are looked up by the filters they are for, with every decision.
-        return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition))
+        return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts))
 
     @functools.cached_property
     def without_totals(self) -> FilterSet:
@@ -244,6 +260,8 @@ class FilterSet:
             _named(one.name, one.delta, one.reading(total))
             for one, total in zip(self.renyi, spent.renyi, strict=True)
         ]
+        if self.accounts is not None and not self.accounts.hold(spent.account):
+            found = [dataclasses.replace(one, epsilon_upper=math.inf) for one in found]
         if self.repetition is not None:
             (units,) = spent.repetition
             found.append(_named("repetition", self.repetition.delta, self.repetition.reading(units)))
@@ -252,6 +270,16 @@ class FilterSet:
     def epsilon_upper(self, spent: Charge) -> float:
         """The smallest epsilon at which one of the filters holds."""
         return min(reading.epsilon_upper for reading in self.readings(spent))
+
+    def accounts_reading(self, spent: Charge) -> AccountsReading | None:
+        """How much of the accounts of delta is used; None where there are none."""
+        return None if self.accounts is None else self.accounts.reading(spent.account)
+
+    def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
+        """Whether an account of delta is exhausted, and a filter would hold at `epsilon` but for that."""
+        if self.accounts is None or self.accounts.hold(spent.account):
+            return False
+        return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
 
     def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
         """How many more rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
@@ -262,16 +290,21 @@ class FilterSet:
         )
         if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
             return most
-        return min(max(most, self._sliding.most_more(_held(spent), cost.gaussian)), REPETITIONS_MAX)
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
+            return most
+        sliding = self._sliding.most_more(_held(spent), cost.gaussian)
+        accounts = self.accounts.most_more(spent.account, cost.account) if self.accounts else None
+        return min(max(most, sliding if accounts is None else min(sliding, accounts)), REPETITIONS_MAX)
 
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:
         """How many rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
         return self.most_more(self.nothing(), cost, epsilon=epsilon)
 
     def shares(self) -> tuple[float, ...]:
-        """The filters' shares of delta."""
+        """The shares of delta: of the filters and of the accounts."""
         repeated = () if self.repetition is None else (self.repetition.delta,)
-        return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated)
+        accounts = () if self.accounts is None else (self.accounts.certain_loss, self.accounts.slack)
+        return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated, *accounts)
 
     def _gaussian_reading(self, spent: Charge) -> Reading:
         """By the fixed reserves, or by the sliding one if that says less; a total may leave that one out."""
@@ -288,25 +321,34 @@ class FilterSet:
         return self.gaussian.epsilon(self.sliding_limit or 0.0)
 
 
-@functools.lru_cache(maxsize=256)
-def _for_budget(epsilon: float, delta: float) -> FilterSet:
+@functools.lru_cache(maxsize=1024)
+def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None) -> FilterSet:
+    epsilon = min(given, _LARGEST_EPSILON)
+    delta = whole if accounts is None else whole * (1 - math.fsum(accounts))
+    slack_part = _SLACK_PART if accounts is None else 0.0
     share = _RENYI_SHARE / len(_RENYI_ORDERS)
     main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
-    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - _SLACK_PART))
-    leak, slack = _rates(main, variance, epsilon)
+    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - slack_part))
+    leak, slack = _rates(main, variance, epsilon, slack_part)
     reserves = tuple(part * variance for part in _RESERVES)
     gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
     renyi = []
     for part in _RENYI_ORDERS:
         theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
         total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
-        leak, slack = _rates(share * delta, total, epsilon)
+        leak, slack = _rates(share * delta, total, epsilon, slack_part)
         order = 1 + max(theta, 2.0**-20)
         renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
     pure = _PURE_SHARE * delta
     leak = pure / (_PURE_REACH * epsilon)
     renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
-    return FilterSet(gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon))
+    kept = None
+    if accounts is not None:
+        certain, slack = (part * whole * (1 - _ROOM) for part in accounts)
+        kept = DeltaAccounts(certain_loss=certain, slack=slack, epsilon=given)
+    return FilterSet(
+        gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon), accounts=kept
+    )
 
 
 def _held(spent: Charge) -> Fraction:
@@ -354,8 +396,8 @@ def _numbers(mapping: object) -> dict[str, float]:
     return numbers
 
 
-def _rates(share: float, total: float, epsilon: float) -> tuple[float, float]:
-    slack = _SLACK_PART * share / total / (1 + math.exp(min(epsilon, 500.0)))
+def _rates(share: float, total: float, epsilon: float, slack_part: float) -> tuple[float, float]:
+    slack = slack_part * share / total / (1 + math.exp(min(epsilon, 500.0)))
     return _LEAK_PART * share / total, slack
 
 

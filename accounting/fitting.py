@@ -36,6 +36,8 @@ def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:
     modes = (described.sampled_from is None, described.participation is None)
     if modes != (slot.sampled_from is None, slot.participation is None):
         return False
+    if isinstance(slot.randomizer, Declared) and slot.sampled_from is None:
+        return True  # what is declared does not depend on the number of reports
     if described.sampled_from is not None and slot.sampled_from is not None:
         # In integers: the sampling rate may not be higher, and the sample not smaller.
         lower_rate = described.reports * slot.sampled_from <= slot.reports * described.sampled_from

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +15,9 @@ from accounting.decomposition import Decomposition
 from accounting.numerics import (
     UNIT_ROUND_OFF,
     BoolArray,
-    ComplexArray,
     FloatArray,
     IndexArray,
     increasing_root,
-    turned,
 )
 
 # Exponents up to which a moment is no overflow.
@@ -179,27 +177,6 @@ class Laws(NamedTuple):
         return increasing_root(slope, start, closeness=closeness)
 
 
-class Tilted(NamedTuple):
-    """Laws of `theta G` of several pairs, tilted by 1.
-
-    Attributes:
-        mass: about `E[exp(theta G)]`, shape (pairs,).
-        square: upper bounds on `E[exp(theta G) (theta G)^2]`, shape (pairs,).
-        moments: `E[exp((1 + i u) theta G)]` at several u, shape (points, pairs).
-        multiples: the same at the first multiples of a step, from 0 on: faster.
-        error: bounds on the errors of these, in units of the mass, shape (points, pairs) or (points, 1);
-            eight roundings more for each point before it among multiples.
-        finite: whether nothing overflows, shape (pairs,).
-    """
-
-    mass: FloatArray
-    square: FloatArray
-    moments: Callable[[FloatArray], ComplexArray]
-    multiples: Callable[[float, int], ComplexArray]
-    error: Callable[[FloatArray], FloatArray]
-    finite: BoolArray
-
-
 class Pairs(Sequence[Decomposition]):
     """Blanket pairs, each in one direction; as a sequence, their decompositions."""
 
@@ -216,11 +193,6 @@ class Pairs(Sequence[Decomposition]):
     def bare(self) -> int:
         """How many components each pair has in `masses` that nobody else hides."""
         return int(self.masses(np.zeros(1, dtype=np.int64)).bare_b.shape[1])
-
-    def hiding(self, least: float) -> Pairs | None:
-        """The same pairs where others hide components only if their masses c are at least that: they tell
-        more. None where that makes no difference, or would be new work."""
-        return None
 
     @abstractmethod
     def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -280,70 +252,9 @@ class Pairs(Sequence[Decomposition]):
             found[rows] = np.log(total) + top + error
         return found.reshape(-1, excess.size)
 
-    def tilted(self, which: IndexArray, excess: FloatArray, theta: FloatArray) -> Tilted:
-        """The laws of G of the pairs `which[i]` at the orders `1 + excess[i]`, tilted by `theta[i]`, for
-        every i."""
-        masses = self.masses(which)
-        hidden = np.where(masses.c > 0, masses.c, 1.0)
-        gains = theta[:, None] * (masses.difference - excess[:, None] * masses.b) / hidden
-        weights = masses.c * np.exp(np.minimum(gains, _LARGEST))
-        # A gain is off by a few units of its terms, which are no larger than two differences and itself;
-        # where it is below `-100 / theta`, next to nothing is left of its weight.
-        left = theta[:, None] * np.where(gains > -100, np.abs(masses.difference) / hidden, 0.0)
-        highest = left.max(axis=1, initial=0.0)
-        doubt = UNIT_ROUND_OFF * (32 * highest + 512)
-        square = weights * (np.abs(gains) + doubt[:, None]) ** 2
-
-        def multiples(step: float, count: int) -> ComplexArray:
-            found, powers = np.empty((count, which.size), dtype=np.complex128), weights.astype(np.complex128)
-            turn = turned(step * gains)
-            for place in range(count):
-                found[place] = powers.sum(axis=1)
-                powers *= turn
-            found += masses.leftover
-            return found
-
-        def moments(u: FloatArray) -> ComplexArray:
-            found = np.empty((u.size, which.size), dtype=np.complex128)
-            for place, one in enumerate(u):
-                found[place] = (weights * turned(one * gains)).sum(axis=1) + masses.leftover
-            return found
-
-        def error(u: FloatArray) -> FloatArray:
-            return np.asarray(UNIT_ROUND_OFF * (self.components + 64) + np.hypot(1.0, u)[:, None] * doubt)
-
-        return Tilted(
-            mass=weights.sum(axis=1) + masses.leftover,
-            square=square.sum(axis=1) * (1 + 1e-9),
-            multiples=multiples,
-            moments=moments,
-            error=error,
-            finite=highest < _LARGEST,
-        )
-
-    def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
-        """The same at one order and with one tilt, None where that is not faster."""
-        return None
-
-    @property
-    def crowd(self) -> float:
-        """How many pairs at one order are worth sharing what `shared` gives; infinite where nothing is."""
-        return math.inf
-
     def leftover(self, which: IndexArray) -> FloatArray:
         """What c leaves over, of the pairs at these places."""
         return self.masses(which).leftover
-
-    def gained(self, which: IndexArray, excess: FloatArray) -> FloatArray:
-        """What hidden components gain at most, `sum of (a - (1 + excess[i]) b)_+`, of the pairs `which[i]`,
-        for every i; a bound."""
-        found = np.zeros(which.size)
-        for rows in self._blocks(which.size):
-            masses = self.masses(which[rows])
-            taken = excess[rows, None] * masses.b
-            doubt = 8 * UNIT_ROUND_OFF * (np.abs(masses.difference) + taken + masses.b)
-            found[rows] = np.maximum(masses.difference - taken + doubt, 0.0).sum(axis=1)
-        return found
 
     def unhidden(self, which: IndexArray, excess: FloatArray) -> FloatArray:
         """Bounds on what components that nobody else hides contribute, `sum of (a - (1 + excess[i]) b)_+`, to

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 from scipy import optimize
 
 from accounting.certificate import Interval
 from accounting.composition import Composition
 from accounting.round_loss import RoundLoss
-from accounting.shuffling import RoundProfile, ShuffledRound
 from accounting.spectrum import Contour
 
 # Widths of the smoothing kernels, in units of the root of the precision, tried in turn.
@@ -24,13 +22,6 @@ _SETTLED = 1  # steps of the grid of tilts
 _NUDGES = 14
 _BISECTIONS = 20
 _NOTHING = 1e-320
-# A single round's answer is narrowed by its own profile, at this many points, this often at least.
-_SHARP = 0.1
-_SHARP_MIXED = 0.3  # where chance decides how many are honest
-_SHARP_POINTS = 17
-_FEW_POINTS = 9
-_SHARPENINGS = 2
-_MOST_SHARPENINGS = 5  # while the answer is wider than asked
 # Halvings that leave nothing between two floats.
 _HALVINGS = 60
 
@@ -100,46 +91,6 @@ def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
     if loss.upper.infinity >= delta:
         return Interval(upper=math.inf, lower=lower, truncation=math.inf)
     return Interval(upper=upper, lower=min(lower, upper))
-
-
-def sharpened_delta(
-    shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
-) -> Interval:
-    """The interval intersected with the round's own profile, which no lattice has widened."""
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
-    if not profile.is_simple or epsilon >= profile.end:
-        return interval
-    bounds = profile.at(np.array([epsilon]))
-    return interval.intersection(Interval(upper=float(bounds.upper[0]), lower=float(bounds.lower[0])))
-
-
-def sharpened_epsilon(
-    shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
-) -> Interval:
-    """The interval narrowed by the round's own profile at points inside it."""
-    upper, lower = interval.upper, interval.lower
-    if not lower < upper < math.inf:
-        return interval
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
-    simple = profile.is_simple
-    if not simple:  # orders of a mixture cost much
-        if interval.is_within(precision):
-            return interval
-        profile = RoundProfile(shuffled, smoothing=_SHARP_MIXED * math.sqrt(precision))
-    for number in range(_MOST_SHARPENINGS):
-        if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
-            break
-        points = np.linspace(lower, min(upper, profile.end), _SHARP_POINTS if simple else _FEW_POINTS)
-        bounds = profile.at(points)
-        enough = np.flatnonzero(bounds.upper <= delta)
-        needed = np.flatnonzero(bounds.lower >= delta)
-        upper = min(upper, float(points[enough[0]])) if enough.size else upper
-        lower = max(lower, float(points[needed[-1]])) if needed.size else lower
-    lower = min(lower, upper)
-    causes = {
-        cause: min(getattr(interval, cause), (upper - lower) / 2) for cause in ("truncation", "round_off")
-    }
-    return Interval(upper=upper, lower=lower, **causes)
 
 
 def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:

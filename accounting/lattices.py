@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.profile_bounds import ProfileBounds
 from accounting.spectrum import TILT_RATIO, LossSpectrum, SpectrumMemory
 from accounting.supporting_lines import corners
 
@@ -40,6 +40,8 @@ _MOST_ROUNDS, _UNSEEN = 1e5, 1e-34
 _UNNOTED = 1e-32
 # A cell is steep if the profile falls by this exponent in it.
 _STEEP = 1.0
+# Beyond so many deviations a first lattice has one loss more each time that losses double.
+_FAR_OUT = 1e4
 # Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
 _MOST_WEIGHT = 300.0
 
@@ -177,7 +179,7 @@ def _graded_positions(last: int, deviation: float) -> list[int]:
     while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
         while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
             stride *= 2
-            edge = 4 * edge if stride == 2 else 2 * edge
+            edge = 4 * edge if stride == 2 else 2 * edge if edge < _FAR_OUT * deviation else 0.0
         positions.append(min(positions[-1] + stride, last))
     return positions
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from accounting.ceilings import TINY, Tilts, ceilings
-from accounting.gain_laws import Pairs
 from accounting.majorants import Majorants
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
-from accounting.screening import Powers, Saddles
 
 #: Pairs that are evaluated first at every order, since they seem the largest.
 CANDIDATES = 4
-#: Spacing of the kernels by which pairs are looked at, and by which all of them are first.
-SPACING, WIDEST = 0.3, 1.5
 #: What a round may add to a profile without being evaluated: 100,000 rounds make a hundredth of 1e-30 of it.
 LITTLE = 1e-37
 #: A look that leaves so much of what it looks at is not repeated.
@@ -25,91 +19,11 @@ IN_VAIN = 0.8
 #: Orders at which all pairs are looked at, and which of those of a question at least.
 SAMPLES = 25
 SPARSER = 4
-# How many pairs and orders are worth a look, and one by the widest kernels before; and how many components
-# of them are: fewer are summed in hardly more time than a few.
-_MUCH, _VERY_MUCH = 100, 1000
-_MUCH_TO_SUM = 1 << 14
-# Tilted sums are farther from 0 than a period with a probability of this exponent, for a spacing of 1.
-_HARDLY = 5.0
+#: Below what matters of a divergence.
+TINY = 1e-300
 # Fewer orders are divided, and orders beyond them added.
 _MANY = 24
 _BEYOND = 8
-
-
-class Screen:
-    """Bounds on many pairs at once, by the tilts that suit them at a few orders."""
-
-    def __init__(self, pairs: Pairs, reports: int, few: FloatArray) -> None:
-        self._pairs, self._reports, self._few = pairs, reports, few
-
-    @functools.cached_property
-    def few_enough(self) -> int:
-        """How many pairs and orders are summed at once rather than looked at."""
-        return _MUCH_TO_SUM // max(self._pairs.components, 1)
-
-    @property
-    def crowd(self) -> float:
-        """How many pairs at one order are looked at together."""
-        return self._pairs.crowd
-
-    @functools.cached_property
-    def powers(self) -> Powers:
-        """Moments at the few orders."""
-        return Powers.of(self._pairs, self._reports, self._few)
-
-    def ceilings(
-        self,
-        left: tuple[IndexArray, IndexArray],
-        excess: FloatArray,
-        spacing: FloatArray,
-        reached: FloatArray,
-    ) -> FloatArray:
-        """Upper bounds of the pairs that are left at orders, by kernels of the spacings of these, where some
-        pair reaches so much."""
-        which, order = left
-        near, found = np.minimum(np.searchsorted(self._few, excess), self._few.size - 1), np.ones(which.size)
-        some = self._saddles.at(which, near[order])
-        # The less of a tilted law is near the kink, the more what is far from it counts.
-        rare = some.height - np.log(np.maximum(reached, TINY))[order]
-        tilts = some.tilts(_HARDLY - 2 * np.log(spacing)[order] + 2 * np.fmax(rare, 0.0))
-        for one in np.unique(spacing).tolist():
-            rows = np.flatnonzero(spacing[order] == one)
-            own, at = Tilts(*(column[rows] for column in tilts)), order[rows]
-            found[rows] = ceilings(
-                self._pairs, which[rows], at, self._reports, excess, tilts=own, spacing=one
-            )
-        return found
-
-    @functools.cached_property
-    def _saddles(self) -> Saddles:
-        return self.powers.saddles(self._reports)
-
-
-class Look(NamedTuple):
-    """One look at pairs where they are many: by kernels of a spacing, or by such as are close enough to tell
-    the pairs apart, None."""
-
-    screen: Screen
-    spacing: float | None
-
-    def ceilings(
-        self,
-        left: tuple[IndexArray, IndexArray],
-        excess: FloatArray,
-        spacing: FloatArray,
-        reached: FloatArray,
-    ) -> tuple[IndexArray, IndexArray, FloatArray] | None:
-        """Of pairs and orders that are left those that are looked at, and their bounds, where some pair
-        reaches so much and close kernels are of such a spacing; None where that would not be worthwhile."""
-        which, order = left
-        # It takes no longer to sum pairs than to look at each as closely.
-        fewest = CANDIDATES if self.spacing is not None else max(self.screen.crowd, CANDIDATES)
-        looked_at = np.bincount(order, minlength=1)[order] > fewest
-        which, order = which[looked_at], order[looked_at]
-        if which.size <= max(_VERY_MUCH if self.spacing == WIDEST else _MUCH, self.screen.few_enough):
-            return None
-        spacing = spacing if self.spacing is None else np.full_like(excess, self.spacing)
-        return which, order, self.screen.ceilings((which, order), excess, spacing, reached)
 
 
 class Sample(NamedTuple):
@@ -122,7 +36,6 @@ class Sample(NamedTuple):
     few: FloatArray
     upper: FloatArray
     lower: FloatArray
-    screens: tuple[Look, ...] = ()
     majorants: Majorants | None = None
     in_vain: bool = False
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds, chernoff_log_profiles
+from accounting.blanket_sum import chernoff_log_profiles
 from accounting.count_tables import CountTable, CountTables
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes, is_countable
@@ -20,6 +20,7 @@ from accounting.every_count import Counts
 from accounting.exact_pairs import Pair
 from accounting.gain_laws import ListedPairs, Pairs
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, order_less_one
+from accounting.profile_bounds import ProfileBounds
 from accounting.screening import chernoff
 from accounting.worst_pair import WorstPair
 

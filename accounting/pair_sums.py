@@ -10,18 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.blanket_sum import blanket_profiles
 from accounting.enumeration import Outcomes
 from accounting.gain_laws import Pairs
-from accounting.looks import LITTLE, SPACING
+from accounting.looks import LITTLE
 from accounting.numerics import FloatArray, IndexArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 
-# Spacing of close kernels, in units of the root of how far apart bounds usually are; and how much closer they
-# are than wide ones, in halvings.
-_CLOSE = 3.0
-_CLOSEST = 8
-_CLOSER = 1
 # Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
 # are as the square of: with a little to spare, and no less at once than by this factor.
 _UNUSUAL = 1.5
@@ -123,11 +119,6 @@ class PairSums:
         needed = np.where(smoothing < self.smoothing, needed / _SURER, needed)
         self.needed.note(which, at, np.where(in_vain, most, needed))
         return ProfileBounds(upper, lower)
-
-    def spacing(self, reached: FloatArray) -> FloatArray:
-        """Of the kernels that are as close as pairs need to be told apart where one reaches so much."""
-        close = _CLOSE * np.sqrt(self.usual(reached)) / SPACING
-        return np.asarray(SPACING * np.exp2(np.clip(np.floor(2 * np.log2(close)) / 2, -_CLOSEST, -_CLOSER)))
 
     def usual(self, reached: FloatArray) -> FloatArray:
         """How far apart bounds are that are about so large, relative, where one scale rules the law; see

@@ -1,15 +1,15 @@
-"""Plans: rounds declared before the first output is seen."""
+"""Plans: rounds declared before the first output is seen, and which slot a released round stands in."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from accounting.accountant import Accountant
 from accounting.checks import MAXIMUM_EPSILON0
 from accounting.errors import InvalidParameter
-from accounting.fitting import NESTED
+from accounting.fitting import NESTED, fits
 from accounting.randomizers import LocalRandomizer
 from accounting.shuffling import ShuffledRound
 
@@ -45,6 +45,27 @@ def largest_common_epsilon0(
     except (InvalidParameter, TypeError):
         return None
     return low
+
+
+def place(kinds: Sequence[ShuffledRound], claimed: int, truth: ShuffledRound) -> int | None:
+    """Returns the kind of slot that a released round must stand in.
+
+    That is the claimed kind if the truth fits it, else the first kind in the order of the plan that the truth
+    fits. None means that it fits no kind. Which slots are free does not matter, for that may depend on
+    outputs. Chains are verified by this rule: a change of it, or of `fits`, needs its own numerical policy.
+
+    Args:
+        kinds: the plan's kinds of slots, in its order.
+        claimed: position of the kind that the round claimed when it was admitted.
+        truth: what was really released.
+
+    Guarantee: if every released round stands in a slot of its kind and each slot holds one round, the
+        composition of all slots bounds everything released, however rounds and slots were chosen.
+    Source: docs/adaptivity.md, Lemma 9.
+    """
+    if fits(truth, kinds[claimed]):
+        return claimed
+    return next((position for position, kind in enumerate(kinds) if fits(truth, kind)), None)
 
 
 def _with(randomizer: LocalRandomizer, epsilon0: float) -> LocalRandomizer:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray, IndexArray
 
@@ -120,6 +121,26 @@ class PrivacyLossDistribution:
             infinity=self.infinity + (moved * (1 + _SUM_ROOM) if above else 0.0),
         )
 
+    def unless_revealed(self, mass: float) -> PrivacyLossDistribution:
+        """The pair on the condition that a coin, which reveals everything with probability `mass`, does not.
+
+        Args:
+            mass: from 0 to the mass at infinity. Beyond 1/2 the pair itself is returned: so large a mass is
+                never within a budget, and what is left would be round-off.
+
+        Guarantee: the pair is dominated by the coin together with the pair returned, round-off included.
+        """
+        if not 0 < mass <= 1 / 2:
+            return self
+        scale = (1 + 8 * UNIT_ROUND_OFF) / (1 - mass)
+        return dataclasses.replace(
+            self,
+            p=self.p * scale,
+            q=self.q * scale,
+            zero=self.zero * scale,
+            infinity=max(self.infinity - mass, 0.0) * scale,
+        )
+
     def hockey_stick_divergence(self, epsilon: float) -> float:
         """`H_{e^epsilon}(P || Q)`, up to round-off, for any real epsilon."""
         if epsilon < 0:
@@ -156,7 +177,7 @@ class PrivacyLossDistribution:
         Raises:
             InvalidParameter: the order is out of range.
         """
-        expected = f"a number from {_MINIMUM_ORDER:g} to {_MAXIMUM_ORDER:g}"
+        expected = f"a number from {exact_text(_MINIMUM_ORDER)} to {exact_text(_MAXIMUM_ORDER)}"
         order = checks.real("order", order, expected)
         if not _MINIMUM_ORDER <= order <= _MAXIMUM_ORDER:
             raise InvalidParameter("order", order, expected)

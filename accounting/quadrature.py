@@ -65,11 +65,10 @@ def integrate(
     """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,), by kernels as close as the smoothing says;
     see `blanket_profile`.
 
-    Where there is a shell, outcomes without a report of it are left out. Where reports of components are few,
-    outcomes with one of them or none are left to `lone`: bounds on what those with one add. Where there are
-    reports that are given, n is the number of the others, which are not split.
+    Where reports of components are few, outcomes with one of them or none are left to `lone`: bounds on what
+    those with one add. Where there are reports that are given, n is the number of the others.
     """
-    theta, deviation, split = tilt.theta, tilt.deviation, tilt.split
+    theta, deviation = tilt.theta, tilt.deviation
     spread = deviation if given is None else np.hypot(deviation, np.sqrt(given.variance))
     smoothing = eased(smoothing, theta * spread)
     # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
@@ -83,7 +82,7 @@ def integrate(
         short = cut
     few = Few.of(tilt, reports, np.logical_and(~short, given is None))
     line = Line(tilt, reports, kernels, step, few, given)
-    kept = line.last_of_note(last, ~short & ~few.apply & ~split)
+    kept = line.last_of_note(last, ~short & ~few.apply)
     upper_sum, lower_sum, round_off, left_out = _node_sums(line, kept)
     left_out += (last - kept) * line.least_term * step / np.pi
     truncation = skipped + left_out * (1 + 1e-9)
@@ -96,7 +95,7 @@ def integrate(
     error = error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
     # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
-    counted = few.apply | split | (given is not None)
+    counted = few.apply | (given is not None)
     silent = np.where(counted, 0.0, np.exp(log_all_leftover(tilt, reports)) * kernels.at_kink)
     most, least = (np.exp(np.minimum(one, _LARGEST)) for one in (log_scale_upper, log_scale_lower))
     most = np.where(log_scale_upper < _LARGEST, most, np.inf)
@@ -151,7 +150,7 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
     # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
     # evaluating, nor where the kernels' transforms end before.
     lobe = _LOBE_CUT / np.maximum(tilt.deviation, 1e-300)
-    short = (tilt.reach <= np.pi / np.maximum(kernels.band, lobe)) & ~tilt.split
+    short = tilt.reach <= np.pi / np.maximum(kernels.band, lobe)
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
     cut, rate, end = short & (lobe < kernels.band), 2 * tilt.deviation**2 / np.pi**2, last * step
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -304,7 +303,6 @@ class _Nodes(NamedTuple):
     Attributes:
         row, u: the order, and the frequency.
         less_one, doubt: the characteristic function, less 1, and a bound on its round-off.
-        shell: the shell's part of it; None where no order has one.
         given: what one given report makes of it as a factor, centred; None where none is given.
     """
 
@@ -312,7 +310,6 @@ class _Nodes(NamedTuple):
     u: FloatArray
     less_one: ComplexArray
     doubt: FloatArray
-    shell: ComplexArray | None
     given: ComplexArray | None
 
 
@@ -376,7 +373,7 @@ class Line(NamedTuple):
     @property
     def least_square(self) -> FloatArray:
         """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
-        return np.where(self.few.apply | self.tilt.split, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
+        return np.where(self.few.apply, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
@@ -406,41 +403,23 @@ class Line(NamedTuple):
         row, place = np.nonzero(kept)
         u = step[row] * (first + place)
         doubt = noise(self.tilt.weights.shape[1], u, *(scale[row] for scale in scales))
-        shell = given = None
-        if np.any(self.tilt.split):
-            shell = self._shell(first, count)[kept]
+        given = None
         if self.given is not None:
             own = characteristic_less_one(self.given.weights, self.given.centred, step, first, count)
             given = 1 + own[kept]
-        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, shell, given))
+        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, given))
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
-    def _shell(self, first: int, count: int) -> ComplexArray:
-        """The shell's part of the characteristic function at these nodes, shape (orders, count)."""
-        tilt, u = self.tilt, self.step[:, None] * np.arange(first, first + count)
-        atoms = np.flatnonzero(tilt.shell.any(axis=0))
-        shell, centred = tilt.shell[:, atoms], tilt.centred[:, atoms]
-        found = characteristic_less_one(shell, centred, self.step, first, count)
-        found += shell.sum(axis=1)[:, None] + 1j * u * (shell * centred).sum(axis=1)[:, None]
-        return found
-
     def _terms(self, nodes: _Nodes) -> FloatArray:
         """Terms of the sums for both kernels, and bounds on their round-off, shape (3, nodes)."""
-        row, u, less_one, doubt, shell, given = nodes
-        known, split = self.few.apply[row], self.tilt.split[row]
+        row, u, given = nodes.row, nodes.u, nodes.given
+        known = self.few.apply[row]
         value, error = self._power(nodes)
         if self.given is not None and given is not None:
             factor, astray = self.given.factor(row, u, given)
             error += np.abs(value) * astray
             value *= factor
-        if shell is not None:
-            # Sums of the shell's weights, and times u, are rounded besides.
-            more = doubt + UNIT_ROUND_OFF * self._units * (np.abs(shell) + self._moved(row, u))
-            inner, astray = self._power(nodes._replace(less_one=less_one - shell, doubt=doubt + more))
-            value -= np.where(split, inner, 0.0)
-            error += np.where(split, astray, 0.0)
-            nodes = nodes._replace(doubt=doubt + np.where(split, more, 0.0))
         if np.any(known):
             part, astray = self._known(nodes)
             value -= np.where(known, part, 0.0)
@@ -453,11 +432,6 @@ class Line(NamedTuple):
     @property
     def _units(self) -> int:
         return 64 + 4 * int(self.tilt.weights.shape[1])
-
-    def _moved(self, row: IndexArray, u: FloatArray) -> FloatArray:
-        """The shell's weight, and the angles by which it turns on average at nodes u of the orders `row`."""
-        shell, size = self.tilt.shell, np.abs(self.tilt.centred)
-        return np.asarray(shell.sum(axis=1)[row] + u * (shell * size).sum(axis=1)[row])
 
     def _power(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
         """The power of the characteristic function, not centred, and a bound on its round-off; shape
@@ -475,9 +449,9 @@ class Line(NamedTuple):
         return size * turned(turn + shift), size * relative
 
     def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
-        """What outcomes with at most one report of a component, of the shell where there is one, are of the
-        power of the characteristic function; and a bound on its round-off."""
-        row, u, less_one, doubt, shell = nodes[:5]
+        """The part of the power that outcomes with at most one report of a component make up,
+        and a bound on its round-off."""
+        row, u, less_one, doubt = nodes[:4]
         none, single, hidden = (one[row] for one in self.few)
         # What the characteristic function, not centred, is more than a leftover report's part.
         shift = u * (self.tilt.mean / self.reports)[row]
@@ -485,8 +459,4 @@ class Line(NamedTuple):
         turn = 2 * sine * (1j * np.cos(shift / 2) - sine)
         value = none + single * (hidden + turn * (1 + less_one) + less_one)
         size = none + single * (hidden + np.abs(shift) + np.abs(less_one))
-        if shell is not None:
-            split = self.tilt.split[row]
-            value = np.where(split, single * (1 + turn) * shell, value)
-            size = np.where(split, single * (np.abs(shell) * (1 + np.abs(shift))), size)
         return value, UNIT_ROUND_OFF * self._units * size + single * doubt

@@ -142,7 +142,7 @@ def _given(
     exponent = (others - 1) * (np.log(total) + top) + top + crude + others * raised + slack
     lost = np.where(left_out, masses * np.exp(np.minimum(theta[:, None] * law.doubt, _LARGEST)), 0.0)
     exponent += np.log(np.maximum(lost.sum(axis=1), _TINY)) + 64 * UNIT_ROUND_OFF * reports * (1 + top)
-    above += np.exp(np.minimum(exponent, _LARGEST)) * (1 + 1e-9) + doubt
+    above += np.exp(np.clip(exponent, -_LARGEST, _LARGEST)) * (1 + 1e-9) + doubt
     below = np.maximum(below - doubt, 0.0)
     return np.where(unknown, np.inf, above), np.where(unknown, 0.0, below)
 

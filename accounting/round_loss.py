@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting.errors import DamagedPrivacyLoss
-from accounting.privacy_loss import PrivacyLossDistribution, Side
+from accounting.privacy_loss import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
 
 SIDES: tuple[Side, Side] = ("upper", "lower")
 _MAGIC = b"shuffle-ledger privacy loss 1\n"
@@ -29,6 +29,12 @@ class RoundLoss:
         """Memory that the masses take."""
         pairs = (self.upper, self.lower)
         return sum(column.nbytes for pair in pairs for column in (pair.index, pair.p, pair.q))
+
+    @property
+    def certain(self) -> float:
+        """Upper bound on the probability that the round reveals everything; 0 where it never does, although
+        the pair above counts losses that are too large or too improbable to be resolved as infinite."""
+        return self.upper.infinity if self.lower.infinity > NEGLIGIBLE_DELTA else 0.0
 
     def side(self, side: Side) -> PrivacyLossDistribution:
         """The pair of that side."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.numerics import FloatArray, running_sums
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 
 # Beyond so many orders, those in between are bounded by chords instead of being evaluated.
 _MANY_ORDERS = 100
@@ -41,12 +41,27 @@ class SamplingTerm:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Counts from `fewest` to `most`, of probability `weight`, and their mean."""
+    """Counts from `fewest` to `most`, of probability `weight`, their mean, and the probability of each, shape
+    (counts,)."""
 
     weight: float
     fewest: int
     most: int
     mean: float
+    masses: FloatArray
+
+    @classmethod
+    def of(cls, fewest: int, masses: FloatArray) -> Cell:
+        """Consecutive counts from `fewest` on with these probabilities, shape (counts,)."""
+        weight, most = float(masses.sum()), fewest + masses.size - 1
+        mean = fewest + float((masses * np.arange(masses.size)).sum()) / weight
+        return cls(weight=weight, fewest=fewest, most=most, mean=min(mean, float(most)), masses=masses)
+
+    @property
+    def halves(self) -> tuple[Cell, Cell]:
+        """The two cells of its smaller and of its larger counts."""
+        half = self.masses.size // 2
+        return Cell.of(self.fewest, self.masses[:half]), Cell.of(self.fewest + half, self.masses[half:])
 
     @property
     def is_single(self) -> bool:
@@ -61,18 +76,18 @@ BaseBounds = Callable[[Cell, int, FloatArray], ProfileBounds]
 def mixture(
     cells: list[Cell], honest: int, base: BaseBounds, excess: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds, before round-off, on `sum of weight * s H^(j)(1 + excess/s)`, `s = j/honest`, each of the shape
-    of `excess` (ascending)."""
-    upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+    """Bounds, before round-off, on `sum of mass * s H^(j)(1 + excess/s)`, `s = j/honest`, over the counts j
+    of every cell, for ascending `excess`, each of shape (cells, orders)."""
+    upper, lower = (np.zeros((len(cells), excess.size)) for _ in range(2))
     between = excess.size > _MANY_ORDERS and excess[0] == 0
     last: tuple[int, FloatArray, FloatArray] | None = None
-    for cell, after in itertools.zip_longest(cells, cells[1:]):
+    for place, (cell, after) in enumerate(itertools.zip_longest(cells, cells[1:])):
         rate = cell.mean / honest * (1 - 1e-15)
         if cell.is_single:
             rate = cell.fewest / honest
             found = base(cell, cell.fewest, excess / rate)
-            upper += cell.weight * rate * found.upper
-            lower += cell.weight * rate * found.lower
+            upper[place] = cell.weight * rate * found.upper
+            lower[place] = cell.weight * rate * found.lower
             last = None
             continue
         orders = excess / rate
@@ -80,12 +95,13 @@ def mixture(
             last = None
         elif last is None or last[0] != cell.fewest:
             last = (cell.fewest, orders, base(cell, cell.fewest, orders).upper)
-        upper += cell.weight * _chord(cell, honest, base, excess, last)
+        upper[place] = cell.weight * _chord(cell, honest, base, excess, last)
         # The next cell's first count is as good a lower bound, and serves there too.
         shared = between and after is not None and not after.is_single
+        shared = shared and after.fewest == cell.most + 1
         count = after.fewest if shared and after is not None else cell.most
         found = base(cell, count, orders)
-        lower += cell.weight * rate * found.lower
+        lower[place] = cell.weight * rate * found.lower
         last = (count, orders, found.upper)
     return upper, lower
 
@@ -148,9 +164,6 @@ def sampling_cells(
         limit = max(fine, _WIDEST_IN_DEVIATIONS * deviation * max(1.0, away - 3.0))
         width = max(1, math.floor(min(fine * math.exp(min(away * away / 4, 50.0)), limit)))
         stop = min(start + width, counts.size)
-        part, chosen = masses[start:stop], counts[start:stop]
-        weight, fewest, most = float(part.sum()), int(chosen[0]), int(chosen[-1])
-        mean = fewest + float((part * (chosen - fewest)).sum()) / weight
-        cells.append(Cell(weight=weight, fewest=fewest, most=most, mean=min(mean, float(most))))
+        cells.append(Cell.of(int(counts[start]), masses[start:stop]))
         start = stop
     return cells

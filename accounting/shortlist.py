@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
-from accounting.looks import IN_VAIN, LITTLE, SPARSER, Bounds, Look, chords
+from accounting.looks import IN_VAIN, LITTLE, SPARSER, Bounds, chords
 from accounting.majorants import Majorants, group_ceilings
 from accounting.numerics import BoolArray, FloatArray, IndexArray
 from accounting.pair_sums import PairSums
+from accounting.profile_bounds import ProfileBounds
 
 # Of the orders of a question, which are looked at, one time after the other.
 _EVERY = (SPARSER, 1)
@@ -66,31 +66,19 @@ class Shortlist:
         self.left = np.vstack([self.left, more.astype(np.bool_)])[order]
         self.lower_ceilings(every)
 
-    def screen(self, looks: Sequence[Look], majorants: Majorants | None, smoothing: FloatArray) -> None:
+    def screen(self, majorants: Majorants | None, smoothing: FloatArray) -> None:
         """Lower the bounds of the pairs that are left where they are many, by laws above all of them and
-        above some, with such smoothing at the orders, and by looks: at some of the orders, then, with chords
-        between these, at the others."""
-        size, looks = self._excess.size, list(looks)
+        above some, with such smoothing at the orders: at some of the orders, then, with chords between these,
+        at the others."""
+        if majorants is None:
+            return
+        size = self._excess.size
         for every in _EVERY:
             columns = np.unique(np.append(np.arange(0, size, every), size - 1))
-            if majorants is not None:
-                many = self.left[:, columns].sum()
-                self._majorize(majorants, smoothing, columns)
-                if self.left[:, columns].sum() > IN_VAIN * many:
-                    majorants = None
-            for look in looks.copy():
-                row, order = np.nonzero(self.left[:, columns])
-                closest = self._sums.spacing(self.lower)
-                left = self.places[row], columns[order]
-                found = look.ceilings(left, self._excess, closest, self.lower)
-                if found is None:
-                    continue
-                which, order, closer = found
-                row = self._rows(which)
-                self._ceiling[row, order] = np.minimum(self._ceiling[row, order], closer)
-                self._settle()
-                if self.left[row, order].sum() > IN_VAIN * row.size:
-                    looks.remove(look)
+            many = self.left[:, columns].sum()
+            self._majorize(majorants, smoothing, columns)
+            if self.left[:, columns].sum() > IN_VAIN * many:
+                return
             if columns.size < size:
                 between = chords(self._excess[columns], self._ceiling[:, columns], self._excess)
                 np.minimum(self._ceiling, between, out=self._ceiling)

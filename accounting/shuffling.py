@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
-from accounting.blanket_sum import ProfileBounds
+from accounting.bounds_text import exact_text
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.decomposition import LEAST_PROBABILITY
 from accounting.errors import InvalidParameter
@@ -21,6 +21,7 @@ from accounting.mechanism_profile import rounded_orders
 from accounting.notation import parse_randomizer
 from accounting.numerics import UNIT_ROUND_OFF, BoolArray, FloatArray
 from accounting.privacy_loss import NEGLIGIBLE_DELTA, Tail
+from accounting.profile_bounds import ProfileBounds
 from accounting.randomizers import Generic, LocalRandomizer
 from accounting.randomizers.base import DecomposedRandomizer
 from accounting.sampling import Cell, SamplingTerm, counts_in_sample, mixture, sampling_cells
@@ -34,12 +35,17 @@ _ROUGHER = 2.5
 # Cells of numbers of honest reports from which on all numbers are bounded at once, in groups this fine, in
 # units of the smoothing's square.
 _MANY_CELLS, _FINEST = 16, 0.4
+# Cells of numbers are halved, so often, where a cell's bounds are farther apart than that many times the
+# smoothing's square, as a share of the sum, and than no delta of 1e-30 sees.
+_HALVINGS, _WIDE, _UNSEEN, _MOST_CELLS = 8, 20.0, 1e-34, 200
 # Points of one search for the last loss that matters; searches, each between two points of the one before.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
 # What is left beside the mass at infinity is little, as a share of what smoothing makes of it.
 _HARDLY = 0.05
-_FLAT_SEARCHES = 2
+_FLAT_POINTS = 33
+# ... which is looked for where a crude bound on the end is so many times the usual one, or as good as none.
+_FAR, _ENDLESS = 10.0, 0.9
 _OUTLINE_CELLS = 4
 #: Losses beyond count as infinite: more than any of a table, whose probabilities are at least 1e-50.
 LARGEST_RESOLVED_LOSS = 120.0
@@ -90,7 +96,7 @@ class ShuffledRound:
         if self.participation is not None:
             put(self, "participation", checks.share("participation", self.participation))
             if self.participation < checks.MINIMUM_PROBABILITY:
-                expected = f"a probability from {checks.MINIMUM_PROBABILITY:g} to 1"
+                expected = f"a probability from {exact_text(checks.MINIMUM_PROBABILITY)} to 1"
                 raise InvalidParameter("participation", self.participation, expected)
             if self.sampled_from is not None:
                 raise InvalidParameter(
@@ -98,7 +104,7 @@ class ShuffledRound:
                 )
         put(self, "delta0", checks.share("delta0", self.delta0, zero=True))
         if 0 < self.delta0 < checks.MINIMUM_PROBABILITY:
-            expected = f"0 or a number from {checks.MINIMUM_PROBABILITY:g} to below 1"
+            expected = f"0 or a number from {exact_text(checks.MINIMUM_PROBABILITY)} to below 1"
             raise InvalidParameter("delta0", self.delta0, expected)
         self._choose_analysis()
         self._check_honesty()
@@ -111,7 +117,8 @@ class ShuffledRound:
         if self.participation is not None and isinstance(randomizer, DecomposedRandomizer):
             least = randomizer.least_probability
             if self.participation * least < LEAST_PROBABILITY:
-                expected = f"no output less likely than {LEAST_PROBABILITY:g}, one of {least:g} among them"
+                floor, found = exact_text(LEAST_PROBABILITY), exact_text(least)
+                expected = f"no output less likely than {floor}, one of {found} among them"
                 raise InvalidParameter("participation", self.participation, expected)
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"
@@ -216,6 +223,8 @@ class RoundProfile:
     Args:
         shuffled: the round.
         smoothing: width of the quadrature's smoothing, in deviations; see `blanket_profile`.
+        listed: whether outcomes are listed where they are few, but for those of a mass of about
+            `NEGLIGIBLE_DELTA`; quadrature has no such limit.
 
     Attributes:
         largest_loss: privacy loss beyond which the profile is exactly 0; may be infinite.
@@ -226,7 +235,7 @@ class RoundProfile:
     least 1.
     """
 
-    def __init__(self, shuffled: ShuffledRound, *, smoothing: float) -> None:
+    def __init__(self, shuffled: ShuffledRound, *, smoothing: float, listed: bool = True) -> None:
         self._shuffled, self._smoothing = shuffled, smoothing
         self._cells, self._honest = _honest_cells(shuffled, smoothing)
         self._every: EveryNumber | None = None
@@ -235,7 +244,7 @@ class RoundProfile:
             shuffled.randomizer.profile,
             str(shuffled.analysis),
             participation=1.0 if shuffled.participation is None else shuffled.participation,
-            outcomes=_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY,
+            outcomes=(_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY) if listed else 0,
         )
         self._base = make(smoothing=smoothing)
         self._rough = self._base if self.is_simple else make(smoothing=_ROUGHER * smoothing)
@@ -262,7 +271,7 @@ class RoundProfile:
     def __call__(self, excess: FloatArray) -> ProfileBounds:
         """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
         found = self._tabled(excess)
-        return self._mixture(self._cells, excess) if found is None else found
+        return self._mixture(excess) if found is None else found
 
     def _tabled(self, excess: FloatArray) -> ProfileBounds | None:
         """The same where honest reports may be of many numbers, and profiles of all are known at once; orders
@@ -298,10 +307,36 @@ class RoundProfile:
         def sketched(_: Cell, count: int, orders: FloatArray) -> ProfileBounds:
             return self._base.sketch(count, orders)
 
-        return ProfileBounds(*mixture(self._cells, self._honest, sketched, excess))
+        upper, lower = mixture(self._cells, self._honest, sketched, excess)
+        return ProfileBounds(upper.sum(axis=0), lower.sum(axis=0))
 
-    def _mixture(self, cells: list[Cell], excess: FloatArray) -> ProfileBounds:
-        return self._with_room(ProfileBounds(*mixture(cells, self._honest, self._bounds, excess)))
+    def _mixture(self, excess: FloatArray) -> ProfileBounds:
+        """The bounds cell by cell; cells that keep them far apart are halved, and stay so."""
+        found = self._of_cells(self._cells, excess)
+        for _ in range(_HALVINGS):
+            most = _WIDE * self._smoothing**2 * sum(bounds.upper for _, bounds in found) + _UNSEEN
+            wide = [
+                not cell.is_single and bool(np.any(bounds.upper - bounds.lower > most))
+                for cell, bounds in found
+            ]
+            if not any(wide) or len(found) + sum(wide) > _MOST_CELLS:
+                break
+            halves = [half for (cell, _), far in zip(found, wide, strict=True) if far for half in cell.halves]
+            finer = iter(self._of_cells(halves, excess))
+            found = [
+                one
+                for old, far in zip(found, wide, strict=True)
+                for one in ((next(finer), next(finer)) if far else (old,))
+            ]
+        self._cells = [cell for cell, _ in found]
+        return self._summed([bounds for _, bounds in found])
+
+    def _of_cells(self, cells: list[Cell], excess: FloatArray) -> list[tuple[Cell, ProfileBounds]]:
+        upper, lower = mixture(cells, self._honest, self._bounds, excess)
+        return [(cell, ProfileBounds(*bounds)) for cell, *bounds in zip(cells, upper, lower, strict=True)]
+
+    def _summed(self, bounds: list[ProfileBounds]) -> ProfileBounds:
+        return self._with_room(ProfileBounds(*np.sum(bounds, axis=0)))
 
     def _with_room(self, bounds: ProfileBounds) -> ProfileBounds:
         upper, lower = bounds
@@ -338,7 +373,7 @@ class RoundProfile:
         """Wider bounds, cheap for mixtures too: from the cells that weigh most, the others counted as 0 and
         as 1."""
         cells = sorted(self._cells, key=lambda cell: -cell.weight)
-        bounds = self._mixture(cells[:_OUTLINE_CELLS], excess)
+        bounds = self._summed([one for _, one in self._of_cells(cells[:_OUTLINE_CELLS], excess)])
         rest = math.fsum(cell.weight for cell in cells[_OUTLINE_CELLS:])
         return ProfileBounds(bounds.upper + rest, bounds.lower)
 
@@ -371,21 +406,27 @@ class RoundProfile:
     def _last_loss(self) -> float:
         if self._base.last_loss is not None:
             return min(self._sampled_loss(self._base.last_loss), LARGEST_RESOLVED_LOSS)
-        return self._flat_loss() if self.infinity > NEGLIGIBLE_DELTA else self._negligible_loss()
+        end = self._negligible_loss(self._cells[0].fewest)
+        if math.isfinite(self.largest_loss):
+            return end
+        usual = self._negligible_loss(max(self._cells, key=lambda cell: cell.weight).fewest)
+        # The smallest number of honest reports may have next to no weight.
+        far = end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
+        return self._flat_loss(end) if far else end
 
-    def _flat_loss(self) -> float:
-        """Loss beyond which hardly more than the mass at infinity is left."""
-        enough = (1 + _HARDLY * self._smoothing**2) * self.infinity + NEGLIGIBLE_DELTA
-        limit = LARGEST_RESOLVED_LOSS
-        return _first_loss(
-            lambda losses: self(np.expm1(losses)).upper <= enough, 1e-6 * limit, limit, _FLAT_SEARCHES
-        )
+    def _flat_loss(self, limit: float) -> float:
+        """Loss, up to `limit`, beyond which the upper bound hardly falls: what it is there counts as infinite
+        loss."""
+        losses = np.geomspace(1e-9 * limit, limit, _FLAT_POINTS)
+        upper = self(np.expm1(losses)).upper
+        enough = (1 + _HARDLY * self._smoothing**2) * upper[-1] + NEGLIGIBLE_DELTA
+        return float(losses[int(np.argmax(upper <= enough))])
 
-    def _negligible_loss(self) -> float:
-        """Loss at which a crude bound on the profile falls below `NEGLIGIBLE_DELTA`, or the largest loss that
-        is resolved."""
+    def _negligible_loss(self, fewest: int) -> float:
+        """Loss at which a crude bound on the profile of so many honest reports falls below
+        `NEGLIGIBLE_DELTA`, or the largest loss that is resolved."""
         limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
-        rate, fewest = self._rate, self._cells[0].fewest
+        rate = self._rate
 
         def small(losses: FloatArray) -> BoolArray:
             crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
@@ -411,7 +452,7 @@ def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell]
     many honest users."""
     honest, certain = _certain_count(shuffled)
     if certain:
-        return [Cell(weight=1.0, fewest=certain, most=certain, mean=float(certain))], honest
+        return [Cell.of(certain, np.ones(1))], honest
     population, sample = int(shuffled.sampled_from or 0), shuffled.reports
     return sampling_cells(*counts_in_sample(population, honest, sample), finest=1.5 * smoothing**2), honest
 
@@ -435,7 +476,7 @@ def sampling_terms(shuffled: ShuffledRound, *, finest: float, narrowest: float) 
     dishonest."""
     honest, certain = _certain_count(shuffled)
     if certain:
-        cells = [Cell(weight=1.0, fewest=certain, most=certain, mean=float(certain))]
+        cells = [Cell.of(certain, np.ones(1))]
     else:
         population, sample = int(shuffled.sampled_from or 0), shuffled.reports
         numbers = counts_in_sample(population, honest, sample)

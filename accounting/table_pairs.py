@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.decomposition import Decomposition
-from accounting.gain_laws import Masses, Pairs, Tilted
-from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray, turned
+from accounting.gain_laws import Masses, Pairs
+from accounting.numerics import UNIT_ROUND_OFF, BoolArray, ComplexArray, FloatArray, IndexArray
 
 # Exponents up to which a moment is no overflow; what underflows beside them is less than this.
 _LARGEST = 600.0
@@ -20,10 +20,6 @@ _LOST = 1e-20
 # outputs of such ratios were joined, differences dropped, and pairs of such masses counted once.
 _ALIKE = 2.0**-45
 OFF = 8 * _ALIKE
-# What a pair costs by itself, an input, and an order, in units of one more pair of two inputs.
-_PAIR, _INPUT, _ORDER = 6, 5, 200
-# Numbers that are multiplied together.
-_BLOCK_ELEMENTS = 1 << 12
 
 
 class Twofold(NamedTuple):
@@ -69,8 +65,7 @@ class TablePairs(Pairs):
         rows: probabilities of every output under every input, shape (inputs, outputs).
         low: what they are more than that, where differences of rows are known to more digits.
         rest: what no output hides, to its own digits; 1 less the rest by default.
-        least: outputs that are less probable under some input hide nobody.
-        ends: the first and the second rows of the pairs, where they are known.
+        ends: the first and the second rows of the pairs; all different pairs by default.
         roughly: whether outputs are joined, and pairs counted once, where they differ by rounding only:
             ratios are then off by less than `OFF`, relative.
 
@@ -85,7 +80,6 @@ class TablePairs(Pairs):
         low: FloatArray | None = None,
         *,
         rest: float | None = None,
-        least: float = 0.0,
         ends: tuple[IndexArray, IndexArray] | None = None,
         roughly: bool = False,
     ) -> None:
@@ -95,7 +89,7 @@ class TablePairs(Pairs):
             Twofold(rows, np.zeros_like(rows) if low is None else low).of(possible), roughly=roughly
         )
         smallest = self._all.high.min(axis=0)
-        hidden = (smallest > 0) & (smallest >= least)
+        hidden = smallest > 0
         self._hidden, self._bare = self._all.of(hidden), self._all.of(~hidden)
         self._rows, self._c = self._hidden.high, smallest[hidden]
         self._ends = _different(self._hidden, self._c, self._bare, roughly=roughly) if ends is None else ends
@@ -181,70 +175,6 @@ class TablePairs(Pairs):
         every = np.arange(len(self._rows))
         return self._hidden.difference(every, np.zeros_like(every))
 
-    def shared(self, which: IndexArray, excess: float, theta: float) -> Tilted | None:
-        """See `Pairs.shared`: a product of matrices for each point."""
-        (inputs, first), (others, second) = (np.unique(one[which], return_inverse=True) for one in self._ends)
-        if which.size < _crowd(inputs.size, others.size):
-            return None
-        gains = self._gains(inputs, others, excess)
-        sizes, size = gains.exponents(theta), theta * gains.size
-        finite = max(one.max(initial=0.0) for one in sizes) < _LARGEST / 2
-        left, right = (np.exp(np.minimum(one, _LARGEST / 2)) for one in sizes)
-        right *= self._c
-        gained, lost, terms = (theta * one for one in gains)
-        flat = first * others.size + second
-
-        def chosen(products: FloatArray) -> FloatArray:
-            return np.asarray(products.ravel().take(flat))
-
-        # The square by those of its terms and their product, which are rounded to units of the squares.
-        own, their = chosen((left * gained**2) @ right.T), chosen(left @ (right * lost**2).T)
-        units = 2 * self._c.size + 128 + 32 * size
-        square = own + their - 2 * chosen((left * gained) @ (right * lost).T)
-        square += 2 * UNIT_ROUND_OFF * units * (own + chosen(left @ (right * terms**2).T))
-
-        def summed(left: ComplexArray, right: ComplexArray) -> ComplexArray:
-            products = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
-            return np.asarray(products.take(flat, axis=1) + self._leftover)
-
-        def moments(u: FloatArray) -> ComplexArray:
-            found = np.empty((u.size, which.size), dtype=np.complex128)
-            for place in range(u.size):
-                one = u[place : place + 1, None, None]
-                found[place] = summed(left * turned(one * gained), right * turned(-one * lost))[0]
-            return found
-
-        def multiples(step: float, count: int) -> ComplexArray:
-            height = max(1, min(count, _BLOCK_ELEMENTS // max(gained.size, lost.size, 1)))
-            found = np.empty((count, which.size), dtype=np.complex128)
-            turns = np.arange(height)[:, None, None] * step
-            turning = left * turned(turns * gained), right * turned(-turns * lost)
-            more = turned(step * height * gained), turned(-step * height * lost)
-            for start in range(0, count, height):
-                found[start : start + height] = summed(*(one[: count - start] for one in turning))
-                turning = turning[0] * more[0], turning[1] * more[1]
-            return found
-
-        def error(u: FloatArray) -> FloatArray:
-            units = 2 * self._c.size + 128 + 16 * np.hypot(1.0, u) * size
-            return np.asarray(UNIT_ROUND_OFF * units + _LOST)[:, None]
-
-        mass = chosen(left @ right.T) + self._leftover
-        return Tilted(mass, square, moments, multiples, error, np.full(which.size, finite))
-
-    @property
-    def crowd(self) -> float:
-        """See `Pairs.crowd`: of all inputs."""
-        return _crowd(len(self._rows), len(self._rows))
-
-    def hiding(self, least: float) -> TablePairs | None:
-        """See `Pairs.hiding`."""
-        rare = self._c < least
-        if not np.any(rare):
-            return None
-        rest = self._leftover + float(self._c[rare].sum())
-        return TablePairs(*self._all, rest=rest, least=least, ends=self._ends, roughly=self._roughly)
-
     def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """See `Pairs.impossible`."""
         bare = self._bare.high
@@ -254,11 +184,6 @@ class TablePairs(Pairs):
     @property
     def _leftover(self) -> float:
         return max(0.0, 1.0 - float(self._c.sum())) if self._rest is None else self._rest
-
-
-def _crowd(inputs: int, others: int) -> float:
-    """How many pairs of so many first and second inputs are looked at faster by products of matrices."""
-    return (inputs * others + _INPUT * (inputs + others) + _ORDER) / _PAIR
 
 
 def _joined(masses: Twofold, *, roughly: bool) -> Twofold:

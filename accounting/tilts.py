@@ -47,8 +47,6 @@ class Tilt(NamedTuple):
     moved: FloatArray  # how far roundings of gains may move S, and the logarithm of the factor by which they
     raised: FloatArray  # may raise the mass; see `Laws.moved`
     peak: FloatArray  # about what the tilted ramp is on average, rather more: nothing rests on it
-    shell: FloatArray  # (orders, atoms): weights of the atoms of which some report is one, where it is split
-    split: BoolArray  # whether outcomes without such a report are left out
 
     @classmethod
     def of(cls, laws: Laws, reports: int, theta: FloatArray) -> Tilt:
@@ -76,18 +74,12 @@ class Tilt(NamedTuple):
             n * moved,
             n * raised,
             np.maximum(peak, _TINY),
-            np.zeros_like(weights),
-            np.zeros_like(theta, dtype=np.bool_),
         )
 
     def at(self, orders: BoolArray | IndexArray) -> Tilt:
         """The laws at some of the orders."""
         columns: tuple[Any, ...] = tuple(column[orders] for column in self)
         return Tilt(*columns)
-
-    def beyond(self, shell: BoolArray, split: BoolArray) -> Tilt:
-        """The same, where it is split with these atoms, the last one not among them, as the shell."""
-        return self._replace(shell=np.where(np.pad(shell, ((0, 0), (0, 1))), self.weights, 0.0), split=split)
 
 
 class Given(NamedTuple):

@@ -13,25 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from accounting.blanket_sum import ProfileBounds
-from accounting.ceilings import TINY
-from accounting.looks import (
-    CANDIDATES,
-    IN_VAIN,
-    SAMPLES,
-    SPACING,
-    WIDEST,
-    Bounds,
-    Look,
-    Sample,
-    Screen,
-    chords,
-    highest,
-    spread,
-)
+from accounting.looks import IN_VAIN, SAMPLES, TINY, Bounds, Sample, chords, highest, spread
 from accounting.majorants import Majorants
 from accounting.numerics import FloatArray, IndexArray
 from accounting.pair_sums import PairSums
+from accounting.profile_bounds import ProfileBounds
 from accounting.screening import chernoff
 from accounting.shortlist import Shortlist
 
@@ -41,8 +27,6 @@ _COARSE = 0.04
 # All pairs are listed, where that can be, if they are no more than that, with no more outcomes altogether.
 _FEW_PAIRS = 64
 _FEW_OUTCOMES = 300_000
-# Components are rare that so many are expected of.
-_RARE = 1e-3
 _REMEMBERED = 4
 # Bounds that are remembered, of pairs and orders.
 _MOST_KNOWN = 1 << 22
@@ -94,7 +78,7 @@ class WorstPair(PairSums):
         found.evaluate_some(likely)
         found.admit(known)
         smoothing = self.needed.at(likely, excess, self._closest(likely))
-        found.screen(sample.screens, sample.majorants, smoothing)
+        found.screen(sample.majorants, smoothing)
         found.evaluate_some(found.highest())
         found.join(smoothing)
         found.evaluate(found.left)
@@ -143,30 +127,15 @@ class WorstPair(PairSums):
             if one.covers(excess, *(bounds.few for bounds in self.known)):
                 return one
         few = spread(excess, SAMPLES, float(self.pairs.last_excess.max()))
-        screens = self._screens(few)
-        logarithm = chernoff(self.pairs, self.reports, few, screens[0].screen.powers if screens else None)
-        ceiling = np.exp(np.minimum(logarithm, 0.0)) + TINY
-        known = Sample(few, ceiling, np.full_like(ceiling, -1.0), screens)
+        ceiling = np.exp(np.minimum(chernoff(self.pairs, self.reports, few), 0.0)) + TINY
+        known = Sample(few, ceiling, np.full_like(ceiling, -1.0))
         # What the pairs reach that seem largest rules most of the others out, by what costs least first; and
         # since profiles are convex, some of the orders rule out what is left at the others.
-        some, looks = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1)), list(screens)
+        some = np.unique(np.append(np.arange(0, few.size, _STRIDE), few.size - 1))
         for columns in (some, np.arange(few.size)):
             self._evaluate_highest(known, columns)
             self._majorize(known, stages=1)
-            for look in looks.copy():
-                if look.spacing is None:
-                    known = self._majorized(known, columns)
-                reached = known.lower.max(axis=0)
-                left = known.open(columns, self._room(known))
-                found = look.ceilings(left, few, self.spacing(reached), reached)
-                if found is None:
-                    continue
-                which, order, closer = found
-                known.upper[which, order] = np.minimum(known.upper[which, order], closer)
-                self._evaluate_highest(known, columns)
-                enough = known.lower.max(axis=0) * (1 + self._room(known))
-                if (closer > enough[order]).mean() > IN_VAIN:
-                    looks.remove(look)
+            known = self._majorized(known, columns)
             self._evaluate(_COARSE, known, *known.open(columns, self._room(known)))
             np.minimum(known.upper, chords(few[columns], known.upper[:, columns], few), out=known.upper)
         self.samples[:] = [known, *self.samples[: _REMEMBERED - 1]]
@@ -207,14 +176,6 @@ class WorstPair(PairSums):
             smoothing = self.needed.at(sample.lower.argmax(axis=0), sample.few, self.smoothing)
             pairs = np.arange(len(self.pairs)), sample.upper
             sample.majorants.lower(pairs, enough, self.reports, sample.few, smoothing, stages=stages)
-
-    def _screens(self, few: FloatArray) -> tuple[Look, ...]:
-        """How many pairs are screened, one way after the other."""
-        if len(self.pairs) <= CANDIDATES:
-            return ()
-        whole, rarer = Screen(self.pairs, self.reports, few), self.pairs.hiding(_RARE / self.reports)
-        made = [whole] if rarer is None else [whole, Screen(rarer, self.reports, few)]
-        return (Look(whole, WIDEST), *(Look(one, SPACING) for one in made), Look(whole, None))
 
     def _evaluate_highest(self, sample: Sample, columns: IndexArray) -> None:
         """Evaluate the pairs of the largest bounds in these columns, closely."""

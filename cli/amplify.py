@@ -15,6 +15,7 @@ from accounting import (
     ShuffledRound,
     attack_delta,
     attack_epsilon,
+    exact_text,
 )
 from cli.failures import BadValue
 from cli.options import (
@@ -24,7 +25,7 @@ from cli.options import (
     round_options,
     server_refused,
 )
-from cli.present import certificate_document, document_of, facts, lower, present, shown, upper
+from cli.present import certificate_document, document_of, facts, lower, present, upper
 from ledger.documents import Json, number
 
 
@@ -127,12 +128,12 @@ def renyi_document(bound: RenyiBound) -> dict[str, Json]:
 
 def renyi_facts(bound: RenyiBound) -> dict[str, object]:
     """Returns the rows that people read of a Renyi divergence."""
-    name = f"Renyi divergence of order {bound.order:g}"
+    name = f"Renyi divergence of order {exact_text(bound.order)}"
     return {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)}
 
 
 def _width(certificate: Certificate) -> str:
     causes = ("discretization", "truncation", "round_off")
     return ", ".join(
-        f"{cause.replace('_', ' ')} {shown(getattr(certificate.error, cause))}" for cause in causes
+        f"{cause.replace('_', ' ')} {upper(getattr(certificate.error, cause))}" for cause in causes
     )

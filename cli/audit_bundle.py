@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from accounting import Accountant
-from cli.audit_views import signature_text
+from cli.audit_views import alarm_lines, signature_text, verdict
 from cli.failures import BadValue, ExitCode
 from cli.present import document_of, lower, present, shown, upper
 from cli.progress import progress_on
@@ -86,7 +86,12 @@ def verify_file(
 
 def bundle_view(report: BundleReport) -> RenderableType:
     """Returns the report for people: the answer, whose word it is, each cohort, what was found."""
-    parts: list[RenderableType] = [_answer(report)]
+    broken = [each.cohort for each in report.cohorts if each.promise_kept is False]
+    unknown = [each.cohort for each in report.cohorts if each.ok and each.promise_kept is None]
+    missing = [] if report.vouched or not report.ok else [UNPINNED]
+    parts: list[RenderableType] = [*missing, *alarm_lines(broken, unknown)]
+    if not missing:
+        parts.append(verdict(report.ok, alarming=bool(broken or unknown)))
     parts.append(f"Bundle SHA-256 {report.sha256}")
     if report.public_key is not None:
         made = f", made {report.created_at}" if report.created_at else ""
@@ -106,12 +111,6 @@ def bundle_view(report: BundleReport) -> RenderableType:
     if report.notes:
         parts.append(_findings(report.notes, "worth knowing"))
     return Group(*parts)
-
-
-def _answer(report: BundleReport) -> str:
-    if not report.ok:
-        return "Something is wrong."
-    return "Everything holds." if report.vouched else UNPINNED
 
 
 def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:

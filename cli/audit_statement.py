@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from cli.audit_views import alarm_lines
 from cli.failures import ExitCode
 from cli.fields import calendar_date, whole_number
 from cli.ledgers import open_ledger
@@ -156,6 +157,9 @@ def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_jso
 
 
 def _exit_code(made: Statement) -> ExitCode:
+    overspent = [each.cohort for each in made.cohorts if each.status == "overspent"]
+    for line in alarm_lines(overspent, []):
+        sys.stderr.write(f"shuffle-ledger: {line}\n")
     damaged = [each for each in made.cohorts if each.verdict == "unknown"]
     for each in damaged:
         sys.stderr.write(f"shuffle-ledger: {each.cohort}: {(*each.chain_problems, LOST)[0]}\n")

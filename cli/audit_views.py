@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from cli.present import facts, shown
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.reconciliation import Reconciled
 from ledger.saved_heads import Signature
 from ledger.verification import Comparison, VerificationReport
@@ -22,7 +23,10 @@ _SIGNED = {
 
 def report_view(report: VerificationReport) -> RenderableType:
     """Returns what verification found, for people: a sentence or two, and a table."""
-    said = ["Everything holds." if report.ok else "Something is wrong.", *report.problems]
+    listed = [found.cohort for found in report.cohorts if found.status == "overspent"]
+    frozen = [found.cohort for found in report.cohorts if found.status == "frozen"]
+    said = [*alarm_lines(listed, frozen), verdict(report.ok, alarming=bool(listed or frozen))]
+    said += report.problems
     if report.against is not None:
         said.append(_compared(report.against))
     table = Table(box=None, pad_edge=False)
@@ -37,6 +41,23 @@ def report_view(report: VerificationReport) -> RenderableType:
         )
         table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
     return Group(*said, table)
+
+
+def verdict(ok: bool, *, alarming: bool) -> str:
+    """Returns what verification found, in a sentence; a broken promise is no fault of the record."""
+    if not ok:
+        return "Something is wrong."
+    return "The record itself holds: every entry verifies." if alarming else "Everything holds."
+
+
+def alarm_lines(overspent: Sequence[str], frozen: Sequence[str]) -> list[str]:
+    """Returns a line for the overspent cohorts and one for the frozen ones, where there are any."""
+    found = []
+    if overspent:
+        found.append(f"OVERSPENT: {', '.join(overspent)}. More was spent than the budget.")
+    if frozen:
+        found.append(f"FROZEN: {', '.join(frozen)}. Entries were lost, and what was spent is unknown.")
+    return found
 
 
 def signature_text(signature: Signature) -> str:

@@ -71,6 +71,7 @@ def _rows(found: Calibration, error: FrequencyError | None) -> dict[str, object]
         "randomizer": found.round.randomizer.describe(),
     }
     if error is not None:
-        rows["standard deviation of an estimated frequency, rare category"] = math.sqrt(error.per_category)
-        rows["expected l2 error"] = error.l2
+        deviation = upper(math.sqrt(error.per_category))
+        rows["standard deviation of an estimated frequency, rare category"] = deviation
+        rows["expected l2 error"] = upper(error.l2)
     return rows | certificate_facts(found.certificate, of="epsilon")

@@ -9,10 +9,11 @@ from typing import Any
 import click
 from rich.table import Table
 
+from cli.failures import ExitCode
 from cli.ledgers import open_ledger
 from cli.options import FILE, REAL, TEXT, WHOLE, ledger_options, output_options, server_option, server_refused
 from cli.plan import plan_facts, quote_plan, slot_facts
-from cli.present import document_of, facts, present, shown
+from cli.present import document_of, facts, present, shown, tell_overspent
 from cli.round_files import read_composition
 from ledger.budgets import POLICIES, POLICY_ADAPTIVE, Cohort
 from ledger.policies import ASSUMES, SlotReading
@@ -83,11 +84,18 @@ def budget_(
     actor: str | None,
     server: str | None,
     as_json: bool,
-) -> None:
-    """Change the budget of the cohort NAME, by an entry that says who did it and why."""
+) -> int:
+    """Change the budget of the cohort NAME, by an entry that says who did it and why.
+
+    Exits with 3 if the cohort is overspent after it.
+    """
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         changed = ledger.change_budget(name, epsilon=epsilon, reason=reason)
     present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
+    if changed.status != "overspent":
+        return ExitCode.DONE
+    tell_overspent(changed.name)
+    return ExitCode.REFUSED
 
 
 @cohort.command("list")

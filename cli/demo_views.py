@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.budget import budget_text
+from cli.budget import budget_text, fit_text
 from cli.demo_run import DemoCohort, DemoResult
 from cli.present import bar, lower, shown, upper
 
@@ -33,4 +33,7 @@ def _cohort_table(cohort: DemoCohort) -> RenderableType:
     table.add_column("refused", footer=shown(statement.rounds_refused), justify="right")
     for name, counts in cohort.use_cases.items():
         table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
-    return Group(title, Text(f"{bar(share, 40)} spent at most {spent}, remaining {left}"), table, Text())
+    most = max(statement.fits, key=lambda one: one.rounds_at_least, default=None)
+    fitting = Text(f"still fits: {fit_text(most) if most else 'no kind of rounds was admitted yet'}")
+    reading = Text(f"{bar(share, 40)} spent at most {spent}, remaining {left}, by the reading that decides")
+    return Group(title, fitting, reading, table, Text())

@@ -8,7 +8,19 @@ from enum import IntEnum
 import click
 
 from accounting import InvalidParameter
-from ledger.errors import BadSignature, BehindCheckpoint, BeyondBudget, Conflict, InvalidValue, NotFound
+from ledger.errors import (
+    BadSignature,
+    BehindCheckpoint,
+    BeyondBudget,
+    Conflict,
+    InvalidValue,
+    NotAllowed,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unauthorized,
+    Unavailable,
+)
 
 
 class ExitCode(IntEnum):
@@ -21,6 +33,8 @@ class ExitCode(IntEnum):
     NOT_FOUND = 4
     CONFLICT = 5
     NOT_VERIFIED = 6
+    UNDECIDED = 7  # or temporarily unavailable: the same command may be asked again
+    NOT_ALLOWED = 8
 
 
 class CommandLineError(Exception):
@@ -69,6 +83,9 @@ class Failure:
     expected: str | None = None
     file: str | None = None
     line: int | None = None
+    round_id: str | None = None
+    state: str | None = None  # of a round that was admitted and must not be collected any more
+    cohort_status: str | None = None
 
 
 # The first row that matches decides. Whatever is not listed is unexpected and exits with 1.
@@ -83,6 +100,11 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (BeyondBudget, ExitCode.REFUSED, "refused"),
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
+    (TryAgain, ExitCode.UNDECIDED, "busy"),
+    (Unavailable, ExitCode.UNDECIDED, "unavailable"),
+    (Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),
+    (NotAllowed, ExitCode.NOT_ALLOWED, "forbidden"),
+    (RoundStuck, ExitCode.FAILED, "stuck"),  # asking again does not help: somebody must look
 )
 _SHOWN_CHARACTERS = 80
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
@@ -108,6 +130,9 @@ def failure_of(error: BaseException) -> Failure:
         expected=getattr(reason, "expected", None),
         file=error.file if isinstance(error, BadLine) else None,
         line=error.line if isinstance(error, BadLine) else None,
+        round_id=getattr(reason, "round_id", None),
+        state=getattr(reason, "state", None),
+        cohort_status=getattr(reason, "cohort_status", None),
     )
 
 

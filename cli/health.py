@@ -9,8 +9,7 @@ from cli.failures import ExitCode
 from cli.ledgers import open_ledger
 from cli.options import broker_option, ledger_options, output_options, server_option
 from cli.present import facts, present
-from ledger.documents import health_document
-from ledger.upkeep import Health
+from ledger.upkeep import Health, health_document
 
 
 @click.command()
@@ -42,6 +41,8 @@ def health_facts(found: Health) -> Table:
         "cohorts": found.cohorts,
         "not verified lately": found.cohorts_unverified,
         "found broken": found.cohorts_broken,
+        "overspent": found.cohorts_overspent,
+        "frozen": found.cohorts_frozen,
         "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }
     rows |= {f"queue {name}": length for name, length in (found.queues or {}).items()}

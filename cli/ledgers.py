@@ -18,6 +18,7 @@ from ledger.admission import (
     change_budget,
     open_cohort,
     quote,
+    quote_at,
     register,
     register_and_admit,
     round_record,
@@ -29,7 +30,7 @@ from ledger.auditing.bundle import make_bundle
 from ledger.auditing.making import Progress
 from ledger.auditing.statement import Statement
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.errors import NotFound
 from ledger.listing import ShownCohort, shown_cohort
 from ledger.restores import standing_after
@@ -73,11 +74,14 @@ class Ledger(Protocol):
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `ledger.admission.quote`."""
 
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `ledger.admission.quote`: under the request's identifier, which may be registered."""
+
     def record(self, round_id: str) -> RoundRecord:
         """See `ledger.admission.round_record`."""
 
-    def registered(self, round_id: str) -> RoundRequest | None:
-        """Return what an identifier is bound to, None if to nothing."""
+    def registered(self, round_id: str) -> RoundRecord | None:
+        """Return the round that an identifier is bound to, None if to nothing."""
 
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """Register a round and have it decided; also return whether it had been decided before."""
@@ -173,17 +177,21 @@ class DatabaseLedger:
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `Ledger`."""
-        request = RoundRequest(round_id="quote", cohort=cohort, round=described)
+        store, request = self.session.store, RoundRequest(round_id="quote", cohort=cohort, round=described)
+        return quote_at(store, self.session.accountant, store.view(request.cohort), request)
+
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `Ledger`."""
         return quote(self.session.store, self.session.accountant, request)
 
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return round_record(self.session.store, round_id)
 
-    def registered(self, round_id: str) -> RoundRequest | None:
+    def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""
         try:
-            return RoundRequest.from_bytes(self.session.store.round(round_id).content)
+            return round_record(self.session.store, round_id)
         except NotFound:
             return None
 

@@ -69,5 +69,5 @@ def main() -> None:
     """Privacy budgets of shuffled telemetry: certify what rounds cost, admit or refuse them, replay it all.
 
     Exit codes: 0 done, 2 bad usage or value, 3 refused by the budget, 4 not found, 5 conflict,
-    6 verification failed, 1 anything else.
+    6 verification failed, 7 undecided or temporarily unavailable (ask again), 8 not allowed, 1 anything else.
     """

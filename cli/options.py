@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from accounting import DEFAULT_PRECISION
+from accounting import DEFAULT_PRECISION, exact_text
 from cli import fields
 from cli.failures import BadValue
 from cli.fields import ROUND_FIELDS, Kind, round_from_fields
@@ -86,7 +86,7 @@ def precision_option(command: Command) -> Command:
         metavar="P",
         default=DEFAULT_PRECISION,
         help="Wanted relative width of an interval of epsilon, from 1e-6 to 0.1; an interval of delta is as"
-        f" narrow as that makes it (default: {DEFAULT_PRECISION:g}).",
+        f" narrow as that makes it (default: {exact_text(DEFAULT_PRECISION)}).",
     )(command)
 
 

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 
+from accounting import exact_text
 from cli.present import upper
 from ledger.entries import EntryKind
 from ledger.statements import BudgetStatement, HistoryPoint
@@ -38,7 +39,9 @@ def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[Hist
     budget = statement.epsilon_budget
     axes.step(days, spent, where="post", color=SPENT, linewidth=2, label="spent (upper bound)")
     axes.fill_between(days, spent, step="post", color=SPENT, alpha=0.10, linewidth=0)
-    axes.axhline(budget, color=LIMIT, linewidth=1.5, linestyle=(0, (5, 3)), label=f"budget {budget:g}")
+    axes.axhline(
+        budget, color=LIMIT, linewidth=1.5, linestyle=(0, (5, 3)), label=f"budget {exact_text(budget)}"
+    )
     refused = [point for point in decided if point.kind is EntryKind.REFUSED]
     if refused:
         heights = [point.epsilon_spent_upper for point in refused]
@@ -53,8 +56,10 @@ def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[Hist
             zorder=3,
         )
     axes.set_ylim(0, 1.12 * max([budget, *spent]))
-    axes.set_ylabel(f"epsilon at delta {statement.delta_budget:g}", color=INK)
-    title = f"{statement.cohort}: at most {upper(statement.epsilon_spent_upper)} of {budget:g} spent"
+    axes.set_ylabel(f"epsilon at delta {exact_text(statement.delta_budget)}", color=INK)
+    title = (
+        f"{statement.cohort}: at most {upper(statement.epsilon_spent_upper)} of {exact_text(budget)} spent"
+    )
     axes.set_title(title, loc="left", color=INK, fontweight="bold")
     rounds = f"{statement.rounds_admitted} rounds admitted, {statement.rounds_refused} refused"
     axes.set_title(f"{statement.population:,} users, {rounds}", loc="right", color=LIMIT, fontsize="small")

@@ -6,19 +6,20 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from accounting import Certificate
+from accounting import Certificate, exact_text, lower_text, upper_text
 from cli.failures import Failure
 from ledger.documents import Json, document_of, number
 
 __all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
 
+upper, lower = upper_text, lower_text  # as commands call them
+
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
-_SHOWN_DIGITS = 6
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
 
 
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -38,10 +39,18 @@ def present_failure(failure: Failure, *, as_json: bool) -> None:
     sys.stderr.write(f"shuffle-ledger: {failure.message}\n")
     if as_json:
         error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
-        for name in ("field", "value", "expected", "file", "line"):
+        for name in _DETAILS:
             if (detail := getattr(failure, name)) is not None:
                 error[name] = detail
         present({"error": error}, lambda: "", as_json=True)
+
+
+def tell_overspent(cohort: str) -> None:
+    """Writes to standard error that a command left a cohort overspent."""
+    sys.stderr.write(
+        f"shuffle-ledger: cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any"
+        " more, and rounds that it admitted must not be collected any more.\n"
+    )
 
 
 def console_on(stream: object) -> Console:
@@ -74,29 +83,15 @@ def facts(title: str, rows: Mapping[str, object]) -> Table:
     return table
 
 
-def shown(value: object, *, rounding: str = ROUND_HALF_EVEN) -> str:
-    """Returns `value` as people read it: numbers to six digits, nothing as a dash."""
+def shown(value: object) -> str:
+    """Returns `value` as people read it: a number that was given exactly, nothing as a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
-        return "unbounded" if math.isinf(value) else f"{_rounded(value, rounding):g}"
+        return exact_text(value)
     if isinstance(value, bool) or not isinstance(value, int):
         return str(value)
     return f"{value:,}"
-
-
-def upper(value: float | None) -> str:
-    """Returns an upper bound as people read it, rounded up: what is shown is a bound too."""
-    return shown(math.inf if value is None else value, rounding=ROUND_CEILING)
-
-
-def lower(value: float) -> str:
-    """Returns a lower bound, or what is left of a budget, rounded down."""
-    return shown(value, rounding=ROUND_FLOOR)
-
-
-def _rounded(value: float, rounding: str) -> float:
-    return float(Context(prec=_SHOWN_DIGITS, rounding=rounding).create_decimal_from_float(value))
 
 
 def bar(fraction: float, width: int = 24) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from accounting import Accountant, Certificate, ShuffledRound
+from accounting import Accountant, Certificate, ShuffledRound, upper_text
 from cli.pictures import DOTS_PER_INCH, INK, LIMIT, SPENT, quieten
 
 _POINTS = 41
@@ -49,7 +49,7 @@ def plot_profile(
     axes.plot(at, above, color=SPENT, linewidth=1.8, label="delta, at most")
     axes.plot(at, below, color=SPENT, linewidth=1.0, linestyle=(0, (4, 2)), label="delta, at least")
     if math.isfinite(answer.epsilon_upper) and answer.delta_upper > 0:
-        label = f"epsilon {answer.epsilon_upper:.4g}, delta {answer.delta_upper:.3g}"
+        label = f"epsilon {upper_text(answer.epsilon_upper)}, delta {upper_text(answer.delta_upper)}"
         axes.plot([answer.epsilon_upper], [answer.delta_upper], "o", color=INK, markersize=5, label=label)
     axes.set_yscale("log")
     axes.set_xlim(left=0)

@@ -22,7 +22,7 @@ from cli.options import (
     round_options,
     server_option,
 )
-from cli.present import document_of, present
+from cli.present import document_of, present, tell_overspent
 from cli.round_files import read_cohorts, read_requests
 from cli.round_import import plan_import, run_import
 from cli.round_views import decision_facts, import_facts, quote_facts, record_facts
@@ -37,22 +37,44 @@ def round_() -> None:
 
 @round_.command("quote")
 @click.argument("cohort")
+@click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
+@click.option("--collected-on", type=DATE, metavar="DATE", help="As registered, with --id.")
+@click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
+@click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
 @ledger_options
 @server_option
 @output_options
 def quote_(
     cohort: str,
+    round_id: str | None,
     described: ShuffledRound,
+    collected_on: date | None,
+    use_case: str | None,
+    check: bool,
     database_url: str | None,
     actor: str | None,
     server: str | None,
     as_json: bool,
-) -> None:
-    """Say what COHORT's ledger would decide about a round. Leaves no trace; exits with 0 either way."""
+) -> int:
+    """Say what COHORT's ledger would decide about a round. Leaves no trace.
+
+    Exits with 0 whatever would be decided, unless --check is given. With --id, a name that is registered is
+    answered like a repeated registration: with 5 if it has other content, or must not be collected any more.
+    """
+    if round_id is None and (collected_on is not None or use_case is not None):
+        raise click.UsageError("--collected-on and --use-case are compared with those of --id, not given")
+    request = RoundRequest(
+        round_id=round_id or "quote",
+        cohort=cohort,
+        round=described,
+        collected_on=collected_on,
+        use_case=use_case,
+    )
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        answer = ledger.price(cohort, described)
+        answer = ledger.price(cohort, described) if round_id is None else ledger.price_named(request)
     present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
+    return ExitCode.REFUSED if check and answer.would_be == "refused" else ExitCode.DONE
 
 
 @round_.command("register")
@@ -79,7 +101,11 @@ def register_(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused."""
+    """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused, 7 if undecided.
+
+    Admitted permits one release of this round. Registering it again answers with its present state: exits
+    with 5 once it is voided or settled, or its cohort is frozen or overspent.
+    """
     request = RoundRequest(
         round_id=round_id, cohort=cohort, round=described, collected_on=collected_on, use_case=use_case
     )
@@ -102,9 +128,16 @@ def register_(
 @ledger_options
 @server_option
 @output_options
-def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> None:
-    """Record what the round ID really collected; fewer reports than planned cost more."""
-    _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
+def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
+    """Record what the round ID really collected; fewer reports than planned cost more.
+
+    Exits with 3 if the cohort is overspent with it.
+    """
+    answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
+    if not (isinstance(answer, Settled) and answer.overspent):
+        return ExitCode.DONE
+    tell_overspent(answer.cohort)
+    return ExitCode.REFUSED
 
 
 @round_.command("void")
@@ -116,7 +149,10 @@ def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> None:
 @server_option
 @output_options
 def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
-    """Give back what the round ID reserved, because nothing of it was or will be released."""
+    """Close the round ID as one of which nothing was or will be released, and give back what it reserved.
+
+    Under policy fixed nothing is given back, unless every round of the cohort is voided.
+    """
     _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
 
 
@@ -174,23 +210,28 @@ def import_(
     FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
     collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis. The whole file is
     checked before anything is written. An interrupted import is finished by running it again. Exits with 0
-    when every round is decided, also when the budget refused some: the answer counts them.
+    when every round is decided, also when the budget refused some: the answer counts them; with 7 while some
+    are undecided. A round that is voided, or of a cohort that is frozen or overspent since it admitted the
+    round, is a conflict (5).
     """
     lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
         summary = run_import(ledger, plan)
     present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
-    return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.FAILED
+    return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
 
 
-def _close(close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool) -> None:
+def _close(
+    close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool
+) -> Settled | Voided:
     with open_ledger(**where) as ledger:
         answer = close(ledger)
     present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    return answer
 
 
 def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:
     if isinstance(answer, Admitted):
         return ExitCode.DONE
-    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.FAILED
+    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.UNDECIDED

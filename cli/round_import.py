@@ -1,8 +1,9 @@
 """`round import`: checks everything, then opens cohorts and decides rounds in file order.
 
 Rounds are decided together, in one commit, where each is decided at once, and else one by one. Nothing
-remembers how far an import came. Each step is safe to repeat: a round that is decided answers again, one that
-was registered when the process died is decided now. Running the import again therefore finishes it.
+remembers how far an import came. Each step is safe to repeat: a round that is decided answers with its
+present state, one that was registered when the process died is decided now. Running the import again
+therefore finishes it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from cli.failures import BadLine
 from cli.ledgers import Ledger
 from cli.present import console_on
 from cli.round_files import CohortLine, RequestLine
-from ledger.budgets import Admitted, Cohort, Pending, Refused, RoundRequest, checked_reports
-from ledger.errors import Conflict, InvalidValue, NotFound
+from ledger.budgets import Admitted, Cohort, Outcome, Pending, Refused, RoundRequest, checked_reports
+from ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from ledger.repeats import refuse_other_content, refuse_uncollectable
 
 TOGETHER_MAX = 32  # rounds in one commit
 _DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
+_SETTLED = "settled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +37,13 @@ class ImportSummary:
     """What an import did. The counts are of the file's rounds, whenever they were decided."""
 
     rounds: int
-    rounds_admitted: int
+    rounds_admitted: int  # and not settled yet
     rounds_refused: int
     rounds_pending: int  # queued, and no worker answered in time
+    rounds_settled: int  # admitted and settled before this run
     rounds_known: int  # how many of all these were decided before this run
     cohorts_opened: int
-    cohorts: Mapping[str, Mapping[str, int]]  # by cohort: how many rounds were admitted, refused, pending
+    cohorts: Mapping[str, Mapping[str, int]]  # by cohort: the same four counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,8 @@ class ImportPlan:
     """An import that was checked against the ledger and may start."""
 
     opening: Sequence[Cohort]
-    requests: Sequence[RoundRequest]
+    file: Path
+    lines: Sequence[RequestLine]
 
 
 def plan_import(
@@ -62,41 +67,46 @@ def plan_import(
 
     Raises:
         BadLine: the first line the ledger would not take: a cohort or round that exists with other content, a
-            cohort nobody opens, more reports than its users.
+            cohort nobody opens, more reports than its users, a round that must not be collected any more.
     """
     opening = []
     for wanted in cohorts:
         with _line_named(cohort_file or file, wanted.line):
             if _is_missing(ledger, wanted.cohort):
                 opening.append(wanted.cohort)
-    populations = {cohort.name: cohort.population for cohort in [*ledger.cohorts(), *opening]}
+    known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
     for line in lines:
         with _line_named(file, line.line):
-            _check(ledger, line.request, populations)
-    return ImportPlan(opening=opening, requests=[line.request for line in lines])
+            _check(ledger, line.request, known)
+    return ImportPlan(opening=opening, file=file, lines=lines)
 
 
 def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
     """Opens the cohorts of `plan`, registers and decides its rounds in order, and shows how far it is.
 
     `processes` compute privacy losses ahead, one per core if None; where workers decide, they compute.
+
+    Raises:
+        BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
     """
     for cohort in plan.opening:
         _open(ledger, cohort)
-    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in plan.requests}
+    requests = [line.request for line in plan.lines]
+    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
     known = 0
-    rounds = [request.round for request in plan.requests]
+    rounds = [request.round for request in requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
     with _progress(len(rounds)) as advance, ahead as await_loss:
         done, size = 0, 1
-        while done < len(plan.requests):
-            some = plan.requests[done : done + size]
+        while done < len(requests):
+            some = requests[done : done + size]
             for request in some:
                 await_loss(request.round)
-            answers = ledger.register_some(some)
-            for request, (answer, was_decided) in zip(some, answers, strict=False):
+            with _line_named(plan.file, plan.lines[done].line):
+                answers = _registered(ledger, some)
+            for request, (word, was_decided) in zip(some, answers, strict=False):
                 known += was_decided
-                counts[request.cohort][_WORDS[type(answer)]] += 1
+                counts[request.cohort][word] += 1
                 advance()
             done += len(answers)
             # Whoever finds what was decided before, or has to compute, goes on with one.
@@ -105,16 +115,32 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     return _summary(counts, known=known, opened=len(plan.opening))
 
 
+def _registered(ledger: Ledger, requests: Sequence[RoundRequest]) -> list[tuple[str, bool]]:
+    """Registers the first of some rounds, or more; returns a word for each, and if it was decided before.
+
+    Only the first of them can be a repetition, so any conflict is about its line.
+    """
+    try:
+        answers: list[tuple[Outcome | Pending, bool]] = ledger.register_some(requests)
+    except NotCollectable as closed:
+        if closed.state != _SETTLED:
+            raise
+        return [(_SETTLED, True)]
+    return [(_WORDS[type(answer)], was_decided) for answer, was_decided in answers]
+
+
 def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> ImportSummary:
     total = sum(counts.values(), Counter[str]())
+    words = (*_WORDS.values(), _SETTLED)
     return ImportSummary(
         rounds=total.total(),
         rounds_admitted=total["admitted"],
         rounds_refused=total["refused"],
         rounds_pending=total["pending"],
+        rounds_settled=total[_SETTLED],
         rounds_known=known,
         cohorts_opened=opened,
-        cohorts={name: {word: count[word] for word in _WORDS.values()} for name, count in counts.items()},
+        cohorts={name: {word: count[word] for word in words} for name, count in counts.items()},
     )
 
 
@@ -128,16 +154,19 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
     return False
 
 
-def _check(ledger: Ledger, request: RoundRequest, populations: Mapping[str, int]) -> None:
-    if request.cohort not in populations:
+def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
+    if request.cohort not in cohorts:
         raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
-    population = populations[request.cohort]
+    population = cohorts[request.cohort].population
     checked_reports(request.round.reports, field="reports", population=population)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)
-    if found is not None and found.to_bytes() != request.to_bytes():
-        raise Conflict(f"round {request.round_id!r} was registered with other content")
+    if found is None:
+        return
+    refuse_other_content(request, found.request)
+    if found.state != _SETTLED:  # which is counted
+        refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
 
 
 def _open(ledger: Ledger, cohort: Cohort) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 from rich.table import Table
 
 from accounting import ShuffledRound
+from cli.budget import account_facts
 from cli.present import facts, lower, shown, upper
 from cli.round_import import ImportSummary
 from ledger.budgets import Quote, RoundRecord
@@ -20,7 +21,8 @@ def decision_facts(decision: Decision) -> Table:
 
 def quote_facts(quote: Quote) -> Table:
     """Returns a quote as a table for people."""
-    return facts(f"The round would be {quote.would_be}", _rows(quote, leave_out=("would_be",)))
+    rows = _rows(quote, leave_out=("would_be", "delta_accounts"))
+    return facts(f"The round would be {quote.would_be}", {**rows, **account_facts(quote.delta_accounts)})
 
 
 def record_facts(record: RoundRecord) -> Table:
@@ -41,9 +43,14 @@ def record_facts(record: RoundRecord) -> Table:
 def import_facts(summary: ImportSummary) -> Table:
     """Returns an import's counts by cohort, with their sum, as a table for people."""
     table = Table(box=None, pad_edge=False, show_footer=len(summary.cohorts) > 1)
-    totals = (summary.rounds_admitted, summary.rounds_refused, summary.rounds_pending)
+    totals = (
+        summary.rounds_admitted,
+        summary.rounds_refused,
+        summary.rounds_pending,
+        summary.rounds_settled,
+    )
     table.add_column("cohort", footer="all", overflow="fold")
-    for word, total in zip(("admitted", "refused", "pending"), totals, strict=True):
+    for word, total in zip(("admitted", "refused", "pending", "settled"), totals, strict=True):
         table.add_column(word, footer=shown(total), justify="right")
     for name, counts in summary.cohorts.items():
         table.add_row(name, *(shown(count) for count in counts.values()))

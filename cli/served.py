@@ -12,10 +12,11 @@ from ledger.auditing.asking import StatementWanted
 from ledger.auditing.making import Progress
 from ledger.auditing.statement import Statement
 from ledger.budgets import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest, Settled, Voided
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.client import LedgerClient
 from ledger.errors import InvalidValue, NotFound
 from ledger.listing import ShownCohort
+from ledger.repeats import quote_repeated
 from ledger.rows import Standing
 from ledger.saved_heads import SavedHeads
 from ledger.statements import BudgetStatement
@@ -75,14 +76,22 @@ class ServedLedger:
         """See `Ledger`."""
         return self.client.quote(cohort, [described]).quotes[0]
 
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `Ledger`; only registering finds an identifier of a cohort that the token does not see."""
+        now = self.price(request.cohort, request.round)
+        record = self.registered(request.round_id)
+        if record is None:
+            return now
+        return quote_repeated(request, record, self.cohort(request.cohort).status, now)
+
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return self.client.round(round_id)
 
-    def registered(self, round_id: str) -> RoundRequest | None:
+    def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""
         try:
-            return self.client.round(round_id).request
+            return self.client.round(round_id)
         except NotFound:
             return None
 

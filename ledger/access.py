@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from accounting import exact_text
 from ledger import access_rows, canonical, engines
 from ledger.access_rows import StoredToken
 from ledger.budgets import checked_text
@@ -106,7 +107,7 @@ def issue(
     if role not in set(Role):
         raise InvalidValue(field="role", value=role, expected="one of: " + ", ".join(Role))
     if not 0 < lifetime_days <= LIFETIME_DAYS_MAX:
-        expected = f"a number of days above 0 and at most {LIFETIME_DAYS_MAX:g}"
+        expected = f"a number of days above 0 and at most {exact_text(LIFETIME_DAYS_MAX)}"
         raise InvalidValue(field="lifetime_days", value=lifetime_days, expected=expected)
     secret = secrets.token_hex(_SECRET_BYTES)
     with engines.writing(store.engine) as connection:

@@ -10,14 +10,24 @@ import dataclasses
 import logging
 
 from accounting import Accountant, ShuffledRound
-from ledger import appending, decisions
+from ledger import appending, decisions, policies
 from ledger.batches import admit_together
 from ledger.budget_changes import change_budget
 from ledger.budgets import Outcome, Pending, Quote, RoundRequest, checked_text, request_digest
-from ledger.errors import BehindCheckpoint, Damaged, NotFound, RoundStuck, TryAgain, Unavailable
+from ledger.entries import LedgerEntry
+from ledger.errors import (
+    BehindCheckpoint,
+    Damaged,
+    NotCollectable,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unavailable,
+)
 from ledger.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
 from ledger.opening import open_cohort
-from ledger.outcomes import outcome_from, outcome_in, outcome_of, round_record
+from ledger.outcomes import outcome_from, outcome_in, round_record
+from ledger.repeats import present_answer, quote_repeated
 from ledger.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
 from ledger.settlement import settle, void
 from ledger.store import Store
@@ -48,26 +58,29 @@ _log = logging.getLogger(__name__)
 
 
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
-    """Bind an identifier to a round's content and commit it; a decided round answers with its outcome.
+    """Bind an identifier to a round's content and commit it; a decided round answers with its present state.
 
     Raises:
         NotFound: no such cohort.
         InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
         Conflict: the identifier is bound to other content.
+        NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen or
+            overspent.
     """
     decisions.check_request(request, request.cohort, store.population(request.cohort))
     stored = store.insert_round(request, actor=checked_text("actor", actor))
-    return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
+    return present_answer(store, stored)
 
 
 def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
-    """Decide a registered round and return the outcome, which is the same for ever.
+    """Decide a registered round and return the outcome; of a decided one, the outcome while it stands.
 
     **Guarantee**: at every commit, the certified epsilon of all a cohort holds is within its budget, or the
     cohort is marked overspent by a settled round; any number of processes may call this at once.
 
     Raises:
         NotFound: no such round.
+        NotCollectable: it was decided before; as `register`.
         TryAgain: nothing was decided and nothing was left behind.
         Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
@@ -81,9 +94,9 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
         return decisions.draft(store, accountant, view, stored, request)
 
     try:
-        entry = appending.append_outcome(store, round_id, drafted)
-        return outcome_from(entry)
-    except (BehindCheckpoint, NotFound, TryAgain, Unavailable):
+        found = appending.append_outcome(store, round_id, drafted)
+        return outcome_from(found) if isinstance(found, LedgerEntry) else _decided(store, found)
+    except (BehindCheckpoint, NotCollectable, NotFound, TryAgain, Unavailable):
         raise  # says nothing about the round itself
     except Exception as error:
         store.record_failure(round_id, f"{type(error).__name__}: {error}")
@@ -172,18 +185,31 @@ def admit_queued(
 
 
 def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
-    """Return what the answer would be now. Leaves no trace.
+    """Return what the answer to a registration would be now. Leaves no trace.
+
+    If the identifier is registered, that is the answer to a repetition; see `ledger.repeats`.
 
     Raises:
         NotFound: no such cohort.
         InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
+        Conflict, NotCollectable: as `register`.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    return quote_at(store, accountant, store.view(request.cohort), request)
+    view = store.view(request.cohort)
+    now = quote_at(store, accountant, view, request)
+    try:
+        record = round_record(store, request.round_id)
+    except NotFound:
+        return now
+    return quote_repeated(request, record, view.cohort.status, now)
 
 
 def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
-    """Return what the answer would be if the cohort were as `view` says; raises what `quote` raises."""
+    """Return what the answer would be for a new identifier, if the cohort were as `view` says.
+
+    Raises:
+        InvalidValue, AccountingError, LedgerError: as `quote`.
+    """
     return quote_next(store, accountant, view, request)[0]
 
 
@@ -210,11 +236,12 @@ def quote_next(
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
     )
-    if not admitted:
-        return answer, view
-    held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
-    details = {**view.details, **decision.details}
-    return answer, dataclasses.replace(view, held=held, spent=after, details=details)
+    policy = policies.policy_of(store, view)
+    if admitted:
+        held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
+        details = {**view.details, **decision.details}
+        view = dataclasses.replace(view, held=held, spent=after, details=details)
+    return dataclasses.replace(answer, delta_accounts=policy.delta_accounts(view)), view
 
 
 def pending_rounds(store: Store, *, limit: int) -> list[str]:
@@ -234,6 +261,8 @@ def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> Non
             admit_queued(store, accountant, round_id)
         except (TryAgain, Unavailable):
             raise
+        except NotCollectable:
+            continue  # another process decided it since, and somebody closed it
         except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
             _log.exception("round %s, registered earlier, could not be decided", round_id)
 
@@ -277,6 +306,13 @@ def _admit_at_once(
     except Damaged:
         return None  # it comes again once the round is registered, and is counted with it
     return outcome_in(body, charged) if body else None
+
+
+def _decided(store: Store, stored: StoredRound) -> Outcome:
+    answer = present_answer(store, stored)
+    if isinstance(answer, Pending):
+        raise AssertionError("a decided round has an outcome")
+    return answer
 
 
 def _registered(stored: StoredRound) -> RoundRequest:

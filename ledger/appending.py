@@ -26,6 +26,7 @@ WAIT_FIRST_SECONDS = 0.002
 WAIT_MAX_SECONDS = 0.25
 
 Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 Tried = TypeVar("Tried")
 
 
@@ -46,8 +47,10 @@ def append(
 
 def append_outcome(
     store: Store, round_id: str, decide: Callable[[CohortView, StoredRound], EntryDraft]
-) -> LedgerEntry:
-    """Append the outcome that `decide` drafts for a pending round, as `append`; a decided one has its own.
+) -> LedgerEntry | StoredRound:
+    """Append the outcome that `decide` drafts for a pending round, as `append`, and return its entry.
+
+    Returns the row of a round that was decided before.
 
     Raises:
         TryAgain: others were faster every time; nothing was left behind.
@@ -89,12 +92,12 @@ def append_with_round(
 
 def _racing(
     store: Store,
-    read: Callable[[], CohortView | LedgerEntry],
+    read: Callable[[], CohortView | Found],
     decide: Callable[[CohortView], EntryDraft | Answer],
-) -> LedgerEntry | Answer:
-    def once() -> LedgerEntry | Answer:
+) -> LedgerEntry | Answer | Found:
+    def once() -> LedgerEntry | Answer | Found:
         view = read()
-        if isinstance(view, LedgerEntry):
+        if not isinstance(view, CohortView):
             return view
         cohort = view.cohort.name
         if not store.turns.is_contended(cohort):
@@ -102,7 +105,7 @@ def _racing(
         with store.turns.take(cohort):
             for _ in range(RACES_IN_TURN_MAX):
                 view = read()
-                if isinstance(view, LedgerEntry):
+                if not isinstance(view, CohortView):
                     return view
                 try:
                     return attempt(view)

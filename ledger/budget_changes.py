@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting import NUMERICAL_POLICY, Accountant
+from accounting import NUMERICAL_POLICY, Accountant, exact_text
 from ledger import appending, policies
 from ledger.budgets import REASON_LENGTH_MAX, Cohort, checked_epsilon, checked_text
 from ledger.entries import EntryKind, LedgerEntry
@@ -44,7 +44,7 @@ def change_budget(
     def decide(view: CohortView) -> EntryDraft:
         cohort = view.cohort
         if delta is not None and delta != cohort.delta_budget:
-            expected = f"{cohort.delta_budget:g}, for delta never changes"
+            expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"
             raise InvalidValue(field="delta", value=delta, expected=expected)
         if epsilon == cohort.epsilon_budget:
             raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from accounting import ShuffledRound
+from accounting import AccountsReading, ShuffledRound, exact_text
 from ledger import canonical
 from ledger.errors import Damaged, InvalidValue
 
@@ -54,6 +55,7 @@ class RefusalReason(StrEnum):
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
+    DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
@@ -83,7 +85,7 @@ class Cohort:
 
     def remaining(self, epsilon_spent_upper: float) -> float:
         """Return what of the epsilon budget is left, never negative."""
-        return max(0.0, self.epsilon_budget - epsilon_spent_upper)
+        return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +185,7 @@ class Settled:
     sequence: int
     reports: int
     accounted: ShuffledRound  # what is charged from now on
-    overspent: bool  # the true cost is beyond the budget; the cohort admits nothing any more
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
@@ -191,7 +193,7 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True)
 class Voided:
-    """A round that released nothing gave its reservation back; locally it still counts."""
+    """A round that released nothing gave back what its cohort's policy lets it; locally it still counts."""
 
     round_id: str
     cohort: str
@@ -218,6 +220,7 @@ class Quote:
     epsilon_remaining: float  # after the round if it would be admitted, else now
     epsilon_budget: float
     delta_budget: float
+    delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
 
 
 Outcome: TypeAlias = Admitted | Refused
@@ -255,6 +258,15 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     return text
 
 
+def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
+    """Return what of an epsilon budget is left, never negative; at most the exact difference."""
+    left = epsilon_budget - epsilon_spent_upper
+    if left <= 0.0:
+        return 0.0
+    exact = Fraction(epsilon_budget) - Fraction(epsilon_spent_upper)
+    return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
+
+
 def checked_reports(value: object, *, field: str, population: int) -> int:
     """Return `value` if it is a whole number from 1 to the cohort's population; else raise InvalidValue."""
     return _whole(field, value, population, "the cohort's population, ")
@@ -277,7 +289,9 @@ def _real(field: str, value: Any, below: float) -> float:
     # Written so that NaN, which compares false with everything, is refused.
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < below:
         return float(value)
-    limit = "a finite number above 0" if math.isinf(below) else f"a number above 0 and below {below:g}"
+    limit = (
+        "a finite number above 0" if math.isinf(below) else f"a number above 0 and below {exact_text(below)}"
+    )
     raise InvalidValue(field=field, value=value, expected=limit)
 
 

@@ -29,7 +29,7 @@ from ledger.budgets import (
     checked_epsilon,
     checked_text,
 )
-from ledger.checkpoints import Checkpoint, read_head
+from ledger.checkpoint_values import Checkpoint, read_head
 from ledger.client_wire import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
 from ledger.documents import NotADocument, Value, decision_of, document_of, record_of_document, value_of
 from ledger.listing import ShownCohort
@@ -146,7 +146,15 @@ class LedgerClient:
     # Rounds
 
     def register(self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
-        """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`."""
+        """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`.
+
+        A repeated registration answers with the round's present state. Admitted permits one release.
+
+        Raises:
+            Conflict: the identifier is bound to other content.
+            NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen
+                or overspent (`state`, `cohort_status`).
+        """
         body = {
             "round_id": request.round_id,
             "cohort": request.cohort,

@@ -18,6 +18,7 @@ from ledger.errors import (
     InvalidValue,
     LedgerError,
     NotAllowed,
+    NotCollectable,
     NotFound,
     RoundStuck,
     TryAgain,
@@ -167,6 +168,9 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
         numbers = ("epsilon_upper", "epsilon_budget", "delta_budget")
         upper, epsilon, delta = (_number(document.get(name)) for name in numbers)
         return BeyondBudget(upper, epsilon=epsilon, delta=delta)
+    if kind == "not_collectable":
+        present = {name: str(document.get(name)) for name in ("round_id", "state", "cohort_status")}
+        return NotCollectable(detail, **present)
     error = _KINDS.get(kind, LedgerError)(detail)
     if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
         wait = answer.headers.get("Retry-After", "")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from accounting import NUMERICAL_POLICY, Accountant, AccountsReading, ShuffledRound, exact_text, upper_text
 from ledger import losses, policies
 from ledger.budgets import RefusalReason, RoundRequest, checked_reports
 from ledger.entries import EntryKind, Spending
@@ -60,16 +60,18 @@ def decide(
         return Decision(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
-    at = f"at delta {cohort.delta_budget:.6g}"
-    if requested.epsilon_upper_or_none is None:
+    at, budget = f"at delta {exact_text(cohort.delta_budget)}", exact_text(cohort.epsilon_budget)
+    if step.lacks_delta is not None:
+        reason, message = RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
+    elif requested.epsilon_upper_or_none is None:
         reason = RefusalReason.UNBOUNDED_LOSS
-        message = f"With this round no finite epsilon holds {at}; the budget is {cohort.epsilon_budget:.6g}."
+        message = f"With this round no finite epsilon holds {at}; the budget is {budget}."
     else:
         reason = RefusalReason.BUDGET_EXCEEDED
         message = (
-            f"With this round the cohort would have spent at most epsilon {requested.epsilon_upper:.6g} {at},"
-            f" which is above the budget of {cohort.epsilon_budget:.6g}; it has spent at most"
-            f" {view.spent.epsilon_upper:.6g}."
+            "With this round the cohort would have spent at most epsilon"
+            f" {upper_text(requested.epsilon_upper)} {at}, which is above the budget of {budget};"
+            f" it has spent at most {upper_text(view.spent.epsilon_upper)}."
         )
     # The charge it would have had, beside the standing that it leaves as it was.
     details = {**step.details, **policy.unchanged(view)}
@@ -153,6 +155,16 @@ def _entry_draft(
     )
 
 
+def _lacks_delta(account: AccountsReading) -> str:
+    certain = f"{exact_text(account.certain_loss_used_upper)} of {exact_text(account.certain_loss_share)}"
+    slack = f"{exact_text(account.slack_used_upper)} of {exact_text(account.slack_share)}"
+    return (
+        "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
+        f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
+        f" {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
+    )
+
+
 def _closed(view: CohortView) -> tuple[RefusalReason, str]:
     if view.cohort.status == "frozen":
         return RefusalReason.COHORT_FROZEN, (
@@ -162,5 +174,6 @@ def _closed(view: CohortView) -> tuple[RefusalReason, str]:
     return RefusalReason.COHORT_OVERSPENT, (
         "The cohort is overspent, for a settled round cost more than the budget, or the budget was lowered"
         " below what was promised. It admits nothing any more:"
-        f" at most epsilon {view.spent.epsilon_upper:.6g} of {view.cohort.epsilon_budget:.6g} is spent."
+        f" at most epsilon {upper_text(view.spent.epsilon_upper)} of"
+        f" {exact_text(view.cohort.epsilon_budget)} is spent."
     )

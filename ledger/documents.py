@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     TypeAlias,
@@ -24,9 +23,6 @@ from typing import (
 from accounting import AccountingError, ShuffledRound
 from ledger.budgets import Admitted, Pending, Refused, RoundRecord, RoundRequest, Settled, Voided
 from ledger.errors import LedgerError
-
-if TYPE_CHECKING:
-    from ledger.upkeep import Health
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided
@@ -80,12 +76,6 @@ def decision_document(decision: Decision) -> dict[str, Json]:
         field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
     }
     return {"outcome": type(decision).__name__.lower(), **fields}
-
-
-def health_document(found: Health) -> dict[str, Json]:
-    """Return the state of a ledger after whether nobody is needed."""
-    fields = {field.name: document_of(getattr(found, field.name)) for field in dataclasses.fields(found)}
-    return {"healthy": not found.alarms, **fields}
 
 
 def record_document(record: RoundRecord) -> dict[str, Json]:

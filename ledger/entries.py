@@ -12,6 +12,7 @@ from typing import Any
 
 from accounting import Certificate, ShuffledRound
 from ledger import canonical
+from ledger.budgets import epsilon_left
 from ledger.errors import Damaged, LedgerError
 
 BODY_VERSION = 1
@@ -105,6 +106,11 @@ class EntryBody:
     delta_budget: float
     spent: Spending  # after this entry
     details: Mapping[str, Any] = field(default_factory=dict)  # what belongs to the kind alone
+
+    @property
+    def epsilon_remaining(self) -> float:
+        """What of the budget is left after this entry, never negative."""
+        return epsilon_left(self.epsilon_budget, self.spent.epsilon_upper)
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes: these are stored, hashed and never made again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from accounting import exact_text, upper_text
+
 
 class LedgerError(Exception):
     """Root of all errors raised by `ledger`."""
@@ -13,6 +15,17 @@ class NotFound(LedgerError):
 
 class Conflict(LedgerError):
     """The same identifier with different content, or a round whose state forbids the operation."""
+
+
+class NotCollectable(Conflict):
+    """The answer to a repeated request for a round that was admitted and must not be collected any more."""
+
+    def __init__(self, message: str, *, round_id: str, state: str, cohort_status: str) -> None:
+        """Keep the round's present state and its cohort's status beside the sentence."""
+        super().__init__(message)
+        self.round_id = round_id
+        self.state = state  # a `ledger.budgets.RoundState`
+        self.cohort_status = cohort_status  # a `ledger.budgets.CohortStatus`
 
 
 class InvalidValue(LedgerError, ValueError):
@@ -39,8 +52,8 @@ class BeyondBudget(LedgerError):
 
     def __init__(self, epsilon_upper: float, *, epsilon: float, delta: float) -> None:
         super().__init__(
-            f"plan: all its rounds together cost up to epsilon {epsilon_upper:.6g} at delta {delta:.6g},"
-            f" expected at most the budget of {epsilon:.6g}"
+            f"plan: all its rounds together cost up to epsilon {upper_text(epsilon_upper)}"
+            f" at delta {exact_text(delta)}, expected at most the budget of {exact_text(epsilon)}"
         )
         self.epsilon_upper = epsilon_upper
         self.epsilon_budget = epsilon

@@ -1,7 +1,11 @@
-"""Answers rebuilt from entries: what was said once is said again, word for word."""
+"""Rebuilds decisions and closings from entries, word for word.
+
+A decision says what was decided, not whether it still stands: that is `ledger.repeats`.
+"""
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 from accounting import ShuffledRound
@@ -93,12 +97,12 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             sequence=body.sequence,
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
             accounted=accounted or ShuffledRound.from_mapping(body.details["accounted"]),
         )
     if body.kind is EntryKind.REFUSED:
         requested = body.details["requested"]
-        unbounded = body.details["reason"] == RefusalReason.UNBOUNDED_LOSS
+        unbounded = requested is None or math.isinf(requested["epsilon_upper"])
         return Refused(
             round_id=str(body.round_id),
             cohort=body.cohort,
@@ -106,7 +110,7 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             reason=RefusalReason(body.details["reason"]),
             message=body.details["message"],
             epsilon_spent_upper=body.spent.epsilon_upper,
-            epsilon_requested_upper=None if requested is None or unbounded else requested["epsilon_upper"],
+            epsilon_requested_upper=None if unbounded else requested["epsilon_upper"],
             epsilon_budget=body.epsilon_budget,
             delta_budget=body.delta_budget,
         )
@@ -126,7 +130,7 @@ def closing_from(entry: LedgerEntry) -> Settled | Voided:
             overspent=body.details["overspent"],
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
         )
     if body.kind is EntryKind.VOIDED:
         return Voided(
@@ -137,7 +141,7 @@ def closing_from(entry: LedgerEntry) -> Settled | Voided:
             attestation=body.details["attestation"],
             epsilon_spent_upper=body.spent.epsilon_upper,
             epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=_remaining(body),
+            epsilon_remaining=body.epsilon_remaining,
         )
     raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
 
@@ -146,7 +150,3 @@ def collected_on(body: EntryBody) -> date | None:
     """Return when the round of an admitted or refused entry was collected, if it was said."""
     text = body.details.get("request", {}).get("collected_on")
     return date.fromisoformat(text) if text else None
-
-
-def _remaining(body: EntryBody) -> float:
-    return max(0.0, body.epsilon_budget - body.spent.epsilon_upper)

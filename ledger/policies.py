@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping
@@ -10,8 +11,20 @@ from typing import Any
 from accounting import FilterMenu, InvalidParameter, ShuffledRound
 from ledger import canonical
 from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN, Cohort
+from ledger.entries import EntryKind, Spending
 from ledger.errors import Damaged
-from ledger.policy import ASSUMES, Books, Policy, SlotReading, Step, changed, rules_digest, standing_of
+from ledger.policy import (
+    ASSUMES,
+    Books,
+    Policy,
+    SlotReading,
+    Step,
+    changed,
+    closes_as_before,
+    replaced,
+    rules_digest,
+    standing_of,
+)
 from ledger.policy_adaptive import AdaptivePolicy, choice_made, spending_of, total_charged
 from ledger.policy_plan import PlanPolicy
 from ledger.rows import CohortView
@@ -27,6 +40,7 @@ __all__ = [
     "SlotReading",
     "Step",
     "choice_made",
+    "closes_as_before",
     "policy_for",
     "policy_from",
     "policy_of",
@@ -60,11 +74,20 @@ class FixedPolicy(Policy):
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
     ) -> Step:
-        """See `Policy`."""
-        before = ShuffledRound.from_mapping(admitted["accounted"])
-        if before == after:
+        """See `Policy`. A void gives nothing back: it may have been decided after seeing outputs.
+
+        Only when every round ever admitted is voided there were no outputs, and the cohort is empty again.
+        """
+        if after is None:
+            counts = books.store.count_entries(view.cohort.name)
+            if counts[EntryKind.ADMITTED] > counts.get(EntryKind.VOIDED, 0) + 1:
+                return Step(spent=view.spent, details={})
+            changes = {kind: -count for kind, count in view.held.items()}
+            return Step(spent=Spending.nothing(view.cohort.delta_budget), details={}, changes=changes)
+        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
+        if not changes:
             return Step(spent=view.spent, details={})
-        return self._composed(books, view, {before: -1} | ({after: 1} if after else {}))
+        return dataclasses.replace(self._composed(books, view, changes), changes=changes)
 
     def _composed(self, books: Books, view: CohortView, changes: Mapping[ShuffledRound, int]) -> Step:
         held = changed(view.held, changes)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from accounting import Accountant, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
+from accounting import Accountant, AccountsReading, Charge, FilterReading, FilterSet, ShuffledRound, slot_for
 from ledger import canonical, losses
 from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN
 from ledger.entries import Spending
@@ -23,19 +23,24 @@ from ledger.store import Store
 
 _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
+# Under these, a settlement changed a pair of the plan, and a void of policy fixed gave back.
+_CLOSING_AS_BEFORE = frozenset(f"shuffle-ledger-numerics-{number}" for number in range(5, 21))
 
 ASSUMES = {
     POLICY_FIXED: (
-        "The parameters of all rounds are fixed in advance: they do not depend on what earlier rounds"
-        " revealed."
+        "The parameters and numbers of reports of all rounds, and which of them are voided, are fixed in"
+        " advance: they do not depend on what earlier rounds revealed."
     ),
     POLICY_PLAN: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each takes a free slot of"
-        " the plan that was fixed before the first one."
+        " the plan that was fixed before the first one. How many reports a round has was fixed before its"
+        " release; a round that turned out worse than its slot took one of the kind that the plan names."
     ),
     POLICY_ADAPTIVE: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each was admitted before"
-        " its release."
+        " its release. How many reports a round has was fixed before its release and, where it was settled"
+        " later, did not depend on outputs in between. The largest epsilon that the budget may be raised to"
+        " does not depend on the data."
     ),
 }
 
@@ -51,6 +56,9 @@ class Step:
     spent: Spending
     details: Mapping[str, Any]  # the standing, and the round's charge where there is one
     promised_epsilon_upper: float | None = None  # what must stay within the budget; None: what is spent
+    changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # of a closing: added to what is held
+    accounted: ShuffledRound | None = None  # of a settlement: what is held; None: what it was asked about
+    lacks_delta: AccountsReading | None = None  # an account of delta is exhausted, and nothing else
 
     def is_within(self, epsilon_budget: float) -> bool:
         """Return whether the budget still holds: anything but a number within it says no."""
@@ -98,6 +106,10 @@ class Policy(ABC):
         """Return what each filter says, if the policy has filters."""
         return ()
 
+    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+        """Return what approximate rounds have used of delta, if the policy keeps accounts of it."""
+        return None
+
     def composition(self, books: Books, view: CohortView) -> Spending:
         """Return the certified composition of what is held."""
         return view.spent
@@ -118,9 +130,13 @@ class Policy(ABC):
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
     ) -> Step:
-        """Return what charging `after` in place of the round admitted with these details would change.
+        """Return what closing the round that was admitted with these details would change.
 
-        With None the round released nothing, and gives back what it was charged.
+        Args:
+            books: where privacy losses come from.
+            view: the cohort now.
+            admitted: details of the entry that admitted the round.
+            after: what the round turned out to be; None if it released nothing.
         """
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
@@ -175,9 +191,21 @@ def spell_once(view: CohortView, name: str, part: object, spell: Callable[[], An
     return known[0]
 
 
+def closes_as_before(numerical_policy: str) -> bool:
+    """Return whether this numerical policy is older than `place`: voids of `fixed` gave back."""
+    return numerical_policy in _CLOSING_AS_BEFORE
+
+
 def rules_digest(rules: Mapping[str, Any]) -> str:
     """Return the digest by which entries name their cohort's rules."""
     return canonical.framed_digest(_RULES_DOMAIN, canonical.encode(rules)).hex()
+
+
+def replaced(before: ShuffledRound, after: ShuffledRound | None) -> dict[ShuffledRound, int]:
+    """Return how what is held changes when a round turned out to be another, or with None to be none."""
+    if after == before:
+        return {}
+    return {before: -1} | ({after: 1} if after else {})
 
 
 def changed(

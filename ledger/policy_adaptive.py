@@ -8,11 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import Charge, Choice, FilterMenu, FilterReading, FilterSet, InvalidParameter, ShuffledRound
+from accounting import (
+    AccountsReading,
+    Charge,
+    Choice,
+    FilterMenu,
+    FilterReading,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+    upper_text,
+)
 from ledger.budgets import POLICY_ADAPTIVE
 from ledger.entries import Spending
-from ledger.errors import Damaged, LedgerError
-from ledger.policy import ASSUMES, Books, Policy, Step, read_once, rules_digest, spell_once, standing_of
+from ledger.errors import Conflict, Damaged, LedgerError
+from ledger.policy import (
+    ASSUMES,
+    Books,
+    Policy,
+    Step,
+    read_once,
+    replaced,
+    rules_digest,
+    spell_once,
+    standing_of,
+)
 from ledger.rows import CohortView
 
 
@@ -63,7 +83,12 @@ class AdaptivePolicy(Policy):
         filters = self._filters(view, choice)
         charge = filters.taken(total, books.charge(accounted, filters))
         step = self._stepped(view, total + charge, choice, rounds=1)
-        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **chosen, **step.details})
+        lacks = filters.lacks_delta(total + charge, epsilon=view.cohort.epsilon_budget)
+        return dataclasses.replace(
+            step,
+            details={"charge": charge.to_mapping(), **chosen, **step.details},
+            lacks_delta=filters.accounts_reading(total + charge) if lacks else None,
+        )
 
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
@@ -71,25 +96,46 @@ class AdaptivePolicy(Policy):
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
         choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
         filters, total = self.filters(view), self.total(view)
+        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
         if after is None:
-            return self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
+            step = self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
+            return dataclasses.replace(step, changes=changes)
         charge = before
-        if after != ShuffledRound.from_mapping(admitted["accounted"]):
+        if changes:
             charge = filters.taken_instead(total, before, books.charge(after, filters))
         step = self._stepped(view, total - before + charge, choice)
-        return dataclasses.replace(step, details={"charge": charge.to_mapping(), **step.details})
+        details = {"charge": charge.to_mapping(), **step.details}
+        return dataclasses.replace(step, details=details, changes=changes)
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
-        """See `Policy`: what the chosen filters allow is computed now."""
+        """See `Policy`: what the chosen filters allow is computed now.
+
+        Raises:
+            Conflict: slack costs more of delta at a larger epsilon than its account has, and no other filter
+                would hold: raising the budget would make the cohort overspent.
+        """
         choice = self.choice(view)
         after = choice and self.menu.rebudgeted(books, choice, epsilon)
         if after is None or after == choice:
             return super().rebudgeted(books, view, epsilon)
-        return self._stepped(view, self.total(view), after)
+        total = self.total(view)
+        step = self._stepped(view, total, after)
+        before, now = self.menu.filters(choice).accounts, self.menu.filters(after).accounts
+        breaks = before and now and before.hold(total.account) and not now.hold(total.account)
+        if breaks and not step.is_within(epsilon):
+            raise Conflict(
+                f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
+                " that is set aside for them: the budget cannot be raised so far"
+            )
+        return step
 
     def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
         """See `Policy`."""
         return self.filters(view).readings(self.total(view))
+
+    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+        """See `Policy`."""
+        return self.filters(view).accounts_reading(self.total(view))
 
     def composition(self, books: Books, view: CohortView) -> Spending:
         """See `Policy`."""
@@ -165,5 +211,5 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
         discretization=0.0,
         truncation=0.0,
         round_off=upper - lower if upper < float("inf") else 0.0,
-        method=f"{best.name} filter at delta {best.delta:.6g}",
+        method=f"{best.name} filter at delta {upper_text(best.delta)}",
     )

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting import ShuffledRound, fits
+from accounting import ShuffledRound, fits, place
 from ledger.budgets import POLICY_PLAN
 from ledger.errors import Damaged
-from ledger.policy import ASSUMES, Books, Policy, SlotReading, Step, changed, rules_digest, standing_of
+from ledger.policy import (
+    ASSUMES,
+    Books,
+    Policy,
+    SlotReading,
+    Step,
+    changed,
+    replaced,
+    rules_digest,
+    slot_of,
+    standing_of,
+)
 from ledger.rows import CohortView
 
 
@@ -61,7 +73,7 @@ class PlanPolicy(Policy):
 
     def unchanged(self, view: CohortView) -> dict[str, Any]:
         """See `Policy`."""
-        return self.standing(self.claimed(view), self.promised(view))
+        return self.standing(self.claimed(view), self.promised(view), self.unplaced(view))
 
     def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
         """See `Policy`."""
@@ -69,7 +81,7 @@ class PlanPolicy(Policy):
         return tuple(SlotReading(round=one, count=count, claimed=claimed) for (one, count), claimed in pairs)
 
     def promised(self, view: CohortView) -> float:
-        """See `Policy`: the composition of the whole plan, with the truth where a round was settled."""
+        """See `Policy`: the composition of the whole plan, which no round changes."""
         standing_of(view.details, self.digest)
         return float(view.details["standing"]["promised_epsilon_upper"])
 
@@ -83,23 +95,40 @@ class PlanPolicy(Policy):
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`."""
         slot = self._position(accounted)
-        claimed = self._moved(view, slot, 1)
-        step = self._stepped(books, view, {accounted: 1}, (claimed, self.promised(view)))
+        claimed = self._moved(self.claimed(view), slot, 1)
+        step = self._stepped(books, view, {accounted: 1}, claimed, self.unplaced(view))
         return dataclasses.replace(step, details={"slot": slot, **step.details})
 
     def replacing(
         self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
     ) -> Step:
-        """See `Policy`. What released nothing frees its slot; the truth takes a slot's place in the whole."""
+        """See `Policy`: what released nothing frees its slot, the truth stands where `place` says."""
         before, slot = ShuffledRound.from_mapping(admitted["accounted"]), int(admitted["slot"])
-        promised = self.promised(view)
+        others = self._moved(self.claimed(view), slot, -1)
         if after is None:
-            return self._stepped(books, view, {before: -1}, (self._moved(view, slot, -1), promised))
-        if before == after:
-            return Step(spent=view.spent, details=self.unchanged(view), promised_epsilon_upper=promised)
-        changes = {before: -1, after: 1}
-        whole = books.certify(changed(self.whole(view), changes), delta=view.cohort.delta_budget)
-        return self._stepped(books, view, changes, (self.claimed(view), whole.epsilon_upper))
+            return self._stepped(books, view, replaced(before, None), others, self.unplaced(view))
+        stands = self.standing_in(others, slot, after)
+        if stands is None:
+            accounted = slot_of(after)
+            unplaced, claimed = self.unplaced(view) + 1, others
+        else:
+            accounted = self.slots_declared[stands][0]
+            unplaced, claimed = self.unplaced(view), self._moved(others, stands, 1)
+        step = self._stepped(books, view, replaced(before, accounted), claimed, unplaced)
+        return dataclasses.replace(step, details={"slot": stands, **step.details}, accounted=accounted)
+
+    def standing_in(self, others: tuple[int, ...], slot: int, truth: ShuffledRound) -> int | None:
+        """Return the slot of a released round that claimed `slot` when it was admitted.
+
+        Args:
+            others: how many of each slot the other rounds take.
+            slot: position of the slot that was claimed.
+            truth: what was really released.
+
+        None means that the plan does not cover the round: it fits no slot, or no slot of its kind is left.
+        """
+        kind = place([one for one, _ in self.slots_declared], slot, truth)
+        return None if kind is None or others[kind] >= self.slots_declared[kind][1] else kind
 
     def claimed(self, view: CohortView) -> tuple[int, ...]:
         """Return how many of each slot are taken, by the cohort's last entry; raises Damaged."""
@@ -108,36 +137,39 @@ class PlanPolicy(Policy):
             raise Damaged("the last entry does not say which slots are taken")
         return tuple(int(count) for count in claimed)
 
-    def whole(self, view: CohortView) -> dict[ShuffledRound, int]:
-        """Return everything that is promised: what is held, and the slots that are free."""
-        free = {slot.round: slot.count - slot.claimed for slot in self.slots(view)}
-        return changed(view.held, free)
+    def unplaced(self, view: CohortView) -> int:
+        """Return how many released rounds no slot covers; raises Damaged."""
+        return int(standing_of(view.details, self.digest).get("unplaced", 0))
 
-    def standing(self, claimed: tuple[int, ...], promised: float) -> dict[str, Any]:
+    def standing(self, claimed: tuple[int, ...], promised: float, unplaced: int = 0) -> dict[str, Any]:
         """Return what every entry says of the plan."""
         standing = {"rules": self.digest, "claimed": list(claimed), "promised_epsilon_upper": promised}
-        return {"standing": standing}
+        return {"standing": standing | ({"unplaced": unplaced} if unplaced else {})}
 
     def _position(self, slot: ShuffledRound) -> int:
         return next(i for i, (one, _) in enumerate(self.slots_declared) if one == slot)
 
-    def _moved(self, view: CohortView, slot: int, by: int) -> tuple[int, ...]:
-        return tuple(count + by * (i == slot) for i, count in enumerate(self.claimed(view)))
+    def _moved(self, claimed: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
+        return tuple(count + by * (i == slot) for i, count in enumerate(claimed))
 
     def _stepped(
         self,
         books: Books,
         view: CohortView,
         changes: Mapping[ShuffledRound, int],
-        after: tuple[tuple[int, ...], float],
+        claimed: tuple[int, ...],
+        unplaced: int,
     ) -> Step:
-        claimed, promised = after
-        spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
-        # What is held is a part of the whole: the whole's bound is one for it too.
-        upper = min(spent.epsilon_upper, promised)
-        spent = dataclasses.replace(spent, epsilon_upper=upper, epsilon_lower=min(spent.epsilon_lower, upper))
+        promised, spent = self.promised(view), view.spent
+        if changes:
+            spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
+            # Where slots cover all that is held, the whole plan's bound is one for it too.
+            upper = spent.epsilon_upper if unplaced else min(spent.epsilon_upper, promised)
+            lower = min(spent.epsilon_lower, upper)
+            spent = dataclasses.replace(spent, epsilon_upper=upper, epsilon_lower=lower)
         return Step(
             spent=spent,
-            details=self.standing(claimed, promised),
-            promised_epsilon_upper=promised,
+            details=self.standing(claimed, promised, unplaced),
+            promised_epsilon_upper=math.inf if unplaced else promised,
+            changes=changes,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,15 @@ from sqlalchemy.exc import IntegrityError
 from accounting import NUMERICAL_POLICY
 from ledger import appends, engines, policies, restores
 from ledger.budgets import REASON_LENGTH_MAX, checked_text
-from ledger.checkpoints import Checkpoint, CheckpointHead
+from ledger.checkpoint_values import Checkpoint, CheckpointHead
 from ledger.entries import EntryKind
 from ledger.errors import Conflict, LostRace, TryAgain
 from ledger.rows import CohortView, EntryDraft
 from ledger.store import Store
 
 NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,8 @@ def reconcile(
                 appends.append_within(connection, view, draft)
     except (IntegrityError, LostRace) as error:
         raise TryAgain("somebody wrote to the ledger meanwhile; nothing was changed, try again") from error
+    for view in views:
+        _log.error("cohort %s is FROZEN since entry %d", view.cohort.name, view.head_sequence + 1)
     return Reconciled(
         number=number,
         frozen=tuple(view.cohort.name for view in views),

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from accounting import ShuffledRound
 from ledger import appends, canonical, engines, restores, rows
 from ledger.budgets import REASON_LENGTH_MAX, Cohort, CohortStatus, checked_text, request_digest
-from ledger.checkpoints import Checkpoint, CheckpointHead
+from ledger.checkpoint_values import Checkpoint, CheckpointHead
 from ledger.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from ledger.errors import Conflict, Damaged, LedgerError, LostRace, NotFound, TryAgain
 from ledger.replay import EntrySource, Replay

@@ -262,12 +262,16 @@ class Replay:
         if round_id not in self.charged:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         settles = body.kind is EntryKind.SETTLED
+        empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
         before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
-        self.held -= Counter({before: 1})
         declared = self.declared.pop(round_id, before)
+        if settles or self.trail.gives_back(body):
+            self.held -= Counter({before: 1})
+        elif empties:
+            self.held.clear()
         if settles:
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
             self._check_settled(body, before, declared, accounted)
@@ -288,7 +292,7 @@ class Replay:
             return
         self._check_size(body, reports)
         truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
-        if accounted != truth:
+        if not self.trail.settles(body, truth, accounted):
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"
             )

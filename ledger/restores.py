@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine, event, func, insert, select, tuple_
 
 from ledger import canonical, engines, rows
-from ledger.checkpoints import Checkpoint, CheckpointHead, check_signature, read_checkpoint
+from ledger.checkpoint_values import Checkpoint, CheckpointHead, check_signature, read_checkpoint
 from ledger.errors import BadSignature, BehindCheckpoint, InvalidValue
 from ledger.signing import read_public_key
 from ledger.tables import entries, heads, lost_cohorts, reconciliations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ledger.checkpoints import (
+from ledger.checkpoint_values import (
     CHECKPOINT_FORMAT,
     Checkpoint,
     CheckpointHead,
@@ -17,8 +17,8 @@ from ledger.checkpoints import (
     read_head,
 )
 from ledger.errors import BadSignature, InvalidValue
-from ledger.statements import HEADS_FORMAT
 
+HEADS_FORMAT = "shuffle-ledger-heads-1"
 # "valid": by the key the checkpoint itself names, which nobody vouched for.
 Signature = Literal["trusted", "valid", "none"]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger import engines, restores, written_files
-from ledger.checkpoints import Checkpoint, make_checkpoint
+from ledger.checkpoint_values import Checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.errors import BadSignature, Damaged, InvalidValue
 from ledger.restores import Anchor
 from ledger.signing import SigningKey, read_public_key

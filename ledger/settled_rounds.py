@@ -7,12 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
-from accounting import InvalidParameter, ShuffledRound, parse_randomizer, slot_for
+from accounting import InvalidParameter, ShuffledRound, slot_for
 from accounting.shuffling import honest_share
+from ledger.truths import alone
 
 _Slotted: TypeAlias = Callable[[ShuffledRound], ShuffledRound]  # the slot rule of a numerical policy
-# The report reveals the user's value: no loss is larger.
-_IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 
 def really_shuffled(
@@ -44,7 +43,7 @@ def really_shuffled(
     try:
         return slotted(ShuffledRound.from_mapping(fewer))
     except InvalidParameter:
-        return _alone(accounted)
+        return alone(accounted)
 
 
 def _at_rate(
@@ -67,12 +66,4 @@ def _of_so_many_honest(accounted: ShuffledRound, honest: int, slotted: _Slotted)
     try:
         return slotted(dataclasses.replace(accounted, reports=honest, honest_fraction=1.0))
     except InvalidParameter:
-        return _alone(accounted)
-
-
-def _alone(accounted: ShuffledRound) -> ShuffledRound:
-    """Return what to charge where too few reports arrived for another honest one to hide the user."""
-    try:
-        return dataclasses.replace(accounted, reports=1, sampled_from=None, honest_fraction=1.0)
-    except InvalidParameter:
-        return _IN_CLEAR  # a protocol that promises nothing for one user alone
+        return alone(accounted)

@@ -8,6 +8,7 @@ from typing import Any
 from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from ledger import appending, losses, policies
 from ledger.budgets import (
+    POLICY_PLAN,
     REASON_LENGTH_MAX,
     VOID_ATTESTATION,
     RoundState,
@@ -19,10 +20,11 @@ from ledger.budgets import (
 from ledger.entries import EntryKind, LedgerEntry
 from ledger.errors import Conflict
 from ledger.outcomes import closing_from, record_of
-from ledger.policies import Books
+from ledger.policies import Books, Step
 from ledger.rows import CohortView, EntryDraft, HoldingChange
 from ledger.settled_rounds import really_shuffled
 from ledger.store import Store
+from ledger.truths import truth_of
 
 
 def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
@@ -31,8 +33,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
     overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
-    were sampled: then more reports are a higher sampling rate, and that is charged. Settling again with the
-    same number gives the same answer.
+    were sampled: then more reports are a higher sampling rate, and that is charged. Under policy `plan` the
+    round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
+    none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
     Raises:
         NotFound: no such round.
@@ -50,15 +53,10 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             return store.entry(stored.cohort, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
-        accounted = really_shuffled(before, record.request.round, reports, numerical_policy=NUMERICAL_POLICY)
-        changes: tuple[HoldingChange, ...] = ()
-        if accounted != before:
-            changes = (
-                HoldingChange(accounted=before, count=-1),
-                HoldingChange(accounted=accounted, count=1),
-            )
+        after = _turned_out(view, before, record.request.round, reports)
         policy, books = policies.policy_of(store, view), Books(store=store, accountant=accountant)
-        step = policy.replacing(books, view, _admitted(store, stored.round_id), accounted)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), after)
+        accounted = step.accounted or after
         overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
         details = {
             "reports": reports,
@@ -75,7 +73,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             numerical_policy=NUMERICAL_POLICY,
             spent=step.spent,
             details=details,
-            changes=changes,
+            changes=_changes(step),
             status="overspent" if overspent else None,
         )
 
@@ -88,8 +86,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
     """Give back the reservation of a round that released nothing; the entry says who attests it, and why.
 
-    The reports may have been sent, so the round keeps counting in the local budget. Voiding again for
-    the same reason gives the same answer.
+    Under policy `fixed` it is given back only when every round that the cohort ever admitted is voided: then
+    all of them are. The reports may have been sent, so the round keeps counting in the local budget. Voiding
+    again for the same reason gives the same answer.
 
     Raises:
         NotFound: no such round.
@@ -121,7 +120,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
                 "accounted": before.to_mapping(),
                 **step.details,
             },
-            changes=(HoldingChange(accounted=before, count=-1),),
+            changes=_changes(step),
         )
 
     voided = closing_from(appending.append(store, stored.cohort, decide))
@@ -152,3 +151,16 @@ def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
     if stored.outcome_sequence is None:
         raise AssertionError("an admitted round has an outcome")
     return store.entry(stored.cohort, stored.outcome_sequence).content().details
+
+
+def _changes(step: Step) -> tuple[HoldingChange, ...]:
+    return tuple(HoldingChange(accounted=kind, count=count) for kind, count in step.changes.items())
+
+
+def _turned_out(
+    view: CohortView, accounted: ShuffledRound, declared: ShuffledRound, reports: int
+) -> ShuffledRound:
+    """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
+    if view.cohort.policy == POLICY_PLAN:
+        return truth_of(declared, reports)
+    return really_shuffled(accounted, declared, reports, numerical_policy=NUMERICAL_POLICY)

@@ -9,16 +9,16 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import Any
 
-from accounting import Accountant, FilterReading, ShuffledRound
+from accounting import Accountant, AccountsReading, FilterReading, ShuffledRound
 from ledger import canonical, policies
 from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind
 from ledger.outcomes import collected_on
 from ledger.policies import Books, SlotReading
+from ledger.room import FittingRounds, by_frequency, what_fits
 from ledger.rows import StoredHolding
+from ledger.saved_heads import HEADS_FORMAT
 from ledger.store import Store
-
-HEADS_FORMAT = "shuffle-ledger-heads-1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,12 @@ class BudgetStatement:
     slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
     epsilon_promised_upper: float | None  # of policy plan: what all of it costs
     filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
     composition_epsilon_upper: (
         float  # the exact composition of what is held: an odometer reading, for what it
     )
     composition_epsilon_lower: float  # cost so far; no guarantee follows when rounds were chosen adaptively
+    fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
     numerical_policy: str  # under which the last entry's numbers were computed
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
     local_delta_upper: float
@@ -88,7 +90,8 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
 
     What is spent is what the last entry says: certificates do not go stale, so it is not computed again;
     `ledger.verification` does. Only where filters decide is the composition of what is held computed, to
-    stand beside their readings: that is the price of adaptivity. Local sums run over every admitted round,
+    stand beside their readings: that is the price of adaptivity. What still fits is searched for within the
+    bounds that `ledger.room` sets. Local sums run over every admitted round,
     voided ones included: their reports may have been sent. A refused round's reports must not be collected.
 
     Raises:
@@ -98,12 +101,12 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
     view = store.view(name)
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
-    local_epsilon_upper, local_delta_upper = local_bounds(
-        (_round(item), item.local_count) for item in store.holdings(name)
-    )
+    seen = {_round(item): item.local_count for item in store.holdings(name)}
+    local_epsilon_upper, local_delta_upper = local_bounds(seen.items())
     cohort, spent = view.cohort, view.spent
     policy = policies.policy_of(store, view)
-    composed = policy.composition(Books(store=store, accountant=accountant, keep=False), view)
+    books = Books(store=store, accountant=accountant, keep=False)
+    composed = policy.composition(books, view)
     return BudgetStatement(
         cohort=cohort.name,
         population=cohort.population,
@@ -122,8 +125,10 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         slots=policy.slots(view),
         epsilon_promised_upper=policy.promised(view) if policy.slots(view) else None,
         filters=policy.readings(view),
+        delta_accounts=policy.delta_accounts(view),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,
+        fits=what_fits(books, view, policy, by_frequency(seen)),
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,

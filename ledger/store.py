@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from ledger import appends, bulk, engines, rows, views
 from ledger.budgets import Cohort
 from ledger.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from ledger.entries import FIRST_SEQUENCE, GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
-from ledger.errors import Conflict, Damaged, LostRace, NotFound
+from ledger.errors import Conflict, LostRace, NotFound
 from ledger.restores import Anchor
 from ledger.rows import (
     CohortView,
@@ -32,6 +33,8 @@ from ledger.views import Memory
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
+
+_log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -131,23 +134,15 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return views.of_cohort(connection, self._memory.kinds, name)
 
-    def view_of_round(self, round_id: str) -> CohortView | LedgerEntry:
-        """Return the view that a pending round is to be decided on; of a decided one, the entry that did.
+    def view_of_round(self, round_id: str) -> CohortView | StoredRound:
+        """Return the view that a pending round is to be decided on; a decided round as it is.
 
         Raises:
             NotFound: no such round.
             Damaged: as `view`.
         """
         with engines.reading_once(self._engine) as connection:
-            found = views.of_round(connection, self._memory.kinds, round_id)
-        return found if isinstance(found, CohortView) else self.outcome_entry(found)
-
-    def outcome_entry(self, stored: StoredRound) -> LedgerEntry:
-        """Return the entry that decided a decided round; raises Damaged when it is about another one."""
-        entry = self.entry(stored.cohort, stored.outcome_sequence or 0)
-        if entry.round_id != stored.round_id:
-            raise Damaged(f"round {stored.round_id!r}: its row refers to the entry of another round")
-        return entry
+            return views.of_round(connection, self._memory.kinds, round_id)
 
     def population(self, name: str) -> int:
         """Return how many users a cohort has, which never changes; raises NotFound."""
@@ -184,7 +179,12 @@ class Store(RoundStore):
             LostRace: another entry was appended first; nothing was changed.
         """
         self.check_anchor()
-        return appends.append(self._engine, view, draft)
+        entry = appends.append(self._engine, view, draft)
+        if draft.status not in (None, view.cohort.status):
+            _log.error(
+                "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
+            )
+        return entry
 
     def append_with_round(
         self, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]

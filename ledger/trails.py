@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from accounting import (
+    AccountsReading,
     Charge,
     Choice,
     FilterReading,
     FilterSet,
     RepetitionFilter,
     ShuffledRound,
-    fits,
+    exact_text,
+    lower_text,
     slot_for,
 )
 from accounting.coverage import Coverage
 from ledger.budgets import POLICY_FIXED
 from ledger.entries import EntryBody, EntryKind, Spending
+from ledger.plan_trails import PlanTrail, promised_in
 from ledger.policies import (
     AdaptivePolicy,
     FixedPolicy,
     PlanPolicy,
     Policy,
     choice_made,
+    closes_as_before,
     policy_from,
     spending_of,
-    standing_of,
     total_charged,
 )
 
@@ -67,23 +69,30 @@ class Trail:
     _taken: Charge | None = None  # by the round of the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
-    # Of a plan: which slots are taken, by whom, what all of it has become, and what that is said to cost.
-    _claimed: list[int] = field(default_factory=list)
-    _slots: dict[str, int] = field(default_factory=dict)
-    _whole: Counter[ShuffledRound] = field(default_factory=Counter)
-    _stated_promise: float | None = None
-    _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
+    _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
+    _plan: PlanTrail | None = None
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Apply the next entry, and yield what is wrong with it."""
+        yield from self._follow(body)
+        self._by_newer_rules = self._by_newer_rules or not closes_as_before(body.numerical_policy)
+
+    def gives_back(self, body: EntryBody) -> bool:
+        """Return whether the next entry, a void, gives back what its round reserved."""
+        return not isinstance(self.policy, FixedPolicy) or self._closes_as_before(body)
+
+    def _closes_as_before(self, body: EntryBody) -> bool:
+        return closes_as_before(body.numerical_policy) and not self._by_newer_rules
+
+    def _follow(self, body: EntryBody) -> Iterator[str]:
         self.stated = []
         self.frozen = self.frozen or body.kind is EntryKind.FROZEN
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
             yield from self._follow_opening(body)
             return
-        if isinstance(self.policy, PlanPolicy):
-            yield from self._follow_plan(body)
+        if self._plan is not None:
+            yield from self._follow_plan(body, self._plan)
             return
         if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
             if "standing" in body.details:
@@ -109,16 +118,18 @@ class Trail:
         self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
     ) -> bool:
         """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
-        if not isinstance(self.policy, PlanPolicy) or body.kind is not EntryKind.ADMITTED:
+        if self._plan is None or body.kind is not EntryKind.ADMITTED:
             return slot_for(described, numerical_policy=numerical_policy) == accounted
-        declared = [slot for slot, _ in self.policy.slots_declared]
-        slot = body.details["slot"]
-        return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)
+        return self._plan.accounts(body, described, accounted)
+
+    def settles(self, body: EntryBody, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether the next entry, a settlement, accounts what its reports say; plans place it."""
+        return truth == accounted or (self._plan is not None and not self._closes_as_before(body))
 
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
         if isinstance(self.policy, PlanPolicy):
-            return float(body.details["standing"]["promised_epsilon_upper"])
+            return promised_in(body.details)
         return body.spent.epsilon_upper
 
     @property
@@ -131,6 +142,12 @@ class Trail:
         if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
             return ()
         return self.policy.menu.filters(self.choice).readings(self.total)
+
+    def delta_accounts(self) -> AccountsReading | None:
+        """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            return None
+        return self.policy.menu.filters(self.choice).accounts_reading(self.total)
 
     def shares(self) -> dict[str, float]:
         """Return the shares of delta of the filters that the last entry was decided by, by their names."""
@@ -149,14 +166,8 @@ class Trail:
 
     def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of charges and of the plan; yield what cannot be proven."""
-        if isinstance(self.policy, PlanPolicy) and self._promise is not None:
-            promised, delta = self._promise
-            again = books.certify(+self._whole, delta=delta)
-            if promised < again.epsilon_lower:
-                yield (
-                    f"it says the whole plan costs up to {promised:.6g}; computed again it is at least"
-                    f" {again.epsilon_lower:.6g}"
-                )
+        if self._plan is not None:
+            yield from self._plan.recompute(books)
         if not isinstance(self.policy, AdaptivePolicy):
             return
         yield from self._recompute_choice(books, self.policy)
@@ -166,7 +177,7 @@ class Trail:
             if not coverage.covers(accounted, filters, charge):
                 yield (
                     "the charge it states is too small: nothing proves that it covers a round of its"
-                    f" parameters, at precisions down to {coverage.precisions[-1]:.2g}"
+                    f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
                 )
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
@@ -175,7 +186,8 @@ class Trail:
             for accounted, charge in self.stated:
                 share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
                 if share > DEARER_MAX:
-                    yield f"the charge it states is {share:.0%} more than its round needs: sound, and a waste"
+                    more = lower_text(100 * share, digits=3)
+                    yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
 
     def _compare(
         self, subject: str, stated: Spending, charged: tuple[FilterSet, Charge], rounds: int
@@ -192,8 +204,8 @@ class Trail:
             enough = math.isinf(stated.epsilon_upper)
         if not enough or again.epsilon_upper < stated.epsilon_lower:
             yield (
-                f"it says epsilon of {subject} is up to {stated.epsilon_upper:.6g}; for its charges the"
-                f" filters say {again.epsilon_upper:.6g}"
+                f"it says epsilon of {subject} is up to {exact_text(stated.epsilon_upper)}; for its charges"
+                f" the filters say {exact_text(again.epsilon_upper)}"
             )
 
     def _follow_choice(self, body: EntryBody, policy: AdaptivePolicy) -> Iterator[str]:
@@ -206,13 +218,15 @@ class Trail:
             self._certified = offered.repetition
             if offered.repetition is not None and offered.repetition.kind != _round(details):
                 yield "it counts repetitions of another kind than the round it is about"
+            if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
+                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
             if body.kind is EntryKind.ADMITTED:
                 self.choice, self.total = offered, policy.menu.filters(offered).nothing()
         elif "choice" in details:
             yield "it chooses filters, which is for the first admitted round alone"
         if self.restates(body) and self.choice is not None and standing is not None:
             self._certified = standing.repetition
-            self.choice = _restated(policy, self.choice, standing)
+            self.choice = _restated(policy, self.choice, standing, body.epsilon_budget)
         if standing != self.choice:
             yield "what it says of the chosen filters does not follow from the entries before it"
 
@@ -227,8 +241,8 @@ class Trail:
                 again = books.certify({kind: count}, delta=delta)
                 if epsilon < again.epsilon_lower:
                     yield (
-                        f"it says {count} rounds of one kind cost up to {epsilon:.6g}; computed again it is"
-                        f" at least {again.epsilon_lower:.6g}"
+                        f"it says {count} rounds of one kind cost up to {exact_text(epsilon)}; computed again"
+                        f" it is at least {exact_text(again.epsilon_lower)}"
                     )
         if self._offered is None:
             return
@@ -237,42 +251,21 @@ class Trail:
         for choice in (offered, policy.menu.choose(books, kind, epsilon=epsilon)):
             filters = policy.menu.filters(choice)
             admitted.append(filters.most_alike(books.charge(kind, filters), epsilon=epsilon))
-        if admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
+        keeps_rule = policy.menu.may_choose(
+            books, kind, offered.alternative, epsilon=epsilon, tolerance=CHOICE_BELOW_MAX
+        )
+        if not keeps_rule or admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
             yield "the filters it chooses are not those that its round's parameters choose"
 
-    def _follow_plan(self, body: EntryBody) -> Iterator[str]:
-        """Count which slots are taken, and keep what the whole plan has become."""
-        if not isinstance(self.policy, PlanPolicy):
-            return
-        details, round_id = body.details, str(body.round_id)
-        before, self._promise = self._stated_promise, None
-        if body.kind is EntryKind.ADMITTED:
-            slot = self._slots[round_id] = int(details["slot"])
-            self._claimed[slot] += 1
-            if self._claimed[slot] > self.policy.slots_declared[slot][1]:
-                yield "it takes a slot of the plan that was not free"
-        elif body.kind is EntryKind.VOIDED:
-            self._claimed[self._slots.pop(round_id)] -= 1
-        elif body.kind is EntryKind.SETTLED and details["accounted"] != details["accounted_before"]:
-            self._whole[ShuffledRound.from_mapping(details["accounted_before"])] -= 1
-            self._whole[_round(details)] += 1
-            before = None
-        standing = standing_of(details, self.policy.digest)
-        if tuple(standing["claimed"]) != tuple(self._claimed):
-            yield "what it says of the plan's slots does not follow from the entries before it"
-        promised = self._stated_promise = float(standing["promised_epsilon_upper"])
-        if before is None:
-            self._promise = (promised, body.delta_budget)
-        elif promised != before:
-            yield "it changes what the whole plan costs, although no round turned out otherwise"
-        if body.spent.epsilon_upper > promised and not self.frozen:
-            yield "it says more is spent than the whole plan costs"
+    def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
+        yield from plan.follow(body, as_before=self._closes_as_before(body))
+        if not self.frozen:
+            yield from plan.compare_spent(body)
 
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:
         if isinstance(self.policy, PlanPolicy):
-            self._whole = Counter(dict(self.policy.slots_declared))
-            self._claimed = [0] * len(self.policy.slots_declared)
-            yield from self._follow_plan(body)
+            self._plan = PlanTrail(policy=self.policy)
+            yield from self._follow_plan(body, self._plan)
             if self.promised(body) != self.policy.epsilon_upper:
                 yield "it says that the whole plan costs something else than its rules say"
             if not self.policy.epsilon_upper <= body.epsilon_budget:
@@ -285,6 +278,8 @@ class Trail:
         for one in self.policy.menu.alternatives:
             if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
                 yield "the filters' shares are more than the budget's delta"
+            if one.filters.accounts and one.filters.accounts.epsilon < body.epsilon_budget:
+                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
 
     def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
         """Return what is taken after an entry, and keep what its round takes for the costs that it states."""
@@ -313,12 +308,21 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
     return ShuffledRound.from_mapping(details["accounted"])
 
 
-def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice) -> Choice:
-    """Return a choice with what another budget may change of it: what is certified, and a limit it raises."""
+def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice, epsilon: float) -> Choice:
+    """Return a choice with what another budget may change of it.
+
+    That is what is certified, a limit that it raises, and the epsilon at which slack is judged, which follows
+    from the budget.
+    """
     repetition = before.repetition
     if repetition is not None and stated.repetition is not None:
         repetition = dataclasses.replace(repetition, certified=stated.repetition.certified)
-    after = dataclasses.replace(before, repetition=repetition, sliding_limit=stated.sliding_limit)
+    after = dataclasses.replace(
+        before,
+        repetition=repetition,
+        sliding_limit=stated.sliding_limit,
+        accounts_epsilon=policy.menu.accounts_epsilon(before, epsilon),
+    )
     limits = [policy.menu.filters(one).sliding_limit or 0.0 for one in (before, after)]
     return after if limits[0] <= limits[1] else dataclasses.replace(after, sliding_limit=before.sliding_limit)
 

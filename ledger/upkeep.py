@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from datetime import UTC, datetime
 
 from accounting import Accountant
 from ledger.budgets import Cohort
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
+from ledger.documents import Json, document_of
 from ledger.errors import NotFound
 from ledger.rows import ATTEMPTS_MAX, StoredVerification
 from ledger.saved_heads import SavedHeads
@@ -37,6 +39,8 @@ class Health:
     cohorts: int
     cohorts_unverified: int  # not within the last week
     cohorts_broken: int  # the last verification found something
+    cohorts_overspent: int  # their promise is broken
+    cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
     queues: Mapping[str, int] | None = None  # messages at the broker; None: there is none, or nobody asked it
 
@@ -52,7 +56,11 @@ def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Hea
         for cohort in cohorts
         if _seconds_unverified(cohort, verified.get(cohort.name), waiting.at) > VERIFIED_ALARM_SECONDS
     ]
+    overspent = [cohort.name for cohort in cohorts if cohort.status == "overspent"]
+    frozen = [cohort.name for cohort in cohorts if cohort.status == "frozen"]
     alarms = [f"BROKEN {found.cohort}: {found.problem}" for found in broken[:NAMED_MAX]]
+    alarms += _named("OVERSPENT {}: the budget was exceeded; nothing is admitted any more", overspent)
+    alarms += _named("FROZEN {}: entries were lost, and what was spent is unknown", frozen)
     alarms += [
         f"STUCK {stuck.round_id} after {stuck.attempts} attempts: {stuck.last_error}"
         for stuck in store.stuck(limit=NAMED_MAX)
@@ -74,6 +82,8 @@ def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Hea
         cohorts=len(cohorts),
         cohorts_unverified=len(unverified),
         cohorts_broken=len(broken),
+        cohorts_overspent=len(overspent),
+        cohorts_frozen=len(frozen),
         checkpointed_at=checkpointed_at,
     )
 
@@ -95,10 +105,22 @@ def verify_oldest(store: Store, accountant: Accountant, *, enough: Callable[[], 
     return done
 
 
+def health_document(found: Health) -> dict[str, Json]:
+    """Return the state of a ledger after whether nobody is needed."""
+    fields = {field.name: document_of(getattr(found, field.name)) for field in dataclasses.fields(found)}
+    return {"healthy": not found.alarms, **fields}
+
+
 def retry(store: Store, round_id: str) -> None:
     """Let a stuck round be tried again, with all its attempts; raises NotFound."""
     if store.round(round_id).attempts >= ATTEMPTS_MAX:
         store.forget_failures(round_id)
+
+
+def _named(sentence: str, cohorts: list[str]) -> list[str]:
+    """Return an alarm for each of the first cohorts, and one that counts the others."""
+    others = [f"{len(cohorts) - NAMED_MAX} more cohorts"] if len(cohorts) > NAMED_MAX else []
+    return [sentence.format(name) for name in [*cohorts[:NAMED_MAX], *others]]
 
 
 def _seconds_unverified(cohort: Cohort, last: StoredVerification | None, now: datetime) -> float:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from accounting import Accountant, AccountingError, ShuffledRound
+from accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from accounting.coverage import Coverage
 from ledger import losses
-from ledger.budgets import checked_text
+from ledger.budgets import CohortStatus, checked_text
 from ledger.entries import EntryKind, Spending
 from ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
 from ledger.policies import Books
@@ -37,6 +37,9 @@ class CohortVerification:
     head_digest: str  # hexadecimal
     numbers_checked: int  # entries whose certificate was computed again
     problems: tuple[Problem, ...]  # the first bad entry first
+    status: (
+        CohortStatus | None
+    )  # by the chain's entries; overspent is no problem of the chain; None: unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,7 @@ def _verify_cohort(
         head_digest=replay.head_digest.hex(),
         numbers_checked=checker.checked,
         problems=problems,
+        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
     )
 
 
@@ -233,8 +237,8 @@ class _NumberChecker:
             if body.kind is EntryKind.ADMITTED and self._is_beyond(step, again):
                 self._replay.blame(
                     step.sequence,
-                    f"it admits a round beyond the budget of {body.epsilon_budget:.6g}: computed again, up to"
-                    f" epsilon {again.epsilon_upper:.6g} is spent with it",
+                    f"it admits a round beyond the budget of {exact_text(body.epsilon_budget)}: computed"
+                    f" again, up to epsilon {exact_text(again.epsilon_upper)} is spent with it",
                 )
         if step.candidate is not None:
             requested = self._certify(step, step.candidate)
@@ -263,9 +267,10 @@ class _NumberChecker:
         if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
             self._replay.blame(
                 step.sequence,
-                f"it says epsilon of {subject} is from {stated.epsilon_lower:.6g} to"
-                f" {stated.epsilon_upper:.6g};"
-                f" computed again it is from {again.epsilon_lower:.6g} to {again.epsilon_upper:.6g}",
+                f"it says epsilon of {subject} is from {exact_text(stated.epsilon_lower)} to"
+                f" {exact_text(stated.epsilon_upper)};"
+                f" computed again it is from {exact_text(again.epsilon_lower)} to"
+                f" {exact_text(again.epsilon_upper)}",
             )
 
 
@@ -295,4 +300,5 @@ def _unreadable(name: str, what: str) -> CohortVerification:
         head_digest="",
         numbers_checked=0,
         problems=(problem,),
+        status=None,
     )

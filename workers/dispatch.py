@@ -16,7 +16,7 @@ from accounting import Accountant
 from ledger.admission import admit_in_order
 from ledger.budgets import Outcome, Pending
 from ledger.config import Settings
-from ledger.outcomes import outcome_of
+from ledger.repeats import present_answer
 from ledger.store import Store
 from workers.celery_app import ADMIT_ROUND, create_app
 from workers.queues import is_rabbitmq, queue_names
@@ -32,20 +32,21 @@ _log = logging.getLogger(__name__)
 
 
 def decide(store: Store, accountant: Accountant, settings: Settings, round_id: str) -> Outcome | Pending:
-    """Return a registered round's outcome; Pending if a worker has not decided it within the time allowed.
+    """Return a registered round's outcome while it stands; Pending if no worker decides it in the time set.
 
     Without a broker the function that workers call runs here, first for the rounds of the same cohort that
     were registered earlier and left undecided: who was interrupted and starts again keeps the order.
 
     Raises:
         NotFound: no such round.
+        NotCollectable: it was admitted, and is voided or settled, or its cohort is frozen or overspent.
         What `ledger.admission.admit_queued` raises, without a broker.
     """
     if settings.broker_url is None:
         return admit_in_order(store, accountant, round_id)
-    decided = outcome_of(store, store.round(round_id))
-    if decided is not None:
-        return decided
+    answer = _answer(store, round_id)
+    if not isinstance(answer, Pending):
+        return answer
     if not publish(_app_of(settings), round_id):
         return _answer(store, round_id)
     return _wait(store, round_id, settings.decision_timeout_seconds)
@@ -141,5 +142,4 @@ def _last_answer(state: RetryCallState) -> Outcome | Pending:
 
 
 def _answer(store: Store, round_id: str) -> Outcome | Pending:
-    stored = store.round(round_id)
-    return outcome_of(store, stored) or Pending(round_id=stored.round_id, cohort=stored.cohort)
+    return present_answer(store, store.round(round_id))

@@ -12,6 +12,7 @@ from celery.utils.log import get_task_logger
 from accounting import Accountant
 from ledger.admission import admit_queued
 from ledger.config import Settings
+from ledger.errors import NotCollectable
 from ledger.restores import Anchor
 from ledger.scheduled_checkpoints import ScheduledCheckpoints
 from ledger.signing import SigningKey
@@ -32,6 +33,9 @@ def admit_round(self: Task, round_id: str) -> None:
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
     try:
         outcome = admit_queued(_store(), _accountant(), round_id, redelivered=redelivered)
+    except NotCollectable as closed:  # decided before, and closed since: the message came again
+        _log.info("%s", closed)
+        return
     except MemoryError as error:
         # Celery's main process would raise it again, and end with all its children.
         raise RuntimeError(f"round {round_id!r} needs more memory than there is") from error

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from accounting import checks
-from accounting.blanket_sum import ProfileBounds
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.mechanism_profile import MechanismProfile
 from accounting.numerics import UNIT_ROUND_OFF, FloatArray
+from accounting.profile_bounds import ProfileBounds
 from accounting.randomizers.base import LocalRandomizer
 
 _TINY_LOSS = 1e-9
@@ -47,7 +48,7 @@ class Declared(LocalRandomizer):
     epsilon0: float = field(init=False, compare=False, default=math.inf)
 
     def __post_init__(self) -> None:
-        expected = f"a number from 0 to {checks.MAXIMUM_EPSILON0:g}"
+        expected = f"a number from 0 to {exact_text(checks.MAXIMUM_EPSILON0)}"
         epsilon = checks.real("epsilon", self.epsilon, expected)
         if not 0 <= epsilon <= checks.MAXIMUM_EPSILON0:
             raise InvalidParameter("epsilon", self.epsilon, expected)

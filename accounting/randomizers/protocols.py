@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.errors import InvalidParameter
 from accounting.exact_pairs import (
     Pair,
@@ -89,7 +90,7 @@ class BinomialSum(_NoiseProtocol):
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", checks.probability("p", self.p))
         if self.p < checks.MINIMUM_PROBABILITY:
-            expected = f"a probability from {checks.MINIMUM_PROBABILITY:g} to below 1"
+            expected = f"a probability from {exact_text(checks.MINIMUM_PROBABILITY)} to below 1"
             raise InvalidParameter("p", self.p, expected)
         object.__setattr__(self, "bits", checks.whole("bits", self.bits, 1, _MAXIMUM_BITS))
 
@@ -162,7 +163,7 @@ class UniformityTester(_NoiseProtocol):
     noise: float
 
     def __post_init__(self) -> None:
-        expected = f"a number from {_MINIMUM_NOISE:g} to {_MAXIMUM_NOISE:g}"
+        expected = f"a number from {exact_text(_MINIMUM_NOISE)} to {exact_text(_MAXIMUM_NOISE)}"
         noise = checks.real("noise", self.noise, expected)
         if not _MINIMUM_NOISE <= noise <= _MAXIMUM_NOISE:
             raise InvalidParameter("noise", self.noise, expected)
@@ -206,7 +207,7 @@ class DistinctElements(_NoiseProtocol):
         object.__setattr__(self, "p", checks.probability("p", self.p))
         if not 1e-13 <= self.p <= 0.5:
             raise InvalidParameter("p", self.p, "a probability from 1e-13 to 0.5")
-        expected = f"a number of bits from 1 to {_MAXIMUM_SECURITY:g}"
+        expected = f"a number of bits from 1 to {exact_text(_MAXIMUM_SECURITY)}"
         security = checks.real("security", self.security, expected)
         if not 1 <= security <= _MAXIMUM_SECURITY:
             raise InvalidParameter("security", self.security, expected)

@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from accounting import checks
+from accounting.bounds_text import exact_text
 from accounting.decomposition import Decomposition
 from accounting.errors import InvalidParameter
 from accounting.gain_laws import ListedPairs, Pairs
@@ -261,7 +262,7 @@ def _checked(rows: object) -> tuple[tuple[float, ...], ...]:
 
 
 def _checked_row(name: str, row: Sequence[object]) -> tuple[float, ...]:
-    expected = f"0 or a probability from {_SMALLEST:g} to 1"
+    expected = f"0 or a probability from {exact_text(_SMALLEST)} to 1"
     values = tuple(checks.real(f"{name}[{place}]", value, expected) for place, value in enumerate(row))
     for place, value in enumerate(values):
         if value != 0 and not _SMALLEST <= value <= 1:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from accounting import lower_text, upper_text
+from cli.audit_views import alarm_lines
 from cli.statements import tables
 from cli.statements.numbers import Digits, certainty, day, grouped, moment, one_in, percent, plain
 from cli.statements.tables import Table
@@ -47,6 +49,7 @@ class CohortPages:
 class Document:
     """The whole."""
 
+    alarms: tuple[str, ...]  # before everything else: cohorts that are overspent or frozen
     title: str
     subtitle: str
     overview: Table | None  # of several cohorts
@@ -59,7 +62,12 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
     one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
     made = f"Made {moment(statement.made_at)} by {statement.software}"
+    named = {
+        status: [each.cohort for each in statement.cohorts if each.status == status]
+        for status in ("overspent", "frozen")
+    }
     return Document(
+        alarms=tuple(alarm_lines(named["overspent"], named["frozen"])),
         title=f"Privacy statement: {one.cohort}"
         if one
         else f"Privacy statement: {len(statement.cohorts)} cohorts",
@@ -150,8 +158,8 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     answer = {"kept": "Yes. ", "broken": "No. ", "unknown": "It cannot be said. By its own account: "}
     found = [
-        f"{answer[cohort.verdict]}At most epsilon {most} of {budget} is spent;"
-        f" {digits.lower(cohort.epsilon_remaining)} is left."
+        f"{answer[cohort.verdict]}{_fits_sentence(cohort)}At most epsilon {most} of {budget} is spent"
+        f" by the reading that decides, which leaves {digits.lower(cohort.epsilon_remaining)}."
         f" {admitted:,} rounds⁵ were admitted"
         + (f" ({voided:,} of them voided, and never released)" if voided else "")
         + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
@@ -171,6 +179,17 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     if cohort.since:
         found.append(_since_sentence(cohort, digits))
     return found
+
+
+def _fits_sentence(cohort: CohortStatement) -> str:
+    if not cohort.fits:
+        return ""
+    kinds = [
+        f"at least {one.rounds_at_least:,} of {one.round.randomizer.describe()},"
+        f" {one.round.reports:,} reports"
+        for one in cohort.fits
+    ]
+    return f"Of each kind by itself, so many more rounds still fit: {'; '.join(kinds)}. "
 
 
 def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
@@ -242,7 +261,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 f" one decides. What the width comes from: {_causes(named)}"
             ),
         ),
-        ("Left", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
+        ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
     ]
     if promise.policy != "fixed":
         reading = cohort.composition
@@ -260,19 +279,21 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         (
             f"{each.name} filter",
             (
-                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta {each.delta:.3g} of"
-                " its own. The smallest count decides: one within the budget is enough"
+                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta"
+                f" {upper_text(each.delta)} of its own. The smallest count decides: one within the budget is"
+                " enough"
                 f"{_COUNTS if each.name == 'repetition' else ''}"
             ),
         )
         for each in cohort.filters
     ]
+    found += _delta_accounts(cohort)
     found += [
         (
             "Without the shuffler",
             (
                 f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
-                f" {plain(cohort.local_delta_upper)} at most"
+                f" {upper_text(cohort.local_delta_upper)} at most"
             ),
         ),
         ("Decided by", cohort.decided_by.split(";")[0]),  # what it assumes stands beside the policy
@@ -289,9 +310,23 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     return found
 
 
+def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
+    """How much of delta approximate rounds have used, of what is set aside for them."""
+    accounts = cohort.delta_accounts
+    if accounts is None:
+        return []
+    certain = f"{upper_text(accounts.certain_loss_used_upper)} of {lower_text(accounts.certain_loss_share)}"
+    slack = f"{upper_text(accounts.slack_used_upper)} of {lower_text(accounts.slack_share)}"
+    text = (
+        f"used {certain} for losses that are certain, and {slack} for local deltas, at epsilon"
+        f" {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+    )
+    return [("Delta of approximate rounds", text)]
+
+
 def _causes(named: Iterable[tuple[str, float]]) -> str:
     """What an interval's width is made of, without what is nothing."""
-    found = [f"{name} {value:.1e}" for name, value in named if value > 0]
+    found = [f"{name} {upper_text(value, digits=2)}" for name, value in named if value > 0]
     return ", ".join(found) or "nothing, it has none"
 
 

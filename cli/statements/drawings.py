@@ -14,7 +14,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from cli.statements.numbers import plain
+from accounting import exact_text
 from ledger.auditing.statement import CohortStatement
 from ledger.entries import EntryKind
 
@@ -61,7 +61,7 @@ def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
         at = ([places[i] for i in over], [uppers[i] for i in over])
         axes.scatter(*at, s=22, color=ALARM, label=f"above the budget ({len(over):,})", zorder=4)
     axes.set_ylim(0, 1.15 * max([*budgets, *(each for each in uppers if math.isfinite(each))]))
-    axes.set_ylabel(f"ε at δ = {plain(cohort.promise.delta_budget)}")
+    axes.set_ylabel(f"ε at δ = {exact_text(cohort.promise.delta_budget)}")
     if by_day:
         axes.xaxis.set_major_locator(locator := AutoDateLocator())  # type: ignore[no-untyped-call]  # half typed
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+
+from accounting import exact_text, lower_column, upper_column
 
 _DIGITS_OF_BUDGET = 5
-_EXACT = Context(prec=400)
+_CERTAIN = 99.9  # percent: from here on, a tenth that is rounded up says 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,28 +27,22 @@ class Digits:
 
     def upper(self, epsilon: float) -> str:
         """Returns an upper bound, rounded up."""
-        return self._rounded(epsilon, ROUND_CEILING)
+        return upper_column(epsilon, decimals=self.decimals)
 
     def lower(self, epsilon: float) -> str:
         """Returns a lower bound, or what is left, rounded down."""
-        return self._rounded(epsilon, ROUND_FLOOR)
-
-    def _rounded(self, epsilon: float, rounding: str) -> str:
-        if math.isinf(epsilon):
-            return "unbounded"
-        step = Decimal(1).scaleb(-self.decimals)
-        return f"{Decimal(epsilon).quantize(step, rounding=rounding, context=_EXACT):,f}"
+        return lower_column(epsilon, decimals=self.decimals)
 
 
-def plain(value: float) -> str:
-    """Returns a number that somebody typed as he may have typed it, exactly."""
-    text = repr(float(value))
-    return text[:-2] if text.endswith(".0") else text
+plain = exact_text
 
 
 def one_in(probability: float) -> str:
-    """Returns a small probability in words, rounded up."""
-    whole = math.floor(1 / probability)
+    """Returns a small probability in words, rounded up.
+
+    A probability that was given as 1e-05 is a decimal number, which its float only comes close to.
+    """
+    whole = math.floor(1 / Fraction(plain(probability)))
     if whole < 2:
         return plain(probability)
     magnitude = 10 ** max(0, math.floor(math.log10(whole)) - 1)
@@ -57,16 +53,16 @@ def certainty(epsilon: float) -> str:
     """Returns how sure somebody may become of one of two answers he held for equally likely: rounded up."""
     if math.isinf(epsilon):
         return "100 %"
-    share = 100 / (1 + math.exp(-min(epsilon, 700.0)))
-    rounded = math.ceil(share * 10 * (1 + 1e-12)) / 10
-    return "practically 100 %" if rounded >= 100 else f"{rounded:.1f} %"
+    share = 100 / (1 + math.exp(-min(epsilon, 700.0))) * (1 + 1e-12)  # above what round-off may have taken
+    return "practically 100 %" if share > _CERTAIN else f"{upper_column(share, decimals=1)} %"
 
 
 def percent(part: float, whole: float) -> str:
     """Returns a share in percent, rounded up."""
-    return (
-        "more than all" if math.isinf(part) else f"{math.ceil(part / whole * 1000 * (1 - 1e-12)) / 10:.1f} %"
-    )
+    if math.isinf(part):
+        return "more than all"
+    tenths = math.ceil(1000 * Fraction(part) / Fraction(whole))
+    return f"{tenths // 10}.{tenths % 10} %"
 
 
 def moment(value: datetime) -> str:

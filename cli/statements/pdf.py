@@ -78,6 +78,8 @@ def pdf(statement: Statement) -> bytes:
     paper.set_creation_date(statement.made_at)
     paper.set_creator(statement.software)
     paper.add_page()
+    for alarm in document.alarms:
+        paper.words(alarm, 9, color=_BAD, style="B")
     paper.words(document.title, 17, style="B", after=0.6)
     paper.words(document.subtitle, 8, color=_SOFT, after=2)
     if document.overview is not None:

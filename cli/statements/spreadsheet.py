@@ -16,6 +16,7 @@ COLUMNS = (
     *("sampled_from", "participation", "honest_fraction", "delta0"),
     *("epsilon_alone_upper", "epsilon_alone_lower", "epsilon_spent_upper", "epsilon_spent_lower"),
     *("epsilon_requested_upper", "epsilon_budget", "delta_budget", "reason", "digest"),
+    "rounds_more_at_least",  # of rounds accounted alike, that still fit when the statement is made
 )
 # A spreadsheet would take a cell that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -36,9 +37,11 @@ def spreadsheet(statement: Statement) -> bytes:
 
 def _lines(cohort: CohortStatement) -> Iterator[_Cells]:
     told: dict[int, _Cells] = {}
+    more = {one.round: one.rounds_at_least for one in cohort.fits or ()}
     for stated in cohort.rounds:
         words: _Cells = {"use_case": stated.use_case, **_round(stated.declared)}
         words |= {"reports_accounted": stated.accounted.reports, **_alone(stated.alone)}
+        words["rounds_more_at_least"] = more.get(stated.accounted)
         told[stated.sequence] = words
         if (closing := stated.closing) is not None:
             closed: _Cells = {"reports_settled": closing.reports, "reason": closing.reason}

@@ -288,8 +288,8 @@ def _voids(cohort: CohortStatement, rows_max: int) -> Table:
     ]
     return _table(
         "Rounds voided",
-        "Admitted, and then never released: they gave back what they had reserved. Without the"
-        " shuffler they count.",
+        "Admitted, and then never released. Under policy fixed they keep what they reserved, unless every"
+        " round was voided; under other policies they gave it back. Without the shuffler they count.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=22),

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field
 
 from ledger.api.schemas import Body, Name, whole
 from ledger.auditing.asking import StatementWanted
-from ledger.checkpoints import Checkpoint, check_signature, read_checkpoint
+from ledger.checkpoint_values import Checkpoint, check_signature, read_checkpoint
 from ledger.saved_heads import SavedHeads, saved_heads
 from ledger.statements import Head
 

@@ -16,7 +16,18 @@ from fastapi.routing import APIRoute
 from accounting import ShuffledRound
 from ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
 from ledger.auditing.statement import Statement
-from ledger.budgets import Admitted, Cohort, Pending, Quote, Refused, RoundRecord, Settled, Voided
+from ledger.budgets import (
+    Admitted,
+    Cohort,
+    CohortStatus,
+    Pending,
+    Quote,
+    Refused,
+    RoundRecord,
+    RoundState,
+    Settled,
+    Voided,
+)
 from ledger.documents import field_types
 from ledger.listing import ShownCohort
 from ledger.published import PublishedPage
@@ -124,7 +135,8 @@ class ANSWERS:
 
 _PROBLEM: Schema = {
     "type": "object",
-    "description": "An error, as in RFC 9457. `field`, `value` and `expected` say which value was wrong.",
+    "description": "An error, as in RFC 9457. `field`, `value` and `expected` say which value was wrong;"
+    " of type `not_collectable`, `round_id`, `state` and `cohort_status` say how the round stands.",
     "properties": {
         "type": {"enum": [kind.uri for kind in PROBLEMS]},
         "title": {"type": "string"},
@@ -133,6 +145,9 @@ _PROBLEM: Schema = {
         "field": {"type": "string"},
         "value": {"type": ["string", "null"]},
         "expected": {"type": "string"},
+        "round_id": {"type": "string"},
+        "state": {"enum": list(get_args(RoundState))},
+        "cohort_status": {"enum": list(get_args(CohortStatus))},
     },
     "required": ["type", "title", "status", "detail"],
 }
@@ -251,13 +266,14 @@ _PROBLEM_RESPONSES: Responses = {
 }
 _LOCATION: Schema = {"schema": {"type": "string"}, "description": "Where the round is."}
 REGISTERED: Responses = {
-    **answers(201, ANSWERS.admitted, "Admitted: the round may be released."),
+    **answers(201, ANSWERS.admitted, "Admitted: permits one release of this round."),
     202: {
         "description": "Registered, and not decided yet.",
         "content": {"application/json": {"schema": ANSWERS.pending}},
     },
     409: {
-        "description": "Refused by the budget (`outcome` is there), or a conflict or contradiction.",
+        "description": "Refused by the budget (`outcome` is there); admitted before and not to be collected"
+        " any more (`state` is there); or a conflict or contradiction.",
         "content": {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}},
     },
 }

@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from decimal import Decimal
 from typing import Literal
 
+from accounting import exact_text, lower_text, upper_text
 from ledger.profiles import ProfilePoint
 
-_DIGITS = 6
 _EXPONENT = re.compile(r"e\+?(-?)0*([0-9])")  # 1e-07 is read as 1e-7
 WIDTH, HEIGHT = 720.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
-_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_STEPS = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
 _TICKS = 5
 _DELTA_MIN = 1e-30
 _DAY = 86_400.0
@@ -25,27 +25,26 @@ _FORMS = ((600.0, "%H:%M:%S"), (2 * _DAY, "%H:%M"), (300 * _DAY, "%b %d"), (math
 
 def upper(value: float | None) -> str:
     """Return an upper bound as people read it, rounded up."""
-    return "unbounded" if value is None or math.isinf(value) else _rounded(value, ROUND_CEILING)
+    return _short(upper_text(value))
 
 
 def lower(value: float) -> str:
     """Return a lower bound, or what is left of a budget, rounded down."""
-    return "unbounded" if math.isinf(value) else _rounded(value, ROUND_FLOOR)
+    return _short(lower_text(value))
 
 
 def plain(value: object) -> str:
-    """Return any other value: numbers to six digits, moments to the minute."""
+    """Return any other value: numbers that were given exactly, moments to the minute."""
     if value is None:
         return "–"
     if isinstance(value, float):
-        return _rounded(value, ROUND_HALF_EVEN)
+        return _short(exact_text(value))
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _rounded(value: float, rounding: str) -> str:
-    text = f"{float(Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value)):g}"
+def _short(text: str) -> str:
     return _EXPONENT.sub(r"e\1\2", text)
 
 
@@ -132,7 +131,7 @@ def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
         limit_text=f"budget {plain(budget)}",
         limit_at="start",
         x_ticks=_time_ticks(first, last),
-        y_ticks=tuple(Tick(place=y(value), text=f"{value:g}") for value in _round_values(top)),
+        y_ticks=tuple(Tick(place=y(value), text=plain(value)) for value in _round_values(top)),
         marks=tuple(marks),
     )
 
@@ -162,7 +161,7 @@ def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: floa
         limit_text=f"δ {plain(delta)}",
         limit_at="end",
         vertical=x(epsilon),
-        x_ticks=tuple(Tick(place=x(value), text=f"{value:g}") for value in _round_values(end)),
+        x_ticks=tuple(Tick(place=x(value), text=plain(value)) for value in _round_values(end)),
         y_ticks=tuple(Tick(place=y(10.0**power), text=f"1e{power}") for power in range(0, low - 1, -step)),
     )
 
@@ -182,9 +181,9 @@ def _closed(places: Sequence[tuple[float, float]]) -> str:
 
 def _round_values(end: float) -> list[float]:
     rough = end / _TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
+    power = Decimal(1).scaleb(math.floor(math.log10(rough)))
     step = next(power * factor for factor in _STEPS if power * factor >= rough)
-    return [step * number for number in range(math.floor(end / step) + 1)]
+    return [float(step * number) for number in range(math.floor(Decimal(end) / step) + 1)]
 
 
 def _time_ticks(first: float, last: float) -> tuple[Tick, ...]:

@@ -134,6 +134,16 @@ class _Ledger(Collector):
             found.cohorts_broken,
         )
         yield GaugeMetricFamily(
+            "shuffle_ledger_cohorts_overspent",
+            "Cohorts whose budget was exceeded.",
+            found.cohorts_overspent,
+        )
+        yield GaugeMetricFamily(
+            "shuffle_ledger_cohorts_frozen",
+            "Cohorts that lost entries, so that what they have spent is unknown.",
+            found.cohorts_frozen,
+        )
+        yield GaugeMetricFamily(
             "shuffle_ledger_cohorts_unverified",
             "Cohorts that no verification passed or failed lately.",
             found.cohorts_unverified,

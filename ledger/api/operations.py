@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from ledger.api.description import ANSWERS, answers
 from ledger.api.metrics import CONTENT_TYPE, Metrics
 from ledger.api.service import Asked, Watcher, in_thread, refuse_limited
-from ledger.documents import health_document
 from ledger.errors import LedgerError
-from ledger.upkeep import health
+from ledger.upkeep import health, health_document
 
 router = APIRouter(tags=["operations"])
 

@@ -24,6 +24,7 @@ from ledger.errors import (
     Conflict,
     InvalidValue,
     NotAllowed,
+    NotCollectable,
     NotFound,
     RoundStuck,
     TryAgain,
@@ -35,6 +36,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
+_PRESENT = ("round_id", "state", "cohort_status")
 _EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
 
 _log = logging.getLogger(__name__)
@@ -42,7 +44,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemType:
-    """A stable kind of problem. `kind` is the same word as in the command line's errors."""
+    """A stable kind of problem.
+
+    `kind` is the same word as in the command line's errors; there, `not_collectable` is a `conflict` with a
+    `state`.
+    """
 
     kind: str
     status: int
@@ -60,6 +66,9 @@ FORBIDDEN = ProblemType(kind="forbidden", status=403, title="The token does not 
 NOT_FOUND = ProblemType(kind="not_found", status=404, title="There is no such thing")
 NOT_OFFERED = ProblemType(kind="method_not_allowed", status=405, title="This method is not offered here")
 CONFLICT = ProblemType(kind="conflict", status=409, title="The same name with other content, or too late")
+NOT_COLLECTABLE = ProblemType(
+    kind="not_collectable", status=409, title="The round was admitted, and must not be collected any more"
+)
 REFUSED = ProblemType(kind="refused", status=409, title="The budget does not allow this round")
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
@@ -83,6 +92,7 @@ PROBLEMS = (
     NOT_FOUND,
     NOT_OFFERED,
     CONFLICT,
+    NOT_COLLECTABLE,
     REFUSED,
     CONTRADICTION,
     BEYOND_BUDGET,
@@ -105,6 +115,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (BadSignature, BAD_SIGNATURE),
     (NotAllowed, FORBIDDEN),
     (NotFound, NOT_FOUND),
+    (NotCollectable, NOT_COLLECTABLE),
     (Conflict, CONFLICT),
     (RoundStuck, STUCK),
     (TryAgain, BUSY),
@@ -156,6 +167,8 @@ def problem_of(error: Exception) -> JSONResponse:
         members = {"field": str(field), "value": shown, "expected": str(expected)}
     if isinstance(error, BeyondBudget):
         members = {name: document_of(getattr(error, name)) for name in _BEYOND}
+    if isinstance(error, NotCollectable):
+        members = {name: document_of(getattr(error, name)) for name in _PRESENT}
     return problem(kind, str(error), members=members)
 
 

@@ -28,7 +28,8 @@ from ledger.api.service import (
 from ledger.budgets import Admitted, Outcome, Pending, RoundRequest
 from ledger.documents import decision_document, document_of, record_document
 from ledger.errors import Conflict
-from ledger.outcomes import outcome_of, round_record
+from ledger.outcomes import round_record
+from ledger.repeats import present_answer
 from ledger.upkeep import retry
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
@@ -40,8 +41,10 @@ async def register_(
 ) -> JSONResponse:
     """Register a round under an identifier you choose, and have it decided.
 
-    `201` admitted, `409` refused; `202` while it is undecided: ask at `Location`, or repeat the request. With
-    `Prefer: wait=N` the answer waits up to N seconds for the outcome. Repeating a request is always safe.
+    `201` admitted, which permits one release of this round; `409` refused; `202` while it is undecided: ask
+    at `Location`, or repeat the request. With `Prefer: wait=N` the answer waits up to N seconds for the
+    outcome. A repeated request answers with the round's present state: `409` (`not_collectable`) once it is
+    voided or settled, or its cohort is frozen or overspent.
     """
     name = seen_name(token, body.cohort)
     await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
@@ -72,10 +75,9 @@ async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Pr
     await in_thread(retry, service.store, name)
     stored = await in_thread(service.store.round, name)
     waited = wait_of(prefer)
-    answer: Outcome | Pending | None = await in_thread(outcome_of, service.store, stored)
-    if answer is None:
-        pending = Pending(round_id=name, cohort=stored.cohort)
-        answer = await service.decided(pending, wait_seconds=waited)
+    answer = await in_thread(present_answer, service.store, stored)
+    if isinstance(answer, Pending):
+        answer = await service.decided(answer, wait_seconds=waited)
     return await _decision(service, RoundRequest.from_bytes(stored.content), answer, waited=waited)
 
 
@@ -91,7 +93,8 @@ async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, servic
 
 @router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
 async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: Asked) -> JSONResponse:
-    """Give back what a round reserved, because nothing of it was or will be released."""
+    """Close a round of which nothing was or will be released. It gives back what it reserved; under policy
+    `fixed` it does so only when every round of the cohort is voided."""
     name = await in_thread(seen_round, service.store, token, round_id)
     answer = await service.deciding.run(
         lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)

@@ -26,9 +26,9 @@ from ledger.budgets import Outcome, Pending, RoundRequest, checked_text
 from ledger.config import Settings
 from ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
 from ledger.listing import PAGE_MAX
-from ledger.outcomes import outcome_of
 from ledger.profiles import ProfilePoint
 from ledger.quoting import Fits, what_fits
+from ledger.repeats import present_answer
 from ledger.store import Store
 from ledger.upkeep import Health
 
@@ -140,7 +140,7 @@ class Service:
             pause = min(2 * pause, POLL_MAX_SECONDS)
 
     def _outcome(self, pending: Pending) -> Outcome | Pending:
-        return outcome_of(self.store, self.store.round(pending.round_id)) or pending
+        return present_answer(self.store, self.store.round(pending.round_id))
 
     def _finished(self, task: asyncio.Task[Outcome | Pending]) -> None:
         self._tasks.discard(task)

@@ -8,7 +8,7 @@ from datetime import datetime
 from accounting import Accountant
 from ledger.auditing.making import AsOf, Progress, make_statement
 from ledger.auditing.statement import Statement
-from ledger.checkpoints import Checkpoint
+from ledger.checkpoint_values import Checkpoint
 from ledger.statements import Head
 from ledger.store import Store
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from ledger import canonical
 from ledger.auditing.container import pack
-from ledger.checkpoints import Checkpoint, make_checkpoint
+from ledger.checkpoint_values import Checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.entries import FIRST_SEQUENCE, LedgerEntry
 from ledger.errors import Damaged, NotFound
 from ledger.signing import SigningKey

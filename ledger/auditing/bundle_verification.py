@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 from importlib.metadata import version
 
-from accounting import NUMERICAL_POLICY, Accountant
+from accounting import NUMERICAL_POLICY, Accountant, exact_text
 from ledger.auditing.compositions import Compositions
 from ledger.auditing.evidence import Chain, Evidence, heads_by_cohort, open_bundle
 from ledger.auditing.findings import BundleReport, CohortFound, Findings, Numbers
 from ledger.auditing.recomputation import Recomputation
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
 from ledger.entries import EntryKind
 from ledger.replay import Replay
 from ledger.saved_heads import SavedHeads
@@ -77,7 +77,8 @@ def verify_bundle(
         created_at=checkpoint.created_at if checkpoint else None,
         software=checkpoint.software if checkpoint else None,
         verified_with=(
-            f"shuffle-ledger {version('shuffle-ledger')}, {NUMERICAL_POLICY}, to {accountant.precision:g}"
+            f"shuffle-ledger {version('shuffle-ledger')}, {NUMERICAL_POLICY},"
+            f" to {exact_text(accountant.precision)}"
         ),
         compared_with=sum(len(kept.get(cohort, [])) for cohort in here),
         not_in_bundle=tuple(sorted(signed.keys() - here)),
@@ -123,7 +124,7 @@ def _cohort(
         delta_budget=body.delta_budget if body else None,
         epsilon_spent_upper=body.spent.epsilon_upper if body else None,
         epsilon_spent_lower=body.spent.epsilon_lower if body else None,
-        promise_kept=recomputation.within if ok and not replay.frozen else None,
+        promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
         rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
         rounds_refused=recomputation.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),

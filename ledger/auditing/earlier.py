@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ledger.auditing.statement import STATEMENT_FORMAT
-from ledger.checkpoints import read_head
+from ledger.checkpoint_values import read_head
 from ledger.errors import InvalidValue
 from ledger.saved_heads import saved_heads
 from ledger.statements import Head

@@ -9,7 +9,7 @@ from typing import Any
 
 from ledger.auditing import bundle, container
 from ledger.auditing.findings import Findings
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
 from ledger.entries import LedgerEntry
 from ledger.errors import BadSignature, Damaged, InvalidValue
 from ledger.saved_heads import SavedHeads, saved_heads

@@ -24,8 +24,10 @@ from ledger.auditing.statement import (
 from ledger.budgets import Cohort, checked_text
 from ledger.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from ledger.errors import Damaged, InvalidValue
-from ledger.policies import ASSUMES
+from ledger.policies import ASSUMES, Books, policy_of
 from ledger.replay import EntrySource, Replay
+from ledger.room import FittingRounds, by_frequency, what_fits
+from ledger.rows import CohortView
 from ledger.statements import Head, local_bounds
 from ledger.store import Store
 
@@ -153,13 +155,14 @@ def _cohort_statement(
         promise=_promise(opened, body),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
-        epsilon_remaining=max(0.0, body.epsilon_budget - body.spent.epsilon_upper),
+        epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,
         truncation=body.spent.truncation,
         round_off=body.spent.round_off,
         method=body.spent.method,
         decided_by=replay.trail.policy.decided_by,
         filters=replay.trail.readings(),
+        delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
         local_epsilon_upper=local_epsilon_upper,
@@ -173,10 +176,18 @@ def _cohort_statement(
         profile=profile,
         since=_since(reading, since, kept, beginning.digests) if since else None,
         rounds_pending=store.count_pending(cohort.name) if last == now.sequence else None,
+        fits=_fits(store, accountant, view, replay) if last == now.sequence else None,
         as_of=body.recorded_at,
         head=Head(sequence=replay.head_sequence, digest=replay.head_digest.hex()),
         head_now=now,
     )
+
+
+def _fits(
+    store: Store, accountant: Accountant, view: CohortView, replay: Replay
+) -> tuple[FittingRounds, ...]:
+    books = Books(store=store, accountant=accountant, keep=False)
+    return what_fits(books, view, policy_of(store, view), by_frequency(replay.local))
 
 
 def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound
+from accounting import Accountant, AccountingError, Charge, FilterSet, ShuffledRound, exact_text
 from accounting.coverage import Coverage
 from ledger.auditing.compositions import Answer, Bounds, Compositions, InThisProcess, Question
 from ledger.auditing.findings import NumberCheck, Numbers, SecondOpinion, Subject
@@ -160,14 +160,14 @@ class Recomputation:
                 (
                     body.sequence,
                     (
-                        f"it says epsilon {question.subject} is from {stated.epsilon_lower:.6g} to"
-                        f" {stated.epsilon_upper:.6g}; its parameters give from {again.lower:.6g} to"
-                        f" {again.upper:.6g}"
+                        f"it says epsilon {question.subject} is from {exact_text(stated.epsilon_lower)} to"
+                        f" {exact_text(stated.epsilon_upper)}; its parameters give from"
+                        f" {exact_text(again.lower)} to {exact_text(again.upper)}"
                     ),
                 )
             )
         if body.kind is EntryKind.ADMITTED and again.lower > body.epsilon_budget:
-            what = f"it admits a round beyond the budget: at least {again.lower:.6g} is spent with it"
+            what = f"it admits a round beyond the budget: at least {exact_text(again.lower)} is spent with it"
             self.problems.append((body.sequence, what))
         second = self._seconded(question, again) if seconded else None
         return NumberCheck(
@@ -191,8 +191,9 @@ class Recomputation:
                 (
                     question.body.sequence,
                     (
-                        f"epsilon {question.subject} is from {computed[0]:.6g} to {computed[1]:.6g}; by"
-                        f" another method from {second.epsilon_lower:.6g} to {second.epsilon_upper:.6g}"
+                        f"epsilon {question.subject} is from {exact_text(computed[0])} to"
+                        f" {exact_text(computed[1])}; by another method from"
+                        f" {exact_text(second.epsilon_lower)} to {exact_text(second.epsilon_upper)}"
                     ),
                 )
             )

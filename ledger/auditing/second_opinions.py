@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from accounting import Accountant, AccountingError, ShuffledRound
+from accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from accounting.second_method import AGREEMENT, SMALLEST_DELTA, composed_epsilon, round_delta, round_slack
 from ledger.auditing.findings import SecondOpinion
 
@@ -31,7 +31,7 @@ class SecondOpinions:
             return None
         loss = self._accountant.privacy_loss(kind)
         if kind.delta0 > 0 and not math.isclose(kind.slack, round_slack(kind), rel_tol=AGREEMENT):
-            return f"its slack is {kind.slack:.6g}; by another method {round_slack(kind):.6g}"
+            return f"its slack is {exact_text(kind.slack)}; by another method {exact_text(round_slack(kind))}"
         answered = False
         for delta in _DELTAS:
             epsilon = self._accountant.certify({kind: 1}, delta=delta).epsilon_upper
@@ -45,7 +45,8 @@ class SecondOpinions:
             if not below * (1 - AGREEMENT) <= second <= above * (1 + AGREEMENT):
                 return (
                     f"one round of {kind.randomizer.describe()}, {kind.reports} reports: delta at epsilon"
-                    f" {epsilon:.6g} is from {below:.6g} to {above:.6g}; by another method {second:.6g}"
+                    f" {exact_text(epsilon)} is from {exact_text(below)} to {exact_text(above)}; by another"
+                    f" method {exact_text(second)}"
                 )
         if answered:
             self.confirmed.add(kind)

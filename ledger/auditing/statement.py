@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Literal, TypeAlias
 
-from accounting import FilterReading, ShuffledRound
+from accounting import AccountsReading, FilterReading, ShuffledRound
 from ledger.auditing.conditions import Condition
 from ledger.budgets import CohortStatus, RefusalReason
 from ledger.entries import EntryKind
+from ledger.room import FittingRounds
 from ledger.statements import Head
 
 STATEMENT_FORMAT = "shuffle-ledger-statement-1"
@@ -186,6 +187,7 @@ class CohortStatement:
     method: str
     decided_by: str  # what the policy decides by, and what it assumes
     filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
     numerical_policies: tuple[str, ...]  # under which the chain's numbers were computed
     composition: EpsilonBounds  # of all that is held, certified now, at the budget's delta
     local_epsilon_upper: float  # what a user may lose without the shuffler
@@ -199,6 +201,7 @@ class CohortStatement:
     profile: tuple[ProfilePoint, ...]
     since: Since | None
     rounds_pending: int | None  # now; None: the statement is of an earlier moment
+    fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
     as_of: datetime  # when the last entry was recorded
     head: Head
     head_now: Head  # the chain's, when the statement was made

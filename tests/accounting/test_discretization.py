@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.blanket_sum import ProfileBounds
 from accounting.discretization import from_profile
 from accounting.errors import InvalidParameter
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.profile_bounds import ProfileBounds
 from accounting.supporting_lines import SupportingLines
 
 

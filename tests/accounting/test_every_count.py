@@ -17,12 +17,13 @@ from scipy import stats
 from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
 from accounting import every_count as every_count_module
 from accounting.attack import WitnessProfile
-from accounting.blanket_sum import ProfileBounds, blanket_profile
+from accounting.blanket_sum import blanket_profile
 from accounting.count_mixture import EveryNumber, Numbers
 from accounting.count_tables import CountTable
 from accounting.decomposition import Decomposition
 from accounting.every_count import Counts, Run, _Nodes, every_count
 from accounting.gain_laws import ListedPairs
+from accounting.profile_bounds import ProfileBounds
 from accounting.shuffling import RoundProfile
 from tests.accounting import exact_sums
 
@@ -279,7 +280,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
         assert accountant.certify({shuffled: rounds}, delta=delta).precise, (rounds, delta)
     profile = RoundProfile(shuffled, smoothing=0.03)
     orders = np.expm1(np.linspace(0.0, 0.5 * profile.end, 120))
-    cells, tables = profile._mixture(profile._cells, orders), profile(orders)
+    cells, tables = profile._mixture(orders), profile(orders)
     assert profile.is_quick
     assert np.all(cells.lower <= tables.upper * (1 + 1e-12))
     assert np.all(tables.lower <= cells.upper * (1 + 1e-12))

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.blanket_sum import ProfileBounds
 from accounting.discretization import _pair
 from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.profile_bounds import ProfileBounds
 
 
 @settings(deadline=None)

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from accounting import Accountant, ShuffledRound, pair_sums
 from accounting import majorants as majorants_module
-from accounting.blanket_sum import ProfileBounds, blanket_profiles
+from accounting.blanket_sum import blanket_profiles
 from accounting.gain_laws import Pairs
 from accounting.majorants import Majorants, group_ceilings
 from accounting.numerics import IndexArray
+from accounting.profile_bounds import ProfileBounds
 from accounting.randomizers import Table
 from accounting.table_pairs import TablePairs
 from accounting.worst_pair import WorstPair

@@ -14,6 +14,7 @@ from accounting import (
     fits,
     largest_common_epsilon0,
     parse_randomizer,
+    place,
 )
 from accounting.shuffling import RoundProfile
 
@@ -114,6 +115,23 @@ def test_other_mechanisms_and_modes_do_not_fit() -> None:
     removed = made('declared(epsilon=0.6, delta=1e-7, relation="add-remove")', 1)
     assert not fits(removed, made("declared(epsilon=1, delta=1e-6)", 1))
     assert fits(removed, made("declared(epsilon=1.2, delta=1e-6)", 1))
+
+
+def test_what_is_declared_holds_for_any_number_of_reports() -> None:
+    slot = made("declared(epsilon=1, delta=1e-6)", 5_000)
+    assert fits(made("declared(epsilon=1, delta=1e-6)", 3), slot)
+    assert not fits(made("declared(epsilon=1.1, delta=1e-6)", 3), slot)
+    sampled = made("declared(epsilon=1, delta=1e-6)", 5_000, sampled_from=50_000)
+    assert not fits(made("declared(epsilon=1, delta=1e-6)", 3, sampled_from=30), sampled)
+
+
+def test_a_truth_is_placed_where_it_was_claimed_or_in_the_first_kind_that_it_fits() -> None:
+    kinds = [made("krr(k=4, epsilon0=2)", 1_000), made("krr(k=4, epsilon0=2)", 400)]
+    kinds += [made("krr(k=4, epsilon0=1)", 900), made("krr(k=4, epsilon0=2)", 300)]
+    truth = made("krr(k=4, epsilon0=1)", 950)
+    assert [place(kinds, claimed, truth) for claimed in range(4)] == [1, 1, 2, 3]
+    assert place(kinds, 0, made("krr(k=4, epsilon0=2)", 350)) == 3
+    assert place(kinds, 0, made("krr(k=4, epsilon0=2)", 299)) is None
 
 
 def test_the_largest_common_epsilon0_fits_and_hardly_more_does() -> None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_randomizer
-from accounting.blanket_sum import ProfileBounds
 from accounting.composition import Composition
 from accounting.discretization import from_profile
 from accounting.privacy_loss import PrivacyLossDistribution
+from accounting.profile_bounds import ProfileBounds
 from accounting.spectrum import (
     Contour,
     LossSpectrum,

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from accounting import ShuffledRound, Table, majorants
-from accounting.blanket_sum import ProfileBounds, blanket_profile, blanket_profiles
+from accounting.blanket_sum import blanket_profile, blanket_profiles
 from accounting.decomposition import Decomposition
 from accounting.enumeration import Outcomes, enumerate_outcomes
 from accounting.gain_laws import ListedPairs
 from accounting.looks import Bounds, chords
 from accounting.privacy_loss import NEGLIGIBLE_DELTA
+from accounting.profile_bounds import ProfileBounds
 from accounting.screening import Powers
 from accounting.shuffling import RoundProfile
 from accounting.table_pairs import TablePairs
@@ -41,10 +42,10 @@ def _table(kind: str, seed: int) -> np.ndarray:
 
 
 def _little(upper: np.ndarray) -> np.ndarray:
-    """What bounds may be raised by for pairs that are not evaluated: once or twice as much as bounds on one
+    """What bounds may be raised by for pairs that are not evaluated: twice as much as bounds on one
     are apart, more the farther out."""
     depth = -2 * np.log(np.clip(upper / upper.max(), NEGLIGIBLE_DELTA, 1.0))
-    return np.asarray(1.6 * _SMOOTHING**2 * upper * (1 + depth) + 1e-37)
+    return np.asarray(2.0 * _SMOOTHING**2 * upper * (1 + depth) + 1e-37)
 
 
 @pytest.mark.parametrize("reports", [1, 40, 10**6])

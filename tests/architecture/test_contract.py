@@ -80,6 +80,8 @@ def test_exit_codes_are_the_contracts() -> None:
         "NOT_FOUND": 4,
         "CONFLICT": 5,
         "NOT_VERIFIED": 6,
+        "UNDECIDED": 7,
+        "NOT_ALLOWED": 8,
     }
 
 

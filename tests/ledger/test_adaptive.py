@@ -171,7 +171,8 @@ def less(mapping: Any) -> Any:
     """A charge with one percent off."""
     charge = Charge.from_mapping(mapping)
     part = Fraction(99, 100)
-    return Charge(
+    return dataclasses.replace(
+        charge,
         gaussian=tuple(value * part for value in charge.gaussian),
         renyi=tuple(value * part for value in charge.renyi),
         sliding=tuple(value * part for value in charge.sliding),
@@ -250,7 +251,7 @@ def test_readings_are_the_same_in_every_process(watches: Store) -> None:
     """What verification computes again is what was decided, to the last digit."""
     program = (
         "from accounting import *\n"
-        "filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)\n"
+        "filters = FilterMenu.for_budget(epsilon=1.0, delta=1e-9).filters(None)\n"
         "shuffled = ShuffledRound(randomizer='generic(epsilon0=1)', reports=5000, sampled_from=50000)\n"
         "print(Accountant().charge(shuffled, filters).to_mapping())"
     )

@@ -27,7 +27,8 @@ from ledger.auditing.bundle import BundleMade, make_bundle
 from ledger.auditing.bundle_verification import verify_bundle
 from ledger.auditing.findings import BundleReport
 from ledger.budgets import RoundRequest
-from ledger.checkpoints import Checkpoint, CheckpointHead, make_checkpoint
+from ledger.checkpoint_values import Checkpoint, CheckpointHead
+from ledger.checkpoints import make_checkpoint
 from ledger.errors import Damaged, InvalidValue, NotFound
 from ledger.policy_adaptive import spending_of
 from ledger.saved_heads import SavedHeads, saved_heads

@@ -22,7 +22,8 @@ from accounting import Accountant
 from ledger import canonical
 from ledger.admission import admit, open_cohort, register
 from ledger.budgets import RoundRequest
-from ledger.checkpoints import Checkpoint, check_signature, make_checkpoint, read_checkpoint
+from ledger.checkpoint_values import Checkpoint, check_signature, read_checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.errors import BadSignature, InvalidValue
 from ledger.saved_heads import SavedHeads, saved_heads
 from ledger.signing import SigningKey, read_public_key

@@ -18,7 +18,7 @@ from ledger.admission import admit, change_budget, open_cohort, register, settle
 from ledger.auditing.bundle import BundleMade, make_bundle
 from ledger.auditing.bundle_verification import verify_bundle
 from ledger.budgets import RoundRequest
-from ledger.checkpoints import CheckpointHead
+from ledger.checkpoint_values import CheckpointHead
 from ledger.signing import SigningKey
 from ledger.store import Store
 from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
@@ -82,7 +82,7 @@ KEY = SigningKey.generate()
 def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) -> tuple[str, BundleMade]:
     """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
     policy: str = request.param
-    plan = {krr(1.0, 20_000): 2, krr(0.5, 10_000): 1} if policy == "plan" else None
+    plan = {krr(1.0, 20_000): 1, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1} if policy == "plan" else None
     opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": policy}
     open_cohort(store, name="phones", actor="tester", plan=plan, accountant=accountant, **opened)
 

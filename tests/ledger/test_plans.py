@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
 from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
 from ledger.entries import EntryKind
@@ -104,22 +104,54 @@ def test_voiding_frees_the_slot(watches: Store, accountant: Accountant, make_req
     assert verify(watches, accountant, numbers="all").ok
 
 
-def test_the_truth_takes_the_place_of_its_slot_in_the_whole_plan(
-    watches: Store, accountant: Accountant, make_request: MakeRequest
+def test_a_truth_stands_in_a_slot_of_the_kind_that_the_plan_names_for_it(
+    store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    for name, epsilon0, reports in (("a", 2.0, 20_000), ("b", 1.0, 10_000)):
-        decide(watches, accountant, make_request(name, cohort="watches", epsilon0=epsilon0, reports=reports))
-    settled = settle(watches, accountant, "b", reports=9_000, actor="tester")
-    assert not settled.overspent
-    truth = {krr(2.0, 20_000): 1, krr(1.0, 10_000): 1, settled.accounted: 1}
-    promised = budget(watches, accountant, "watches").epsilon_promised_upper
-    assert promised == accountant.certify(truth, delta=DELTA).epsilon_upper
-    assert settle(watches, accountant, "a", reports=20, actor="tester").overspent
-    # What is spent is within the budget still; what is promised is not, and that decides.
-    refused = decide(watches, accountant, make_request("c", cohort="watches", epsilon0=1.0, reports=10_000))
+    plan = {krr(1.0, 10_000): 3, krr(1.0, 9_000): 1, krr(2.0, 8_000): 1}
+    open_planned(store, accountant, plan=plan)
+    whole = budget(store, accountant, "watches").epsilon_promised_upper
+    for name in ("a", "b", "c"):
+        decide(store, accountant, make_request(name, cohort="watches", epsilon0=1.0, reports=12_000))
+    assert claimed(store, accountant) == [3, 0, 0]
+    # As many as its slot has, although fewer than were declared, keep it.
+    assert settle(store, accountant, "a", reports=10_000, actor="tester").accounted == krr(1.0, 10_000)
+    moved = settle(store, accountant, "b", reports=9_000, actor="tester")
+    assert (moved.accounted, moved.overspent) == (krr(1.0, 9_000), False)
+    assert claimed(store, accountant) == [2, 1, 0]
+    again = make_request("d", cohort="watches", epsilon0=1.0, reports=10_000)
+    assert isinstance(decide(store, accountant, again), Admitted), "the slot it left is free"
+    held = {krr(1.0, 10_000): 3, krr(1.0, 9_000): 1}
+    statement = budget(store, accountant, "watches")
+    assert statement.epsilon_spent_upper == accountant.certify(held, delta=DELTA).epsilon_upper
+    # The slot of 2-RR is free and would do; but the plan names the one before it, and that is taken.
+    beyond = settle(store, accountant, "c", reports=9_000, actor="tester")
+    assert beyond.overspent
+    assert beyond.accounted == slot_for(krr(1.0, 9_000))
+    assert claimed(store, accountant) == [2, 1, 0]
+    statement = budget(store, accountant, "watches")
+    assert (statement.status, statement.epsilon_promised_upper) == ("overspent", whole)
+    refused = decide(store, accountant, make_request("e", cohort="watches", epsilon0=1.0, reports=10_000))
     assert isinstance(refused, Refused)
     assert refused.reason == "cohort_overspent"
-    report = verify(watches, accountant, numbers="all")
+    void(store, accountant, "d", reason="never released", actor="tester")
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_slots_of_a_million_reports_cover_no_rounds_of_one(store: Store, accountant: Accountant) -> None:
+    kinds = (krr(0.1, 10**6, k=2), krr(1.0, 10**6, k=200))
+    alone = (krr(0.1, 1, k=2), krr(1.0, 1, k=200))
+    plan = {kinds[0]: 60, kinds[1]: 120, alone[0]: 1}
+    for name, slots in (("watches", dict(list(plan.items())[:2])), ("clocks", plan)):
+        open_planned(store, accountant, name=name, epsilon=2.0, delta=1e-4, plan=slots)
+    expected = {("watches", 0): True, ("clocks", 0): False, ("clocks", 1): True}
+    for (cohort, number), overspent in expected.items():
+        request = RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=kinds[0])
+        assert isinstance(decide(store, accountant, request), Admitted)
+        settled = settle(store, accountant, request.round_id, reports=1, actor="tester")
+        assert (settled.accounted, settled.overspent) == (alone[0], overspent)
+    assert [slot.claimed for slot in budget(store, accountant, "clocks").slots] == [0, 0, 1]
+    report = verify(store, accountant)
     assert report.ok, report
 
 
@@ -132,13 +164,39 @@ def test_reports_are_counted_as_the_round_declares_them_and_not_as_its_slot_does
     for name, declared in (("a", doubtful), ("b", doubtful), ("c", {"epsilon0": 1.0, "reports": 11_000})):
         answer = decide(store, accountant, make_request(name, cohort="watches", **declared))
         assert isinstance(answer, Admitted)
-    # 16,000 reports, half of them honest, are fewer than the 10,000 honest ones its slot was charged for.
-    fewer = settle(store, accountant, "a", reports=16_000, actor="tester")
-    assert fewer.accounted.honest_reports <= 8_000
     enough = settle(store, accountant, "b", reports=22_000, actor="tester")
     assert enough.accounted == krr(1.0, 10_000)
     # 10,500 honest reports are more than the half of 20,000.
     assert settle(store, accountant, "c", reports=10_500, actor="tester").accounted == half_honest
+    # 16,000 reports, half of them honest, are fewer than the 10,000 honest ones of every slot.
+    fewer = settle(store, accountant, "a", reports=16_000, actor="tester")
+    assert (fewer.accounted.honest_reports <= 8_000, fewer.overspent) == (True, True)
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
+
+
+def test_sampled_and_declared_rounds_stand_by_what_their_reports_mean(
+    store: Store, accountant: Accountant
+) -> None:
+    sampled = dataclasses.replace(krr(2.0, 1_000), sampled_from=10_000)
+    declared = ShuffledRound(randomizer=parse_randomizer("declared(epsilon=0.1, delta=1e-12)"), reports=5_000)
+    open_planned(store, accountant, plan={sampled: 4, declared: 1})
+    half = dataclasses.replace(sampled, sampled_from=20_000)
+    asked = {"a": half, "b": half, "c": declared, "d": sampled, "e": sampled}
+    for name, one in asked.items():
+        assert isinstance(
+            decide(store, accountant, RoundRequest(round_id=name, cohort="watches", round=one)), Admitted
+        )
+    for name, reports, overspent in (
+        ("a", 1_000, False),
+        ("b", 1_500, False),  # 1,500 of 20,000 are a lower rate than the slot's
+        ("c", 7, False),  # what is declared does not depend on them
+        ("d", 1_001, True),  # a higher rate
+        ("e", 999, True),  # fewer, at the rate of those who were asked
+    ):
+        settled = settle(store, accountant, name, reports=reports, actor="tester")
+        assert settled.overspent == overspent, name
+    assert settled.accounted == slot_for(dataclasses.replace(krr(2.0, 999), sampled_from=9_990))
     report = verify(store, accountant, numbers="all")
     assert report.ok, report
 

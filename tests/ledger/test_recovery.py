@@ -22,7 +22,8 @@ from ledger.auditing.bundle import make_bundle
 from ledger.auditing.evidence import open_bundle
 from ledger.budget_changes import change_budget
 from ledger.budgets import Admitted, RoundRequest
-from ledger.checkpoints import Checkpoint, make_checkpoint
+from ledger.checkpoint_values import Checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.entries import EntryBody, LedgerEntry
 from ledger.errors import BehindCheckpoint, Conflict, InvalidValue
 from ledger.reconciliation import reconcile

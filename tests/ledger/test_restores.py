@@ -26,7 +26,8 @@ from ledger.admission import (
     void,
 )
 from ledger.budgets import Admitted, RefusalReason, Refused, RoundRequest
-from ledger.checkpoints import Checkpoint, make_checkpoint
+from ledger.checkpoint_values import Checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
 from ledger.reconciliation import reconcile
 from ledger.restores import Anchor

@@ -1,7 +1,7 @@
 """Cohorts opened by the rules that policy `adaptive` had before: they hold, and go on.
 
-`chains` holds the bodies of such chains as they were written: with one set of filters, and with a menu of
-sets, none of them with a sliding reserve.
+`chains` holds the bodies of such chains as they were written: with one set of filters, with a menu of sets,
+and with a sliding reserve; in the last one charges pay for a round's local delta. None has accounts of delta.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ledger.verification import verify
 CHAINS = Path(__file__).parent / "chains"
 
 
-@pytest.fixture(params=["one_set_of_filters", "menu_of_filters"])
+@pytest.fixture(params=["one_set_of_filters", "menu_of_filters", "sliding_reserve"])
 def lines(request: pytest.FixtureRequest) -> list[bytes]:
     """Return the bodies of a chain."""
     return (CHAINS / f"{request.param}.jsonl").read_bytes().splitlines()
@@ -70,7 +70,8 @@ def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, lines
     assert (replay.problems, recomputation.problems) == ([], [])
     assert len(checks) == len(lines)
     assert replay.trail.total is not None
-    assert not replay.trail.total.sliding
+    assert replay.trail.total.account == ()
+    assert replay.trail.delta_accounts() is None
 
 
 def shape(value: Any) -> Any:

@@ -17,7 +17,8 @@ from accounting import Accountant
 from ledger import scheduled_checkpoints, written_files
 from ledger.admission import admit, open_cohort, register
 from ledger.budgets import RoundRequest
-from ledger.checkpoints import Checkpoint, make_checkpoint, read_checkpoint
+from ledger.checkpoint_values import Checkpoint, read_checkpoint
+from ledger.checkpoints import make_checkpoint
 from ledger.config import Settings
 from ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
 from ledger.restores import Anchor

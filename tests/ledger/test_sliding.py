@@ -190,7 +190,9 @@ class SmoothingAccountant(ChargingAccountant):
         beyond, cost = charge.gaussian[0], charge.renyi[-1]
         least = cost / Fraction(BUDGET) * Fraction(filters.gaussian.reserves[-1])
         dearer = [1 + Fraction(2, 1 + 4 * place) for place in range(len(charge.gaussian))]
-        return Charge(gaussian=tuple(least * more for more in dearer), renyi=(beyond,) * len(charge.renyi))
+        return dataclasses.replace(
+            charge, gaussian=tuple(least * more for more in dearer), renyi=(beyond,) * len(charge.renyi)
+        )
 
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
         """Less than what the filter says to it, as it must be."""

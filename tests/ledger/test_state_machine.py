@@ -44,7 +44,7 @@ from ledger.admission import (
     void,
 )
 from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
-from ledger.errors import Conflict
+from ledger.errors import Conflict, NotCollectable
 from ledger.outcomes import round_record
 from ledger.statements import budget, history
 from ledger.store import Store
@@ -98,8 +98,12 @@ class ChargingAccountant(AddingAccountant):
         nothing = filters.nothing()
         beyond = Fraction(10**30)
         cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
-        return Charge(
-            gaussian=(beyond,) * len(nothing.gaussian), renyi=(*(beyond for _ in nothing.renyi[:-1]), cost)
+        return dataclasses.replace(
+            nothing,
+            gaussian=(beyond,) * len(nothing.gaussian),
+            renyi=(*(beyond for _ in nothing.renyi[:-1]), cost),
+            repetition=(),
+            sliding=(),
         )
 
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
@@ -186,12 +190,18 @@ class Operations(RuleBasedStateMachine):
     @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
     def register(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
-        quoted = quote(self.store, self.accountant, request)
-        assert (quoted.would_be == "admitted") == self.would_admit(request)
-        if name in self.requests and self.requests[name] != request:
-            with pytest.raises(Conflict):
+        if name in self.requests and (self.requests[name] != request or self.is_over(name)):
+            expected = Conflict if self.requests[name] != request else NotCollectable
+            with pytest.raises(expected):
+                quote(self.store, self.accountant, request)
+            with pytest.raises(expected):
                 register(self.store, request, actor="model")
             return multiple()
+        quoted = quote(self.store, self.accountant, request)
+        known = self.outcomes.get(name)
+        assert (quoted.would_be == "admitted") == (
+            isinstance(known, Admitted) if known else self.would_admit(request)
+        )
         answer = register(self.store, request, actor="model")
         if name not in self.requests:
             self.requests[name] = request
@@ -199,8 +209,17 @@ class Operations(RuleBasedStateMachine):
         assert answer == self.outcomes.get(name, Pending(round_id=name, cohort=cohort))
         return name
 
+    def is_over(self, name: str) -> bool:
+        """Whether a round was admitted and must not be collected any more."""
+        closed = name in self.closings or self.cohorts[self.requests[name].cohort].overspent
+        return isinstance(self.outcomes.get(name), Admitted) and closed
+
     @rule(name=names)
     def admit(self, name: str) -> None:
+        if self.is_over(name):
+            with pytest.raises(NotCollectable):
+                admit(self.store, self.accountant, name)
+            return
         if name in self.outcomes:
             assert admit(self.store, self.accountant, name) == self.outcomes[name]
             return
@@ -209,6 +228,10 @@ class Operations(RuleBasedStateMachine):
 
     @rule(name=names)
     def register_and_admit_again(self, name: str) -> None:
+        if self.is_over(name):
+            with pytest.raises(NotCollectable):
+                register_and_admit(self.store, self.accountant, self.requests[name], actor="model")
+            return
         known = name in self.outcomes
         cohort = self.requests[name].cohort
         waiting = [one for one in self.pending if self.requests[one].cohort == cohort]
@@ -261,10 +284,7 @@ class Operations(RuleBasedStateMachine):
             return
         before = self.charged.pop(name)
         settled = settle(self.store, self.accountant, name, reports=reports, actor="model")
-        expected = before
-        if reports < before.reports:
-            expected = slot_for(dataclasses.replace(before, reports=reports))
-        assert settled.accounted == expected
+        assert settled.accounted == self.turned_out(name, before, reports)
         cohort.held[before] -= 1
         cohort.held[settled.accounted] += 1
         self.note_settled(name, before, settled.accounted)
@@ -272,6 +292,12 @@ class Operations(RuleBasedStateMachine):
         assert settled.overspent == cohort.overspent
         cohort.entries.append(("settled", name))
         self.closings[name] = settled
+
+    def turned_out(self, name: str, before: ShuffledRound, reports: int) -> ShuffledRound:
+        """What a round is charged as when it is settled."""
+        if reports >= before.reports:
+            return before
+        return slot_for(dataclasses.replace(before, reports=reports))
 
     def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
         """Take notice of what a settled round turned out to be."""
@@ -288,12 +314,22 @@ class Operations(RuleBasedStateMachine):
             return
         cohort = self.cohorts[self.requests[name].cohort]
         self.note_voided(name, self.charged[name])
-        cohort.held[self.charged.pop(name)] -= 1
+        self.give_back(name, self.charged.pop(name))
         self.closings[name] = void(self.store, self.accountant, name, reason=reason, actor="model")
         cohort.entries.append(("voided", name))
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
         """Take notice of a voided round."""
+
+    def give_back(self, name: str, accounted: ShuffledRound) -> None:
+        """Policy `fixed` keeps what it holds of voided rounds until all rounds are voided."""
+        cohort = self.cohorts[self.requests[name].cohort]
+        if self.policy != "fixed":
+            cohort.held[accounted] -= 1
+            return
+        voided = {name, *(one for one, closing in self.closings.items() if isinstance(closing, Voided))}
+        if all(one in voided for kind, one in cohort.entries if kind == "admitted"):
+            cohort.held.clear()
 
     @rule()
     def reopen(self) -> None:

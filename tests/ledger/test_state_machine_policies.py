@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -27,7 +28,7 @@ class DearAccountant(ChargingAccountant):
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         charge = super().charge(accounted, filters) * 2
         repetition = (filters.repetition.charge(accounted),) if filters.repetition else ()
-        return Charge(gaussian=charge.gaussian, renyi=charge.renyi, repetition=repetition)
+        return dataclasses.replace(charge, repetition=repetition)
 
 
 class RepeatingOperations(Operations):
@@ -74,7 +75,8 @@ def planned(epsilon0: float, reports: int) -> ShuffledRound:
     return ShuffledRound(randomizer=randomizer, reports=reports)
 
 
-PLAN = {planned(2.0, 500): 2, planned(1.0, 100): 2, planned(0.5, 7): 2}
+# Rounds of 2.0 that turn out to have fewer than 500 reports fit nothing, others the next slot, if it is free.
+PLAN = {planned(2.0, 500): 2, planned(1.0, 500): 1, planned(1.0, 100): 2, planned(0.5, 7): 2}
 
 
 class PlannedOperations(Operations):
@@ -85,7 +87,7 @@ class PlannedOperations(Operations):
     def __init__(self) -> None:
         super().__init__()
         self.free = {cohort: Counter(PLAN) for cohort in ("phones", "tablets")}
-        self.whole = {cohort: Counter(PLAN) for cohort in ("phones", "tablets")}
+        self.uncovered = Counter[str]()  # released rounds that no slot stands for, by cohort
 
     def options(self) -> dict[str, Any]:
         return {"plan": PLAN, "accountant": self.accountant}
@@ -103,20 +105,28 @@ class PlannedOperations(Operations):
         return "cohort_overspent" if self.cohorts[cohort].overspent else "no_free_slot"
 
     def is_broken(self, cohort: str) -> bool:
-        return self.cost(+self.whole[cohort]) > BUDGET
+        return self.uncovered[cohort] > 0
 
     def is_spent(self, cohort: str, stated: float) -> bool:
-        return stated == min(self.spent(cohort), self.cost(+self.whole[cohort]))
+        spent = self.spent(cohort)
+        return stated == (spent if self.uncovered[cohort] else min(spent, self.cost(Counter(PLAN))))
+
+    def turned_out(self, name: str, before: ShuffledRound, reports: int) -> ShuffledRound:
+        cohort, declared = self.requests[name].cohort, self.requests[name].round
+        truth = dataclasses.replace(declared, reports=reports)
+        self.free[cohort][before] += 1
+        kind = next((slot for slot in (before, *PLAN) if fits(truth, slot)), None)
+        if kind is None or not self.free[cohort][kind]:
+            self.uncovered[cohort] += 1
+            return slot_for(truth)
+        self.free[cohort][kind] -= 1
+        return kind
 
     def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
         if isinstance(outcome, Admitted):
             assert outcome.accounted == self.slot(self.requests[name])
             self.free[outcome.cohort][outcome.accounted] -= 1
         super().note_outcome(name, outcome, expected=expected)
-
-    def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
-        self.whole[self.requests[name].cohort] += Counter({after: 1})
-        self.whole[self.requests[name].cohort] -= Counter({before: 1})
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
         self.free[self.requests[name].cohort][accounted] += 1

@@ -26,9 +26,9 @@ from ledger.errors import Damaged, InvalidValue
 from ledger.listing import count_all_entries
 from ledger.replay import Replay
 from ledger.rows import StoredLoss
-from ledger.saved_heads import read_saved_heads, saved_heads
+from ledger.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
 from ledger.signing import SigningKey
-from ledger.statements import HEADS_FORMAT, heads
+from ledger.statements import heads
 from ledger.store import Store
 from ledger.verification import verify
 

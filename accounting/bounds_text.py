@@ -1,0 +1,76 @@
+"""Numbers as people read them: upper bounds are rounded up, lower bounds down, what was given stays exact.
+
+Every sentence, table, page and drawing takes its numbers from here. Arithmetic is decimal, and exact on the
+float, so that what is printed is a bound too.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+DIGITS = 6  # significant digits of a bound
+UNBOUNDED = "unbounded"
+_UNKNOWN = "unknown"
+_LEAST_POWER = -4  # smaller numbers, and those with more digits than asked for, are written with an exponent
+_EXACT = Context(prec=1200)  # digits: more than any float has, in thousands too
+
+
+def upper_text(value: float | None, *, digits: int = DIGITS) -> str:
+    """Returns an upper bound with at most `digits` significant digits, rounded up.
+
+    None and infinity are "unbounded", NaN is "unknown".
+
+    Guarantee: the decimal number that the text spells is at least `value`.
+    """
+    return _bound(math.inf if value is None else value, digits, ROUND_CEILING)
+
+
+def lower_text(value: float, *, digits: int = DIGITS) -> str:
+    """Returns a lower bound, or what is left of a budget, with at most `digits` digits, rounded down.
+
+    Guarantee: the decimal number that the text spells is at most `value`.
+    """
+    return _bound(value, digits, ROUND_FLOOR)
+
+
+def exact_text(value: float) -> str:
+    """Returns a number that was given, such as a budget, by the shortest digits that read back as it."""
+    if math.isnan(value):
+        return _UNKNOWN
+    if math.isinf(value):
+        return UNBOUNDED
+    return repr(float(value) or 0.0).removesuffix(".0")  # zero has no sign
+
+
+def upper_column(value: float, *, decimals: int) -> str:
+    """Returns an upper bound with that many decimals, rounded up, for a column of numbers."""
+    return _column(value, decimals, ROUND_CEILING)
+
+
+def lower_column(value: float, *, decimals: int) -> str:
+    """Returns a lower bound with that many decimals, rounded down, for a column of numbers."""
+    return _column(value, decimals, ROUND_FLOOR)
+
+
+def _bound(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return exact_text(value)
+    rounded = Context(prec=digits, rounding=rounding).create_decimal_from_float(value)
+    if not rounded:
+        return "0"
+    power = rounded.adjusted()
+    if _LEAST_POWER <= power < digits:
+        return _without_zeros(f"{rounded:f}")
+    return f"{_without_zeros(f'{rounded.scaleb(-power):f}')}e{power:+03d}"
+
+
+def _column(value: float, decimals: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return exact_text(value)
+    step = Decimal(1).scaleb(-decimals)
+    return f"{Decimal(value or 0.0).quantize(step, rounding=rounding, context=_EXACT):,f}"
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

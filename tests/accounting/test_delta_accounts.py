@@ -1,0 +1,285 @@
+"""Accounts of delta: approximate rounds cost what they are worth, and no analyst beats two fixed shares.
+
+The games are solved exactly on a grid of losses: the analyst lets a Gaussian mechanism take part of the
+budget, sees the loss, and only then chooses how to spend the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy.stats import norm
+
+from accounting import (
+    Accountant,
+    Charge,
+    DeltaAccounts,
+    FilterMenu,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+)
+from accounting.charges import charge_of
+from accounting.coverage import Coverage
+from accounting.numerics import FloatArray
+
+EPSILON, DELTA = 3.0, 1e-6
+MENU = FilterMenu.for_budget(epsilon=EPSILON, delta=DELTA)
+ACCOUNTANT = Accountant()
+CELLS = np.linspace(-9.0, 9.0, 8001)
+WEIGHTS = norm.pdf(CELLS) / norm.pdf(CELLS).sum()
+
+
+def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **fields)  # type: ignore[arg-type]  # as listed
+
+
+def local(delta0: float) -> ShuffledRound:
+    return made("generic(epsilon0=1)", delta0=delta0, analysis="clone")
+
+
+KRR = made("krr(k=10, epsilon0=2)")
+
+
+def gaussian(epsilon: FloatArray | float, variance: float) -> FloatArray:
+    """Delta of a Gaussian mechanism."""
+    mu = math.sqrt(variance)
+    return np.asarray(norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+
+def variance_of(epsilon: float, delta: float) -> float:
+    return float(optimize.brentq(lambda v: float(gaussian(epsilon, v)) - delta, 1e-8, 50.0, xtol=1e-14))
+
+
+def reached(variance: float, spend: Callable[[FloatArray, float], FloatArray], shares: FloatArray) -> float:
+    """The most delta that is reached by taking a share of the variance, and spending the rest by its loss."""
+    best = 0.0
+    for share in shares:
+        first = float(share) * variance
+        losses = first / 2 + math.sqrt(first) * CELLS
+        best = max(best, float(WEIGHTS @ spend(losses, variance - first)))
+    return best
+
+
+def with_slack(losses: FloatArray, rest: float, epsilon: float, slack: float) -> FloatArray:
+    """Delta, in units of the mass under P, if the last mechanism is off by a total variation distance.
+
+    Under Q the distance removes the outcomes that tell most; under P it adds as much to them.
+    """
+    mu = math.sqrt(rest)
+    removed = -rest / 2 + mu * norm.isf(slack)  # losses beyond have this probability under Q
+    enough = np.maximum(removed, epsilon - losses)
+    below = norm.sf((removed - rest / 2) / mu) - norm.sf((enough - rest / 2) / mu)
+    above = np.exp(epsilon - losses) * norm.sf((enough + rest / 2) / mu)
+    found: FloatArray = gaussian(epsilon - losses, rest) + slack + below + above
+    return found
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "factor"), [(1.0, 1e-6, 1.97), (3.0, 1e-6, 1.98), (1.0, 1e-9, 1.99)]
+)
+def test_an_account_that_grows_with_its_use_is_beaten(epsilon: float, delta: float, factor: float) -> None:
+    """The rule `delta_G(epsilon; sum v) + sum t <= delta`, which a running total suggests."""
+    variance = variance_of(epsilon, delta)
+
+    def spend(losses: FloatArray, rest: float) -> FloatArray:
+        certain = delta - float(gaussian(epsilon, variance - rest))
+        kept = np.maximum(0.0, -np.expm1(np.minimum(epsilon - losses, 0.0)))
+        return np.maximum(gaussian(epsilon - losses, rest), certain + (1 - certain) * kept)
+
+    assert reached(variance, spend, np.linspace(0.4, 0.9, 21)) > factor * delta
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "share", "factor"), [(1.0, 1 / 16, 1.028), (3.0, 1 / 16, 1.08), (8.0, 1 / 2, 1.08)]
+)
+def test_one_account_for_certain_loss_and_slack_is_beaten(
+    epsilon: float, share: float, factor: float
+) -> None:
+    """The rule `T + (1 + exp(epsilon)) U <= A` on every path: T where P is likelier, U where Q is."""
+    delta = 1e-6
+    account, variance = share * delta, variance_of(epsilon, delta * (1 - share))
+
+    def spend(losses: FloatArray, rest: float) -> FloatArray:
+        certain = account + (1 - account) * gaussian(epsilon - losses, rest)
+        return np.maximum(certain, with_slack(losses, rest, epsilon, account / (1 + math.exp(epsilon))))
+
+    found = reached(variance, spend, np.linspace(0.02, 0.4, 39))
+    assert found - (delta - account) > factor * account
+    assert found > delta, "what all shares add up to"
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (3.0, 1e-6), (8.0, 1e-6), (1.0, 1e-9)])
+def test_two_fixed_accounts_are_not(epsilon: float, delta: float) -> None:
+    filters = FilterMenu.for_budget(epsilon=epsilon, delta=delta).alternatives[10].filters
+    accounts = filters.accounts
+    assert accounts is not None
+    certain, slack = accounts.certain_loss, accounts.slack / (1 + math.exp(epsilon))
+    main = delta - certain - accounts.slack
+    variance = variance_of(epsilon, main)
+
+    def spend(losses: FloatArray, rest: float) -> FloatArray:
+        pure = with_slack(losses, rest, epsilon, slack)
+        return certain + (1 - certain) * pure  # each path may use all of both
+
+    found = reached(variance, spend, np.linspace(0.02, 0.9, 23))
+    assert main + certain < found <= delta * (1 + 1e-9)
+
+
+def chosen(first: ShuffledRound) -> FilterSet:
+    return MENU.filters(MENU.choose(ACCOUNTANT, first, epsilon=EPSILON))
+
+
+def after(first: ShuffledRound, second: ShuffledRound) -> tuple[float, FilterSet, Charge]:
+    filters = chosen(first)
+    spent = filters.nothing()
+    for one in (first, second):
+        spent += filters.taken(spent, ACCOUNTANT.charge(one, filters))
+    return filters.epsilon_upper(spent), filters, spent
+
+
+@pytest.mark.parametrize(
+    ("delta0", "count"), [(1e-16, 1251), (1e-15, 125), (1e-14, 12), (3e-14, 4), (1e-13, 1)]
+)
+def test_a_local_delta_that_fits_costs_nothing_else(delta0: float, count: int) -> None:
+    pure, filters, _ = after(KRR, local(0.0))
+    approximate, _, spent = after(KRR, local(delta0))
+    assert approximate == pytest.approx(pure, rel=1e-3)
+    assert approximate == pytest.approx(0.0685, abs=1e-4)
+    composed = ACCOUNTANT.certify({KRR: 1, local(delta0): 1}, delta=DELTA).epsilon_upper
+    assert approximate <= 1.02 * composed
+    cost = ACCOUNTANT.charge(local(delta0), filters)
+    assert 1 + filters.most_more(spent, cost, epsilon=EPSILON) == count
+
+
+@pytest.mark.parametrize("delta0", [1e-16, 1e-15, 1e-14, 3e-14, 1e-13])
+def test_in_the_other_order_the_pure_round_fits_as_well(delta0: float) -> None:
+    found, _, _ = after(local(delta0), KRR)
+    composed = ACCOUNTANT.certify({KRR: 1, local(delta0): 1}, delta=DELTA).epsilon_upper
+    assert composed <= found <= 1.25 * composed
+
+
+def test_declared_rounds() -> None:
+    """A declared delta is certain loss: filters charge `declared(0.1)` and no more."""
+    declared = made("declared(epsilon=0.1, delta=1e-9)", 1)
+    found, filters, spent = after(KRR, declared)
+    assert found < 0.2115
+    cost = ACCOUNTANT.charge(declared, filters)
+    assert filters.accounts is not None
+    assert filters.accounts.most_more(filters.nothing().account, cost.account) == 46
+    assert 1 + filters.most_more(spent, cost, epsilon=EPSILON) == 39
+    for delta in (1e-9, 1e-8, 1e-7):
+        found, _, _ = after(made(f"declared(epsilon=0.1, delta={delta})", 1), KRR)
+        assert found < 0.22
+    gone, filters, spent = after(KRR, made("declared(epsilon=0.1, delta=1e-7)", 1))
+    assert gone == math.inf
+    assert filters.lacks_delta(spent, epsilon=EPSILON)
+
+
+def test_pure_rounds_alone_lose_one_percent() -> None:
+    before = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    counts = [one.most_alike(ACCOUNTANT.charge(KRR, one), epsilon=EPSILON) for one in (before, chosen(KRR))]
+    assert counts == [1663, 1649]
+
+
+def test_the_order_of_rounds_does_not_matter() -> None:
+    filters = chosen(KRR)
+    rounds = [KRR, local(1e-14), local(1e-15), made("declared(epsilon=0.1, delta=1e-9)", 1)]
+    totals = set()
+    for order in itertools.permutations(rounds):
+        spent = filters.nothing()
+        for one in order:
+            spent += filters.taken(spent, ACCOUNTANT.charge(one, filters))
+        totals.add((spent.account, filters.epsilon_upper(spent)))
+    assert len(totals) == 1
+    ((account, _),) = totals
+    exact = [Fraction(one.slack) for one in rounds]
+    assert sum(exact) <= account[1] <= sum(exact) * Fraction(1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    "first", [KRR, local(1e-14), local(1e-16), made("declared(epsilon=0.1, delta=1e-8)", 1)]
+)
+def test_shares_never_exceed_delta(first: ShuffledRound) -> None:
+    filters = chosen(first)
+    assert sum(map(Fraction, filters.shares())) <= Fraction(DELTA)
+    assert filters.accounts is not None
+    assert sum(map(Fraction, filters.shares())) > Fraction(DELTA * 0.999)
+
+
+def test_accounts_are_judged_at_the_largest_budget() -> None:
+    accounts = DeltaAccounts(certain_loss=1e-8, slack=1e-7, epsilon=1.0)
+    nothing, most = Fraction(0), Fraction(1e-7) / Fraction(1 + math.e)
+    assert accounts.hold((Fraction(1e-8), most * Fraction(1 - 1e-9)))
+    assert not accounts.hold((nothing, most * Fraction(1 + 1e-9)))
+    assert not accounts.hold((Fraction(1e-8) + Fraction(1, 10**30), nothing))
+    raised = accounts.at(2.0)
+    assert not raised.hold((nothing, most))
+    assert raised.at(0.5) == raised
+    beyond = accounts.at(1e4)
+    assert beyond.hold((nothing, nothing))
+    assert not beyond.hold((nothing, Fraction(1, 10**400)))
+    assert beyond.reading((nothing, Fraction(1, 10**300))).slack_used_upper == math.inf
+    for wrong in (
+        {},
+        {"certain_loss": 1.0, "slack": -1.0, "epsilon": 1.0},
+        {"certain_loss": math.nan, "slack": 0.0, "epsilon": 1.0},
+    ):
+        with pytest.raises(InvalidParameter):
+            DeltaAccounts.from_mapping(wrong)
+
+
+APPROXIMATE = [
+    local(1e-14),
+    made("generic(epsilon0=2)", 1_000, sampled_from=100_000, delta0=1e-16, analysis="clone"),
+    made("declared(epsilon=0.1, delta=1e-9)", 1),
+    made("declared(epsilon=0.001, delta=1e-8)", 1),
+    made("distinct_elements(p=0.05)", 500),
+    made("binomial_sum(bits=1, p=0.3)", 60),
+]
+
+
+@pytest.mark.parametrize("precision", [0.1, 1e-3])
+@pytest.mark.parametrize("kind", APPROXIMATE)
+def test_auditors_prove_account_parts(kind: ShuffledRound, precision: float) -> None:
+    filters, auditor = chosen(KRR), Coverage(ACCOUNTANT)
+    charge = Accountant(precision=precision).charge(kind, filters)
+    assert any(charge.account)
+    covers = functools.partial(auditor.covers, kind, filters)
+    assert covers(charge)
+    certain, slack = charge.account
+    for account in ((certain, slack * Fraction(999, 1000)), (certain, slack - 1), (certain - 1, slack)):
+        if account != charge.account:
+            assert not covers(dataclasses.replace(charge, account=account)), account
+    # Certain loss that no account pays for is left to the charges, which were made without it.
+    if certain > Fraction(1e-12):
+        assert not covers(dataclasses.replace(charge, account=(certain / 2, slack)))
+    assert covers(dataclasses.replace(charge, account=(certain * 2, slack * 2)))
+    with pytest.raises(ValueError, match="zip"):
+        covers(dataclasses.replace(charge, account=()))
+
+
+def test_what_is_certain_comes_off_the_pair_exactly() -> None:
+    kind, pure = made("declared(epsilon=0.1, delta=1e-3)", 1), made("declared(epsilon=0.1)", 1)
+    pair, bare = (ACCOUNTANT.privacy_loss(one).upper for one in (kind, pure))
+    without = pair.unless_revealed(pair.infinity)
+    assert without.infinity == 0
+    for loss in (0.0, 0.03, 0.09, 0.2):
+        whole, rest = (one.hockey_stick_divergence(loss) for one in (pair, without))
+        assert pair.infinity + (1 - pair.infinity) * rest >= whole
+        assert rest == pytest.approx(bare.hockey_stick_divergence(loss), rel=1e-6, abs=1e-15)
+    filters = chosen(KRR)
+    charges = [
+        charge_of(one, filters, certain_loss=lost) for one, lost in ((pair, pair.infinity), (bare, 0.0))
+    ]
+    assert float(charges[0].gaussian[0]) == pytest.approx(float(charges[1].gaussian[0]), rel=1e-3)
+    assert pair.unless_revealed(0.0) is pair

@@ -1,0 +1,66 @@
+"""A repeated registration over HTTP answers with the round's present state, to the client too."""
+
+from __future__ import annotations
+
+import pytest
+
+from accounting import ShuffledRound, parse_randomizer
+from ledger.budgets import Admitted, RoundRequest
+from ledger.client import LedgerClient
+from ledger.errors import NotCollectable
+from tests.api.conftest import Server
+
+TYPE = "urn:shuffle-ledger:problem:not_collectable"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "state"),
+    [("void", {"reason": "the job failed"}, "voided"), ("settle", {"reports": 1000}, "settled")],
+)
+def test_a_closed_round_is_never_admitted_again(
+    server: Server, path: str, body: dict[str, object], state: str
+) -> None:
+    assert server.register("week1").status_code == 201
+    assert server.register("week1").status_code == 201  # a lost answer, asked for again
+    assert server.ask("POST", f"/v1/rounds/week1/{path}", bearer="registrar", json=body).status_code == 200
+    for again in (
+        server.register("week1"),
+        server.ask("POST", "/v1/rounds/week1/retry", bearer="registrar"),
+    ):
+        said = again.json()
+        assert (again.status_code, said["type"], said["state"]) == (409, TYPE, state)
+        assert (said["round_id"], said["cohort_status"]) == ("week1", "open")
+    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
+    with LedgerClient(server.url, server.tokens["registrar"]) as client:
+        request = RoundRequest(round_id="week1", cohort="phones", round=shuffled)
+        with pytest.raises(NotCollectable) as found:
+            client.register(request)
+        assert (found.value.round_id, found.value.state, found.value.cohort_status) == (
+            "week1",
+            state,
+            "open",
+        )
+        with pytest.raises(NotCollectable, match="week1"):
+            client.retry("week1")
+        other = RoundRequest(round_id="week2", cohort="phones", round=shuffled)
+        assert isinstance(client.register(other), Admitted)
+
+
+def test_an_overspent_cohort_alarms_over_http_and_permits_nothing(server: Server) -> None:
+    large = server.register("large", randomizer="krr(k=2, epsilon0=3)", reports=90_000)
+    assert large.status_code == 201
+    assert server.register("week1").status_code == 201
+    settled = server.ask("POST", "/v1/rounds/large/settle", bearer="registrar", json={"reports": 1})
+    assert settled.json()["overspent"] is True
+    said = server.register("week1")
+    assert (said.status_code, said.json()["state"], said.json()["cohort_status"]) == (
+        409,
+        "admitted",
+        "overspent",
+    )
+    found = server.ask("GET", "/v1/health").json()
+    assert (found["healthy"], found["cohorts_overspent"]) == (False, 1)
+    assert found["alarms"][0].startswith("OVERSPENT phones")
+    metrics = server.ask("GET", "/metrics").text
+    assert "shuffle_ledger_cohorts_overspent 1.0" in metrics
+    assert "shuffle_ledger_cohorts_frozen 0.0" in metrics

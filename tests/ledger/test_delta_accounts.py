@@ -1,0 +1,195 @@
+"""Approximate rounds in a ledger: accounts of delta decide, are shown, given back, and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, ShuffledRound, parse_randomizer
+from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
+from ledger.auditing.bundle import make_bundle
+from ledger.auditing.bundle_verification import verify_bundle
+from ledger.auditing.making import make_statement
+from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
+from ledger.documents import document_of
+from ledger.entries import EntryBody
+from ledger.errors import Conflict
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+from tests.ledger.test_adaptive import rewrite
+
+EPSILON, DELTA = 3.0, 1e-6
+AUDITOR = Accountant()
+KRR: dict[str, Any] = {"randomizer": "krr(k=10, epsilon0=2)", "reports": 20_000}
+LOCAL: dict[str, Any] = {"randomizer": "generic(epsilon0=1)", "reports": 20_000, "analysis": "clone"}
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def watches(store: Store) -> Store:
+    """Return a ledger with an empty adaptive cohort."""
+    opened = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA, "policy": "adaptive"}
+    open_cohort(store, name="watches", actor="tester", **opened)  # type: ignore[arg-type]  # as it says
+    return store
+
+
+def request(name: str, *, randomizer: str, **fields: Any) -> RoundRequest:
+    described = ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)
+    return RoundRequest(round_id=name, cohort="watches", round=described, collected_on=None, use_case=None)
+
+
+@pytest.fixture
+def ask(watches: Store, accountant: Accountant) -> Callable[..., Outcome]:
+    """Return a function that registers a round and decides it."""
+
+    def ask(name: str, **fields: Any) -> Outcome:
+        register(watches, request(name, **fields), actor="tester")
+        return admit(watches, accountant, name)
+
+    return ask
+
+
+Ask = Callable[..., Outcome]
+
+
+def used(store: Store, accountant: Accountant) -> float:
+    accounts = budget(store, accountant, "watches").delta_accounts
+    assert accounts is not None
+    return accounts.slack_used_upper
+
+
+def test_an_exhausted_account_refuses_approximate_rounds_alone(
+    watches: Store, accountant: Accountant, ask: Ask
+) -> None:
+    assert isinstance(ask("pure", **KRR), Admitted)
+    outcomes = [ask(f"a{number}", **LOCAL, delta0=3e-14) for number in range(5)]
+    assert [type(one) for one in outcomes] == [Admitted] * 4 + [Refused]
+    last = outcomes[-1]
+    assert isinstance(last, Refused)
+    assert (last.reason, last.epsilon_requested_upper) == ("delta_account_exhausted", None)
+    assert "local deltas" in last.message
+    assert isinstance(ask("later", **KRR), Admitted)
+    quoted = quote(watches, accountant, request("q", **LOCAL, delta0=3e-14))
+    assert (quoted.would_be, quoted.reason) == ("refused", "delta_account_exhausted")
+    assert quoted.delta_accounts == budget(watches, accountant, "watches").delta_accounts
+    assert quoted.delta_accounts is not None
+    assert quoted.delta_accounts.slack_used_upper <= quoted.delta_accounts.slack_share < DELTA / 16
+    shown = document_of(budget(watches, accountant, "watches"))
+    assert isinstance(shown, dict)
+    assert set(shown["delta_accounts"]) == {  # type: ignore[arg-type]  # an object
+        "certain_loss_used_upper",
+        "certain_loss_share",
+        "slack_used_upper",
+        "slack_share",
+        "epsilon",
+    }
+    (stated,) = make_statement(watches, accountant, ["watches"], made_at=datetime.now(UTC)).cohorts
+    assert stated.delta_accounts == quoted.delta_accounts
+    assert verify(watches, accountant, numbers="all").ok
+    assert not audited(watches)
+
+
+def test_voids_give_back_and_settlements_take_more(watches: Store, accountant: Accountant, ask: Ask) -> None:
+    ask("pure", **KRR)
+    ask("a", **LOCAL, delta0=1e-14)
+    before = used(watches, accountant)
+    ask("b", **LOCAL, delta0=1e-14)
+    assert used(watches, accountant) == pytest.approx(2 * before)
+    void(watches, accountant, "b", reason="never released", actor="tester")
+    assert used(watches, accountant) == before
+    settle(watches, accountant, "a", reports=10_000, actor="tester")
+    assert used(watches, accountant) == before, "fewer reports have less slack: the larger one stays"
+    assert verify(watches, accountant, numbers="all").ok
+
+
+def test_a_budget_is_not_raised_beyond_what_local_deltas_cost(
+    watches: Store, accountant: Accountant, ask: Ask
+) -> None:
+    ask("pure", **KRR)
+    ask("a", **LOCAL, delta0=3e-14)
+    change: dict[str, Any] = {"reason": "as agreed", "actor": "owner"}
+    head = watches.view("watches").head_sequence
+    with pytest.raises(Conflict, match="cannot be raised"):
+        change_budget(watches, accountant, "watches", epsilon=5.0, **change)
+    assert watches.view("watches").head_sequence == head
+    at_three = used(watches, accountant)
+    change_budget(watches, accountant, "watches", epsilon=4.0, **change)
+    assert used(watches, accountant) == pytest.approx(at_three * 55.598 / 21.0855, rel=1e-4)
+    change_budget(watches, accountant, "watches", epsilon=2.0, **change)
+    assert used(watches, accountant) == pytest.approx(at_three * 55.598 / 21.0855, rel=1e-4)
+    assert verify(watches, accountant, numbers="all").ok
+    assert not audited(watches)
+
+
+def test_a_budget_raised_before_the_first_round_counts(
+    watches: Store, accountant: Accountant, ask: Ask
+) -> None:
+    change_budget(watches, accountant, "watches", epsilon=4.0, reason="as agreed", actor="owner")
+    ask("a", **LOCAL, delta0=1e-15)
+    accounts = budget(watches, accountant, "watches").delta_accounts
+    assert accounts is not None
+    assert accounts.epsilon == 4.0
+    assert verify(watches, accountant, numbers="all").ok
+
+
+FORGERIES = {
+    "slack": "too small",
+    "certain loss": "too small",
+    "negative": "too small",
+    "total": "does not follow",
+    "judged": "smaller epsilon",
+    "set": "parameters choose",
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_forged_accounts_are_found_from_the_bundle_alone(
+    watches: Store, accountant: Accountant, ask: Ask, what: str
+) -> None:
+    if what == "judged":
+        change_budget(watches, accountant, "watches", epsilon=4.0, reason="as agreed", actor="owner")
+    ask("pure", **KRR)
+    ask("a", **LOCAL, delta0=1e-14)
+    ask("d", randomizer="declared(epsilon=0.1, delta=1e-9)", reports=1)
+    assert not audited(watches)
+    sequence = {"certain loss": 4, "judged": 3, "set": 2}.get(what, 3)
+    rewrite(watches, sequence, lambda body: forged(body, what))
+    found = audited(watches)
+    assert any(each.sequence == sequence and FORGERIES[what] in each.what for each in found), found
+    assert not verify(watches, accountant, numbers="all").ok
+
+
+def audited(store: Store) -> tuple[Any, ...]:
+    return verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR, numbers="all").findings
+
+
+def forged(body: EntryBody, what: str) -> EntryBody:
+    details: dict[str, Any] = dict(body.details)
+    standing = dict(details["standing"])
+    certain, slack = details["charge"]["account"]
+    if what in ("slack", "certain loss", "negative"):
+        wanted = {"slack": [certain, "0"], "certain loss": ["0", slack], "negative": [certain, "-" + slack]}
+        details["charge"] = {**details["charge"], "account": wanted[what]}
+        total = list(standing["charged"]["account"])
+        standing["charged"] = {**standing["charged"], "account": total}
+    if what == "total":
+        standing["charged"] = {**standing["charged"], "account": ["0", "0"]}
+    if what == "judged":
+        chosen = {name: each for name, each in details["choice"].items() if name != "accounts_epsilon"}
+        details["choice"] = standing["choice"] = chosen
+    if what == "set":
+        details["choice"] = standing["choice"] = {**details["choice"], "alternative": 10}
+    return dataclasses.replace(body, details={**details, "standing": standing})

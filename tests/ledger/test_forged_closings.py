@@ -1,0 +1,134 @@
+"""How a round of a plan or of policy `fixed` was closed is checked from the bundle alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting import Accountant, ShuffledRound, slot_for
+from ledger.admission import admit, open_cohort, register, settle, void
+from ledger.auditing.bundle import make_bundle
+from ledger.auditing.bundle_verification import verify_bundle
+from ledger.budgets import RoundRequest
+from ledger.entries import EntryBody, Spending, loss_digest
+from ledger.statements import budget
+from ledger.store import Store
+from ledger.verification import verify
+from tests.ledger.test_adaptive import rewrite
+from tests.ledger.test_plans import DELTA, krr, open_planned
+
+AUDITOR = Accountant()  # another one than the ledger's
+LARGE, SMALL, OTHER = krr(1.0, 10_000), krr(1.0, 9_000), krr(2.0, 8_000)
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+def decide(store: Store, accountant: Accountant, name: str, declared: ShuffledRound) -> None:
+    register(store, RoundRequest(round_id=name, cohort="watches", round=declared), actor="tester")
+    admit(store, accountant, name)
+
+
+def audited(store: Store) -> list[str]:
+    bundle = make_bundle(store, ["watches"]).data
+    return [each.what for each in verify_bundle(bundle, AUDITOR, numbers="all").findings]
+
+
+def placed(slot: int | None, accounted: ShuffledRound, claimed: list[int], **more: Any) -> Mapping[str, Any]:
+    return {"slot": slot, "accounted": accounted.to_mapping(), "claimed": claimed, **more}
+
+
+FORGERIES = {
+    "keeps its slot": placed(0, LARGE, [1, 0, 0]),
+    "takes a dearer slot": placed(2, OTHER, [0, 0, 1]),
+    "leaves the plan": placed(None, SMALL, [0, 0, 0], unplaced=1, overspent=True),
+    "keeps its slot for more reports": placed(0, LARGE, [1, 0, 0], reports=9_999),
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_a_settlement_in_another_slot_than_its_reports_name_is_found(
+    store: Store, accountant: Accountant, how: str
+) -> None:
+    open_planned(store, accountant, plan={LARGE: 1, SMALL: 1, OTHER: 1})
+    decide(store, accountant, "a", LARGE)
+    settle(store, accountant, "a", reports=9_000, actor="tester")
+    assert audited(store) == []
+
+    def forge(body: EntryBody) -> EntryBody:
+        details, change = dict(body.details), dict(FORGERIES[how])
+        standing = {**details["standing"], "claimed": change.pop("claimed")}
+        if "unplaced" in change:
+            standing["unplaced"] = change.pop("unplaced")
+        kind = ShuffledRound.from_mapping(change["accounted"])
+        certificate = accountant.certify({kind: 1}, delta=DELTA)
+        loss = accountant.privacy_loss(kind).to_bytes()
+        spent = Spending.from_certificate(certificate, delta=DELTA)
+        details |= {**change, "standing": standing, "privacy_loss": loss_digest(loss).hex()}
+        return dataclasses.replace(body, details=details, spent=spent)
+
+    rewrite(store, 3, forge)
+    assert any("slot of the plan that its reports name" in what for what in audited(store)), audited(store)
+    assert not verify(store, accountant).ok
+
+
+def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountant: Accountant) -> None:
+    open_planned(store, accountant, plan={LARGE: 1})
+    decide(store, accountant, "a", LARGE)
+    assert settle(store, accountant, "a", reports=5_000, actor="tester").overspent
+    assert audited(store) == []
+    (found,) = verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR).cohorts
+    assert found.promise_kept is False, "within the budget, but not covered by the plan"
+
+    def forge(body: EntryBody) -> EntryBody:
+        standing = {name: each for name, each in body.details["standing"].items() if name != "unplaced"}
+        return dataclasses.replace(body, details={**body.details, "standing": standing, "overspent": False})
+
+    rewrite(store, 3, forge)
+    assert any("plan's slots" in what for what in audited(store))
+
+
+def test_a_void_of_policy_fixed_that_gives_back_is_found(store: Store, accountant: Accountant) -> None:
+    open_cohort(
+        store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"
+    )
+    for name in ("a", "b"):
+        decide(store, accountant, name, LARGE)
+    both, one = (accountant.certify({slot_for(LARGE): count}, delta=DELTA) for count in (2, 1))
+    void(store, accountant, "b", reason="never released", actor="tester")
+    assert budget(store, accountant, "watches").epsilon_spent_upper == both.epsilon_upper
+    assert audited(store) == []
+    rewrite(
+        store, 4, lambda body: dataclasses.replace(body, spent=Spending.from_certificate(one, delta=DELTA))
+    )
+    (found,) = verify(store, accountant).cohorts
+    assert any(each.sequence == 4 and "2 are held" in each.what for each in found.problems)
+
+
+def test_a_fixed_cohort_without_outputs_is_empty_again(store: Store, accountant: Accountant) -> None:
+    open_cohort(
+        store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"
+    )
+    for name in ("a", "b"):
+        decide(store, accountant, name, LARGE)
+    void(store, accountant, "a", reason="never released", actor="tester")
+    assert budget(store, accountant, "watches").epsilon_spent_upper > 0
+    void(store, accountant, "b", reason="never released", actor="tester")
+    assert budget(store, accountant, "watches").epsilon_spent_upper == 0
+    decide(store, accountant, "c", SMALL)
+    settle(store, accountant, "c", reports=9_000, actor="tester")
+    decide(store, accountant, "d", SMALL)
+    void(store, accountant, "d", reason="never released", actor="tester")
+    assert budget(store, accountant, "watches").epsilon_spent_upper > 0, "c was released"
+    assert audited(store) == []
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
