@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
 from ledger.budgets import (
+    NOTHING_LATER,
     POLICIES,
     POLICY_ADAPTIVE,
     POLICY_FIXED,
@@ -24,7 +25,6 @@ from ledger.budgets import (
 )
 from ledger.entries import EntryBody, EntryKind
 from ledger.policy_plan import PlanPolicy
-from ledger.reconciliation import NOTHING_LATER
 
 _OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, EntryKind.VOIDED)
 _DECISION: Final = frozenset(

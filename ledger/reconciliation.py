@@ -12,14 +12,12 @@ from sqlalchemy.exc import IntegrityError
 
 from accounting import NUMERICAL_POLICY
 from ledger import appends, engines, policies, restores
-from ledger.budgets import REASON_LENGTH_MAX, checked_text
+from ledger.budgets import NOTHING_LATER, REASON_LENGTH_MAX, checked_text
 from ledger.checkpoint_values import Checkpoint, CheckpointHead
 from ledger.entries import EntryKind
 from ledger.errors import Conflict, LostRace, TryAgain
 from ledger.rows import CohortView, EntryDraft
 from ledger.store import Store
-
-NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
 
 _log = logging.getLogger(__name__)
 
