@@ -12,6 +12,7 @@ RUN python -m venv --without-pip /opt/shuffle-ledger \
  && /build/venv/bin/python -m pip --python /opt/shuffle-ledger/bin/python install \
     --require-hashes --requirement requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY shuffle_ledger/ shuffle_ledger/
 COPY accounting/ accounting/
 COPY cli/ cli/
 COPY examples/ examples/

@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench figures clean lock venv check-lock
+.PHONY: help map demo test check bench figures clean lock venv check-lock
 
 help:
 	@echo "make demo   account a year of rounds for six cohorts; tables here, pictures in demo-output/"
@@ -18,6 +18,7 @@ help:
 	@echo "make check  lint, format, types, import contracts, lock"
 	@echo "make bench  measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make figures  draw docs/figures/ again (minutes)"
+	@echo "make map    write the tree of modules into ARCHITECTURE.md"
 	@echo "make clean  remove .venv, caches and demo-output/"
 	@echo "make lock   resolve the dependencies again (needs uv on the PATH)"
 
@@ -64,6 +65,9 @@ $(BENCH_READY): requirements/bench.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(BENCH)
 	$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input --quiet install --require-hashes --requirement requirements/bench.txt
 	@touch $@
+
+map: $(READY)
+	$(BIN)/python -m tests.architecture.tree
 
 clean:
 	rm -rf $(VENV) $(BENCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

@@ -26,9 +26,9 @@ import psycopg
 import yaml
 from sqlalchemy.engine import make_url
 
-from ledger.config import Settings
-from workers.celery_app import create_app
-from workers.queues import queue_names
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.celery_app import create_app
+from shuffle_ledger.workers.queues import queue_names
 
 WAIT_SECONDS_MAX = 120.0
 IN_THE_IMAGE = {

@@ -1,21 +1,33 @@
 """Certified accounting of shuffled rounds of local differential privacy: pure numbers in, pure numbers
 out."""
 
-from accounting.accountant import DEFAULT_PRECISION, Accountant
-from accounting.attack import attack_delta, attack_epsilon
-from accounting.bounds_text import exact_text, lower_column, lower_text, upper_column, upper_text
-from accounting.calibration import Calibration, calibrate
-from accounting.certificate import NUMERICAL_POLICY, Certificate, ErrorBudget, RenyiBound, is_known_policy
-from accounting.delta_accounts import AccountsReading, DeltaAccounts
-from accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
-from accounting.filter_menu import Choice, FilterMenu
-from accounting.filter_sets import Charge, FilterReading, FilterSet
-from accounting.fitting import fits
-from accounting.frequency import FrequencyError, frequency_error
-from accounting.notation import parse_randomizer
-from accounting.plans import largest_common_epsilon0, place
-from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.randomizers import (
+from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+from shuffle_ledger.accounting.attacks import attack_delta, attack_epsilon
+from shuffle_ledger.accounting.calibration import Calibration, calibrate
+from shuffle_ledger.accounting.certificate import (
+    NUMERICAL_POLICY,
+    Certificate,
+    ErrorBudget,
+    RenyiBound,
+    is_known_policy,
+)
+from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
+from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
+from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
+from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
+from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
+from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
+from shuffle_ledger.accounting.printed_numbers import (
+    exact_text,
+    lower_column,
+    lower_text,
+    upper_column,
+    upper_text,
+)
+from shuffle_ledger.accounting.randomizers import (
+    RANDOMIZERS,
     BinaryLocalHash,
     BinomialHistogram,
     BinomialSum,
@@ -33,14 +45,18 @@ from accounting.randomizers import (
     Table,
     UniformityTester,
 )
-from accounting.repetition import RepetitionFilter
-from accounting.round_loss import RoundLoss
-from accounting.shuffling import ShuffledRound
-from accounting.slots import slot_for
+from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
+from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.dominance import fits
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
+from shuffle_ledger.accounting.rounds.slots import slot_for
+from shuffle_ledger.accounting.validation import MAXIMUM_ROUNDS
 
 __all__ = [
     "DEFAULT_PRECISION",
+    "MAXIMUM_ROUNDS",
     "NUMERICAL_POLICY",
+    "RANDOMIZERS",
     "Accountant",
     "AccountingError",
     "AccountsReading",
@@ -83,6 +99,7 @@ __all__ = [
     "exact_text",
     "fits",
     "frequency_error",
+    "honest_share",
     "is_known_policy",
     "largest_common_epsilon0",
     "lower_column",

@@ -11,28 +11,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accounting import checks
-from accounting.certificate import Certificate, Interval, RenyiBound
-from accounting.charges import charge_of
-from accounting.composition import Composition
-from accounting.discretization import from_profile
-from accounting.errors import InvalidParameter
-from accounting.filter_sets import Charge, FilterSet
-from accounting.inversion import (
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
+from shuffle_ledger.accounting.pld.approximate import (
+    ROUNDED,
+    delta_interval_with_slack,
+    epsilon_interval_with_slack,
+)
+from shuffle_ledger.accounting.pld.basic_composition import Promise
+from shuffle_ledger.accounting.pld.composition import Composition
+from shuffle_ledger.accounting.pld.discretization import from_profile
+from shuffle_ledger.accounting.pld.distribution import Side
+from shuffle_ledger.accounting.pld.inversion import (
     delta_interval,
     epsilon_interval,
     is_precise_delta,
     pair_delta,
     pair_epsilon,
 )
-from accounting.privacy_loss import Side
-from accounting.promises import Promise
-from accounting.randomizers.base import DecomposedRandomizer
-from accounting.round_loss import SIDES, RoundLoss
-from accounting.sharpening import sharpened_delta, sharpened_epsilon
-from accounting.shuffling import RoundProfile, ShuffledRound, certain_round
-from accounting.slack import ROUNDED, delta_interval_with_slack, epsilon_interval_with_slack
-from accounting.spectrum import LossSpectrum, SpectrumMemory
+from shuffle_ledger.accounting.pld.pair_bounds import SIDES, RoundLoss
+from shuffle_ledger.accounting.pld.tilting import LossSpectrum, SpectrumMemory
+from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpened_epsilon
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound, certain_round
 
 DEFAULT_PRECISION = 1e-3
 
@@ -88,7 +92,7 @@ class Accountant:
     """
 
     def __init__(self, *, precision: float = DEFAULT_PRECISION) -> None:
-        self.precision = checks.real("precision", precision, "a number from 1e-6 to 0.1")
+        self.precision = validation.real("precision", precision, "a number from 1e-6 to 0.1")
         if not 1e-6 <= self.precision <= 0.1:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
         self._spectra = SpectrumMemory()
@@ -183,7 +187,7 @@ class Accountant:
         Raises:
             InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
         """
-        delta = checks.probability("delta", delta)
+        delta = validation.probability("delta", delta)
         return self._answers.get(_checked(rounds), ("delta", delta), self._epsilon)
 
     def certify_delta(self, rounds: Mapping[ShuffledRound, int], *, epsilon: float) -> Certificate:
@@ -197,7 +201,7 @@ class Accountant:
             InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
                 from 0.
         """
-        epsilon = checks.answered_epsilon(epsilon)
+        epsilon = validation.answered_epsilon(epsilon)
         return self._answers.get(_checked(rounds), ("epsilon", epsilon), self._delta)
 
     def profile(
@@ -450,10 +454,12 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
         raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
     for one in rounds:
         certain_round(one)
-    counts = {one: checks.whole("count", count, 0, checks.MAXIMUM_ROUNDS) for one, count in rounds.items()}
-    if sum(counts.values()) > checks.MAXIMUM_ROUNDS:
+    counts = {
+        one: validation.whole("count", count, 0, validation.MAXIMUM_ROUNDS) for one, count in rounds.items()
+    }
+    if sum(counts.values()) > validation.MAXIMUM_ROUNDS:
         raise InvalidParameter(
-            "count", sum(counts.values()), f"at most {checks.MAXIMUM_ROUNDS} rounds altogether"
+            "count", sum(counts.values()), f"at most {validation.MAXIMUM_ROUNDS} rounds altogether"
         )
     return {one: count for one, count in counts.items() if count}
 

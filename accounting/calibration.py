@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from scipy import optimize
 
-from accounting import checks
-from accounting.accountant import DEFAULT_PRECISION, Accountant
-from accounting.bounds_text import exact_text
-from accounting.certificate import Certificate
-from accounting.errors import InvalidParameter
-from accounting.notation import complete_randomizer
-from accounting.shuffling import ShuffledRound
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+from shuffle_ledger.accounting.certificate import Certificate
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers.notation import complete_randomizer
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 _COARSE = 1e-2
 _STEPS = 60
@@ -63,8 +63,8 @@ def calibrate(
     """
     if not isinstance(described, Mapping):
         raise InvalidParameter("round", described, "a mapping with a round's fields")
-    epsilon, delta = _target(epsilon), checks.probability("delta", delta)
-    rounds = checks.whole("rounds", rounds, 1, checks.MAXIMUM_ROUNDS)
+    epsilon, delta = _target(epsilon), validation.probability("delta", delta)
+    rounds = validation.whole("rounds", rounds, 1, validation.MAXIMUM_ROUNDS)
     fine = Accountant(precision=precision)
     coarse = Accountant(precision=max(precision, _COARSE))
 
@@ -80,8 +80,12 @@ def calibrate(
         return max(math.log(min(cost, 1e300) / epsilon), 1e-15)
 
     # Without amplification epsilon0 counts in full every time; beyond that, nothing is sure to be enough.
-    simple = min(max(epsilon / rounds, checks.MINIMUM_EPSILON0), checks.MAXIMUM_EPSILON0)
-    for least in (simple, max(simple * (1 - 1e-12), checks.MINIMUM_EPSILON0), checks.MINIMUM_EPSILON0):
+    simple = min(max(epsilon / rounds, validation.MINIMUM_EPSILON0), validation.MAXIMUM_EPSILON0)
+    for least in (
+        simple,
+        max(simple * (1 - 1e-12), validation.MINIMUM_EPSILON0),
+        validation.MINIMUM_EPSILON0,
+    ):
         if excess(fine, least) <= 0:
             break
     else:
@@ -93,9 +97,9 @@ def calibrate(
 
 
 def _target(epsilon: object) -> float:
-    expected = f"a number above 0, at most {exact_text(checks.MAXIMUM_EPSILON)}"
-    number = checks.real("epsilon", epsilon, expected)
-    if 0 < number <= checks.MAXIMUM_EPSILON:
+    expected = f"a number above 0, at most {exact_text(validation.MAXIMUM_EPSILON)}"
+    number = validation.real("epsilon", epsilon, expected)
+    if 0 < number <= validation.MAXIMUM_EPSILON:
         return number
     raise InvalidParameter("epsilon", epsilon, expected)
 
@@ -104,9 +108,9 @@ def _crossing(excess: Callable[[float], float], least: float) -> float:
     """About where a rising function crosses 0, from `least` on; the largest epsilon0 when it does not."""
     low = high = least
     while excess(high) <= 0:
-        if high >= checks.MAXIMUM_EPSILON0:
+        if high >= validation.MAXIMUM_EPSILON0:
             return high
-        low, high = high, min(high * 2, checks.MAXIMUM_EPSILON0)
+        low, high = high, min(high * 2, validation.MAXIMUM_EPSILON0)
     if low == high:
         return low
     return float(optimize.brentq(excess, low, high, xtol=1e-4 * low, rtol=1e-4, maxiter=_STEPS, disp=False))
@@ -119,8 +123,8 @@ def _bracket(
     low, high, step = about, about, precision / 4
     while low > least and excess(low) > 0:
         high, low, step = low, max(low * (1 - step), least), 2 * step
-    while high < checks.MAXIMUM_EPSILON0 and (high == low or excess(high) <= 0):
-        low, high, step = high, min(high * (1 + step), checks.MAXIMUM_EPSILON0), 2 * step
+    while high < validation.MAXIMUM_EPSILON0 and (high == low or excess(high) <= 0):
+        low, high, step = high, min(high * (1 + step), validation.MAXIMUM_EPSILON0), 2 * step
     if excess(high) <= 0:
         return high, None
     for _ in range(_STEPS):

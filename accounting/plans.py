@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from accounting.accountant import Accountant
-from accounting.checks import MAXIMUM_EPSILON0
-from accounting.errors import InvalidParameter
-from accounting.fitting import NESTED, fits
-from accounting.randomizers import LocalRandomizer
-from accounting.shuffling import ShuffledRound
+from shuffle_ledger.accounting.accountant import Accountant
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import LocalRandomizer
+from shuffle_ledger.accounting.rounds.dominance import NESTED, fits
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.validation import MAXIMUM_EPSILON0
 
 _SMALLEST_EPSILON0 = 1e-3
 _BISECTIONS = 12

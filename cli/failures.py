@@ -7,8 +7,8 @@ from enum import IntEnum
 
 import click
 
-from accounting import InvalidParameter
-from ledger.errors import (
+from shuffle_ledger.accounting import InvalidParameter
+from shuffle_ledger.ledger.errors import (
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,

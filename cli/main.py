@@ -11,25 +11,25 @@ from typing import Any, NoReturn
 
 import click
 
-from cli.failures import ExitCode, failure_of
-from cli.present import present_failure
+from shuffle_ledger.cli.failures import ExitCode, failure_of
+from shuffle_ledger.cli.rendering.present import present_failure
 
 # Where each command is. Only the one that runs is imported: nobody should wait for Matplotlib in vain.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "amplify": ("cli.amplify", "amplify"),
-    "compose": ("cli.compose", "compose"),
-    "calibrate": ("cli.calibrate", "calibrate_"),
-    "init": ("cli.init", "init"),
-    "cohort": ("cli.cohort", "cohort"),
-    "round": ("cli.round", "round_"),
-    "budget": ("cli.budget", "budget"),
-    "audit": ("cli.audit", "audit"),
-    "token": ("cli.token", "token"),
-    "serve": ("cli.serve", "serve"),
-    "worker": ("cli.worker", "worker"),
-    "scheduler": ("cli.worker", "scheduler"),
-    "health": ("cli.health", "health"),
-    "demo": ("cli.demo", "demo"),
+    "amplify": ("shuffle_ledger.cli.commands.amplify", "amplify"),
+    "compose": ("shuffle_ledger.cli.commands.compose", "compose"),
+    "calibrate": ("shuffle_ledger.cli.commands.calibrate", "calibrate_"),
+    "init": ("shuffle_ledger.cli.commands.init", "init"),
+    "cohort": ("shuffle_ledger.cli.commands.cohort", "cohort"),
+    "round": ("shuffle_ledger.cli.commands.round", "round_"),
+    "budget": ("shuffle_ledger.cli.commands.budget", "budget"),
+    "audit": ("shuffle_ledger.cli.commands.audit", "audit"),
+    "token": ("shuffle_ledger.cli.commands.token", "token"),
+    "serve": ("shuffle_ledger.cli.commands.serve", "serve"),
+    "worker": ("shuffle_ledger.cli.commands.worker", "worker"),
+    "scheduler": ("shuffle_ledger.cli.commands.worker", "scheduler"),
+    "health": ("shuffle_ledger.cli.commands.health", "health"),
+    "demo": ("shuffle_ledger.cli.commands.demo", "demo"),
 }
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from accounting import DEFAULT_PRECISION, exact_text
-from cli import fields
-from cli.failures import BadValue
-from cli.fields import ROUND_FIELDS, Kind, round_from_fields
+from shuffle_ledger.accounting import DEFAULT_PRECISION, exact_text
+from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.files import fields
+from shuffle_ledger.cli.files.fields import ROUND_FIELDS, Kind, round_from_fields
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -176,7 +176,7 @@ def database_options(why: str) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_database(database_url: str | None, **options: Any) -> Any:
-            from cli.session import settings_from  # noqa: PLC0415 - calculators need no database's library
+            from shuffle_ledger.cli.backends.session import settings_from  # noqa: PLC0415 - calculators need no database's library
 
             settings = settings_from()
             named = database_url is not None or "database_url" in settings.model_fields_set

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from accounting import exact_text
-from ledger import access_rows, canonical, engines
-from ledger.access_rows import StoredToken
-from ledger.budgets import checked_text
-from ledger.errors import InvalidValue, NotFound
-from ledger.store import Store
+from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage import tokens as access_rows
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tokens import StoredToken
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.requests import checked_text
 
 LIFETIME_DAYS = 90.0
 LIFETIME_DAYS_MAX = 3660.0
@@ -110,8 +112,8 @@ def issue(
         expected = f"a number of days above 0 and at most {exact_text(LIFETIME_DAYS_MAX)}"
         raise InvalidValue(field="lifetime_days", value=lifetime_days, expected=expected)
     secret = secrets.token_hex(_SECRET_BYTES)
-    with engines.writing(store.engine) as connection:
-        now = engines.database_time(connection)
+    with engine.writing(store.engine) as connection:
+        now = engine.database_time(connection)
         stored = StoredToken(
             token_id=secrets.token_hex(_ID_BYTES),
             name=checked_text("name", name),
@@ -149,16 +151,16 @@ def token_by_id(store: Store, token_id: str) -> AccessToken | None:
 
 def tokens(store: Store) -> list[AccessToken]:
     """Return every token there is or was, in the order of issue."""
-    with engines.reading(store.engine) as connection:
+    with engine.reading(store.engine) as connection:
         return [_public(stored) for stored in access_rows.token_rows(connection)]
 
 
 def revoke(store: Store, token_id: str) -> AccessToken:
     """Revoke a token, from now on and for ever; raises NotFound."""
-    with engines.writing(store.engine) as connection:
+    with engine.writing(store.engine) as connection:
         if access_rows.token_row(connection, token_id) is None:
             raise NotFound(f"no token {token_id!r}")
-        access_rows.mark_revoked(connection, token_id, engines.database_time(connection))
+        access_rows.mark_revoked(connection, token_id, engine.database_time(connection))
         stored = access_rows.token_row(connection, token_id)
     if stored is None:
         raise NotFound(f"no token {token_id!r}")
@@ -173,7 +175,7 @@ def _checked_scope(cohorts: Iterable[str]) -> list[str]:
 
 
 def _stored_now(store: Store, token_id: str) -> tuple[StoredToken, datetime] | None:
-    with engines.reading_once(store.engine) as connection:
+    with engine.reading_once(store.engine) as connection:
         return access_rows.token_now(connection, token_id)
 
 

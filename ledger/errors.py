@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting import exact_text, upper_text
+from shuffle_ledger.accounting import exact_text, upper_text
 
 
 class LedgerError(Exception):
@@ -24,8 +24,8 @@ class NotCollectable(Conflict):
         """Keep the round's present state and its cohort's status beside the sentence."""
         super().__init__(message)
         self.round_id = round_id
-        self.state = state  # a `ledger.budgets.RoundState`
-        self.cohort_status = cohort_status  # a `ledger.budgets.CohortStatus`
+        self.state = state  # a `values.requests.RoundState`
+        self.cohort_status = cohort_status  # a `values.requests.CohortStatus`
 
 
 class InvalidValue(LedgerError, ValueError):

@@ -1,1 +1,1 @@
-"""Schema migrations, run by `ledger.schema`."""
+"""Schema migrations, run by `ledger.storage.schema`."""

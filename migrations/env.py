@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from alembic import context
 
-from ledger.tables import metadata
+from shuffle_ledger.ledger.storage.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise RuntimeError("migrations run inside the application: use `shuffle-ledger init`")
 
-# transactional_ddl: SQLite too rolls schema changes back once BEGIN is ours (see ledger.engines).
+# transactional_ddl: SQLite too rolls schema changes back once BEGIN is ours (see ledger.storage.engine).
 context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

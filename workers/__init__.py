@@ -1,1 +1,1 @@
-"""Celery: carries identifiers of rounds to `ledger.admission`."""
+"""Celery: carries identifiers of rounds to `ledger.decisions.admission`."""

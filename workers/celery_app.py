@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery import Celery
 
-from ledger.config import Settings
-from workers.queues import is_rabbitmq, queue_names, work_queues
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.queues import is_rabbitmq, queue_names, work_queues
 
 ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
@@ -27,7 +27,7 @@ def create_app(settings: Settings) -> Celery:
     broker_url = settings.broker_url or "memory://"
     rabbitmq = is_rabbitmq(broker_url)
     names = queue_names(settings.queue)
-    app = Celery("shuffle-ledger", broker=broker_url, include=["workers.tasks"])
+    app = Celery("shuffle-ledger", broker=broker_url, include=["shuffle_ledger.workers.tasks"])
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -41,7 +41,7 @@ def create_app(settings: Settings) -> Celery:
         worker_prefetch_multiplier=1,
         # Quorum queues know no prefetch that is shared by consumers: Celery must notice them.
         worker_detect_quorum_queues=True,
-        worker_consumer="workers.consumer:RoundConsumer",
+        worker_consumer="shuffle_ledger.workers.consumer:RoundConsumer",
         # What is computed when the broker is lost is still worth finishing: the answer goes to the database.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_remote_control=False,

@@ -9,8 +9,8 @@ from celery.signals import heartbeat_sent
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.connection import Connection
 
-from ledger.config import Settings
-from workers.queues import dead_letter_queue, is_rabbitmq
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.queues import dead_letter_queue, is_rabbitmq
 
 _HEARTBEAT_FILE = Settings().heartbeat_file
 _DELAYED_DELIVERY = "celery.worker.consumer.delayed_delivery:DelayedDelivery"

@@ -12,14 +12,13 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
-from accounting import Accountant
-from ledger.admission import admit_in_order
-from ledger.budgets import Outcome, Pending
-from ledger.config import Settings
-from ledger.repeats import present_answer
-from ledger.store import Store
-from workers.celery_app import ADMIT_ROUND, create_app
-from workers.queues import is_rabbitmq, queue_names
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions import admit_in_order, present_answer
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage import Store
+from shuffle_ledger.ledger.values import Outcome, Pending
+from shuffle_ledger.workers.celery_app import ADMIT_ROUND, create_app
+from shuffle_ledger.workers.queues import is_rabbitmq, queue_names
 
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
@@ -40,7 +39,7 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
     Raises:
         NotFound: no such round.
         NotCollectable: it was admitted, and is voided or settled, or its cohort is frozen or overspent.
-        What `ledger.admission.admit_queued` raises, without a broker.
+        What `ledger.decisions.admission.admit_queued` raises, without a broker.
     """
     if settings.broker_url is None:
         return admit_in_order(store, accountant, round_id)
@@ -105,7 +104,7 @@ def queue_lengths(settings: Settings) -> dict[str, int] | None:
 
 
 def queue_alarms(settings: Settings, lengths: dict[str, int] | None) -> list[str]:
-    """Return what is wrong at the broker, as sentences like those of `ledger.upkeep.health`."""
+    """Return what is wrong at the broker, as sentences like those of `ledger.health.health`."""
     if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
         return []
     if lengths is None:

@@ -21,11 +21,11 @@ from celery.result import AsyncResult
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
-from ledger.auditing.compositions import Answer, Bounds, Question, answered
-from ledger.config import Settings
-from workers.celery_app import RECOMPUTE, create_app
-from workers.dispatch import CONFIRM_TIMEOUT_SECONDS
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger.evidence import Answer, Bounds, Question, answered
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.celery_app import RECOMPUTE, create_app
+from shuffle_ledger.workers.dispatch import CONFIRM_TIMEOUT_SECONDS
 
 BATCH = 64  # questions in a task: a second or so
 IN_FLIGHT_MAX = 256  # tasks
@@ -53,7 +53,7 @@ class WithWorkers:
         self.from_workers = 0  # how many answers they gave
 
     def answers(self, questions: Sequence[Question], tell: Callable[[int, int], None]) -> Iterator[Answer]:
-        """See `ledger.auditing.compositions.Compositions`."""
+        """See `ledger.evidence.compositions.Compositions`."""
         batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
         sent = self._send(batches)
         done = 0

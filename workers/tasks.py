@@ -9,18 +9,17 @@ from typing import Any
 from celery import Task
 from celery.utils.log import get_task_logger
 
-from accounting import Accountant
-from ledger.admission import admit_queued
-from ledger.config import Settings
-from ledger.errors import NotCollectable
-from ledger.restores import Anchor
-from ledger.scheduled_checkpoints import ScheduledCheckpoints
-from ledger.signing import SigningKey
-from ledger.store import Store
-from ledger.upkeep import verify_oldest
-from workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, app
-from workers.dispatch import sweep
-from workers.recomputation import answer_batch
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
+from shuffle_ledger.ledger.decisions import admit_queued
+from shuffle_ledger.ledger.errors import NotCollectable
+from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage import Anchor, Store
+from shuffle_ledger.ledger.values import SigningKey
+from shuffle_ledger.workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, app
+from shuffle_ledger.workers.dispatch import sweep
+from shuffle_ledger.workers.recomputation import answer_batch
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
 

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accounting.randomizers.base import Analysis, DecomposedRandomizer, LocalRandomizer
-from accounting.randomizers.categorical import (
+from shuffle_ledger.accounting.randomizers.base import Analysis, DecomposedRandomizer, LocalRandomizer
+from shuffle_ledger.accounting.randomizers.composite import Joint, Parallel
+from shuffle_ledger.accounting.randomizers.declared import Declared
+from shuffle_ledger.accounting.randomizers.frequency_oracles import (
     BinaryLocalHash,
     HadamardResponse,
     KaryRandomizedResponse,
     OptimizedUnaryEncoding,
     Rappor,
 )
-from accounting.randomizers.composite import Joint, Parallel
-from accounting.randomizers.declared import Declared
-from accounting.randomizers.generic import Generic
-from accounting.randomizers.laplace import Laplace
-from accounting.randomizers.protocols import (
+from shuffle_ledger.accounting.randomizers.generic import Generic
+from shuffle_ledger.accounting.randomizers.laplace import Laplace
+from shuffle_ledger.accounting.randomizers.noise_protocols import (
     BinomialHistogram,
     BinomialSum,
     DistinctElements,
     UniformityTester,
 )
-from accounting.randomizers.table import Table
+from shuffle_ledger.accounting.randomizers.table import Table
 
 RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
     randomizer.kind: randomizer

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from accounting import checks
-from accounting.decomposition import Decomposition, with_silence
-from accounting.errors import InvalidParameter
-from accounting.mechanism_profile import BlanketProfile, MechanismProfile
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
+from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
 
 #: Relative room in a divergence for masses that are rounded a few times, and for joined components that
 #: differ by rounding: 10^6 times what it takes for up to 10^12 reports and delta down to 1e-46.
@@ -85,7 +85,7 @@ class LocalRandomizer(ABC):
     epsilon0: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon0", checks.local_epsilon(self.epsilon0))
+        object.__setattr__(self, "epsilon0", validation.local_epsilon(self.epsilon0))
 
     @property
     @abstractmethod

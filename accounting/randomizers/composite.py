@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 
-from accounting import checks
-from accounting.decomposition import MAXIMUM_COMPONENTS, Decomposition, mixture, product
-from accounting.errors import InvalidParameter
-from accounting.randomizers.base import (
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.decomposition import (
+    MAXIMUM_COMPONENTS,
+    Decomposition,
+    mixture,
+    product,
+)
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers.base import (
     JOINED,
     ROOM,
     Analysis,
@@ -22,7 +27,7 @@ from accounting.randomizers.base import (
     DecomposedRandomizer,
     plain,
 )
-from accounting.randomizers.generic import Generic
+from shuffle_ledger.accounting.randomizers.generic import Generic
 
 _MAXIMUM_PARTS = 16
 _MAXIMUM_PAIRS = 1024
@@ -54,7 +59,7 @@ class _Composite(DecomposedRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""
-        tight = ("tight",) if self.epsilon0 <= checks.MAXIMUM_EPSILON0 else ()
+        tight = ("tight",) if self.epsilon0 <= validation.MAXIMUM_EPSILON0 else ()
         if self.is_generic:
             return (*tight, "clone")
         return ("blanket", *tight) if _knows_generic(self) else ("blanket",)
@@ -189,7 +194,7 @@ class Parallel(_Composite):
         parts = _checked("parts", self.parts)
         if not _are_as_many(self.weights, parts):
             raise InvalidParameter("weights", self.weights, f"{len(parts)} weights, one for each part")
-        weights = tuple(checks.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
+        weights = tuple(validation.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
         if abs(math.fsum(weights) - 1) > _WEIGHT_TOLERANCE:
             raise InvalidParameter("weights", math.fsum(weights), "weights that sum to 1")
         object.__setattr__(self, "parts", parts)

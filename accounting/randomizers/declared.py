@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from accounting import checks
-from accounting.bounds_text import exact_text
-from accounting.errors import InvalidParameter
-from accounting.mechanism_profile import MechanismProfile
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray
-from accounting.profile_bounds import ProfileBounds
-from accounting.randomizers.base import LocalRandomizer
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 
 _TINY_LOSS = 1e-9
 _BEYOND = 1e-12
@@ -48,12 +48,12 @@ class Declared(LocalRandomizer):
     epsilon0: float = field(init=False, compare=False, default=math.inf)
 
     def __post_init__(self) -> None:
-        expected = f"a number from 0 to {exact_text(checks.MAXIMUM_EPSILON0)}"
-        epsilon = checks.real("epsilon", self.epsilon, expected)
-        if not 0 <= epsilon <= checks.MAXIMUM_EPSILON0:
+        expected = f"a number from 0 to {exact_text(validation.MAXIMUM_EPSILON0)}"
+        epsilon = validation.real("epsilon", self.epsilon, expected)
+        if not 0 <= epsilon <= validation.MAXIMUM_EPSILON0:
             raise InvalidParameter("epsilon", self.epsilon, expected)
         object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", checks.share("delta", self.delta, zero=True))
+        object.__setattr__(self, "delta", validation.share("delta", self.delta, zero=True))
         if str(self.relation) not in _RELATIONS:
             raise InvalidParameter("relation", self.relation, f"one of {', '.join(_RELATIONS)}")
         if self.substitution[1] >= 1:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting import witnesses
-from accounting.decomposition import Decomposition
-from accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
+from shuffle_ledger.accounting.amplification import witnesses
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.decomposition import Decomposition
-from accounting.numerics import FloatArray
-from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
-from accounting.randomizers.two_inputs import grid
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.randomizers.base import (
+    JOINED,
+    ROOM,
+    Analysis,
+    Bracket,
+    Components,
+    DecomposedRandomizer,
+)
+from shuffle_ledger.accounting.randomizers.binary_input import grid
 
 # Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4
 # about, and by less than 1e-3.

@@ -11,16 +11,23 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting import checks
-from accounting.bounds_text import exact_text
-from accounting.decomposition import Decomposition
-from accounting.errors import InvalidParameter
-from accounting.gain_laws import ListedPairs, Pairs
-from accounting.mechanism_profile import BlanketProfile, MechanismProfile
-from accounting.numerics import FloatArray
-from accounting.randomizers.base import JOINED, ROOM, Analysis, Bracket, Components, DecomposedRandomizer
-from accounting.randomizers.two_inputs import bracketed
-from accounting.table_pairs import OFF, TablePairs, Twofold
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import OFF, TablePairs, Twofold
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers.base import (
+    JOINED,
+    ROOM,
+    Analysis,
+    Bracket,
+    Components,
+    DecomposedRandomizer,
+)
+from shuffle_ledger.accounting.randomizers.binary_input import bracketed
 
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
@@ -263,7 +270,7 @@ def _checked(rows: object) -> tuple[tuple[float, ...], ...]:
 
 def _checked_row(name: str, row: Sequence[object]) -> tuple[float, ...]:
     expected = f"0 or a probability from {exact_text(_SMALLEST)} to 1"
-    values = tuple(checks.real(f"{name}[{place}]", value, expected) for place, value in enumerate(row))
+    values = tuple(validation.real(f"{name}[{place}]", value, expected) for place, value in enumerate(row))
     for place, value in enumerate(values):
         if value != 0 and not _SMALLEST <= value <= 1:
             raise InvalidParameter(f"{name}[{place}]", value, expected)

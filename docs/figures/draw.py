@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
-from cli.pictures import FAINT, INK, LIMIT, REFUSED, SPENT, quieten
-from cli.profiles import write_whole
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.cli.rendering.charts import FAINT, INK, LIMIT, REFUSED, SPENT, quieten
+from shuffle_ledger.cli.rendering.profile_charts import write_whole
 
 NAMES = ("users", "local-epsilon", "rounds", "sampling", "dishonest")
 _DELTA = 1e-6

@@ -16,17 +16,19 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from accounting import Accountant
-from ledger.api import auditing, cohorts, description, operations, pages, problems, rounds
-from ledger.api.desk import Desk
-from ledger.api.gate import API_PREFIX, Door, Gate
-from ledger.api.limits import FailureLimit
-from ledger.api.metrics import Metrics
-from ledger.api.recent import RecentBudgets
-from ledger.api.service import Dispatch, Service
-from ledger.api.sessions import Sessions
-from ledger.config import Settings
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.api import description, problems
+from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
+from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
+from shuffle_ledger.ledger.api.auth.sessions import Sessions
+from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
+from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.metrics import Metrics
+from shuffle_ledger.ledger.api.pages import routes
+from shuffle_ledger.ledger.api.recent import RecentBudgets
+from shuffle_ledger.ledger.api.routes import audit, cohorts, operations, rounds
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.store import Store
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -77,10 +79,10 @@ def create_app(
     routers = (
         cohorts.router,
         rounds.router,
-        auditing.router,
+        audit.router,
         operations.router,
         operations.metrics_router(metrics),
-        pages.router,
+        routes.router,
     )
     for router in routers:
         app.include_router(router)
@@ -104,7 +106,7 @@ def _readable(handler: Handler) -> Handler:
         if path.startswith(API_PREFIX) or path in ("/metrics", "/healthz", "/readyz"):
             return answer
         said = json.loads(bytes(answer.body))
-        return pages.page(
+        return routes.page(
             "error.html.jinja", request, status=said["status"], title=said["title"], detail=said["detail"]
         )
 

@@ -13,10 +13,16 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from accounting import ShuffledRound
-from ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
-from ledger.auditing.statement import Statement
-from ledger.budgets import (
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
+from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
+from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.listing import ShownCohort
+from shuffle_ledger.ledger.reports.published_entries import PublishedPage
+from shuffle_ledger.ledger.values.documents import field_types
+from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
     CohortStatus,
@@ -28,13 +34,7 @@ from ledger.budgets import (
     Settled,
     Voided,
 )
-from ledger.documents import field_types
-from ledger.listing import ShownCohort
-from ledger.published import PublishedPage
-from ledger.quoting import BatchQuote, Fits
-from ledger.statements import BudgetStatement
-from ledger.upkeep import Health
-from ledger.verification import VerificationReport
+from shuffle_ledger.ledger.verification.verifier import VerificationReport
 
 Schema = dict[str, Any]
 
@@ -65,7 +65,7 @@ _SIMPLE: Mapping[type, Schema] = {
 
 
 def schema_of(kind: Any, *, name: str = "") -> Schema:
-    """Return the JSON schema of `ledger.documents.document_of` for values of a type."""
+    """Return the JSON schema of `values.documents.document_of` for values of a type."""
     if kind in _SIMPLE:
         return dict(_SIMPLE[kind])
     if kind is float:  # infinity is null

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import anyio
 
-from accounting import Accountant
-from ledger.errors import TryAgain
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.errors import TryAgain
 
 LINE_MAX = 512
 

@@ -11,10 +11,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from ledger.entries import EntryKind
-from ledger.listing import REFUSALS_READ_MAX, cohort_heads, count_all_entries, refusals_after
-from ledger.store import Store
-from ledger.upkeep import health
+from shuffle_ledger.ledger.health import health
+from shuffle_ledger.ledger.reports.listing import (
+    REFUSALS_READ_MAX,
+    cohort_heads,
+    count_all_entries,
+    refusals_after,
+)
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

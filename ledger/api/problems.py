@@ -15,9 +15,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from accounting import InvalidParameter
-from ledger.documents import Json, document_of
-from ledger.errors import (
+from shuffle_ledger.accounting import InvalidParameter
+from shuffle_ledger.ledger.errors import (
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,
@@ -30,6 +29,7 @@ from ledger.errors import (
     TryAgain,
     Unavailable,
 )
+from shuffle_ledger.ledger.values.documents import Json, document_of
 
 TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"

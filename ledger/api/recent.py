@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 
-from accounting import Accountant
-from ledger.statements import BudgetStatement, budget
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
+from shuffle_ledger.ledger.storage.store import Store
 
 REMEMBERED_MAX = 4096
 
@@ -21,7 +21,7 @@ class RecentBudgets:
         self._known: OrderedDict[str, BudgetStatement] = OrderedDict()
 
     def budget(self, accountant: Accountant, cohort: str) -> BudgetStatement:
-        """Return the budget of a cohort as `ledger.statements.budget` does, and raise what it raises.
+        """Return the budget of a cohort as `reports.budgets.budget` does, and raise what it raises.
 
         The head and the rows that decisions use are read every time, and checked against each other.
         """

@@ -1,4 +1,4 @@
-"""The reference of the HTTP API as a page: `python -m ledger.api.reference > docs/api.md`."""
+"""The reference of the HTTP API as a page: `python -m api.reference > docs/api.md`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from accounting import Accountant
-from ledger import engines
-from ledger.api.app import create_app
-from ledger.api.problems import PROBLEMS
-from ledger.api.service import Dispatch
-from ledger.config import Settings
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.api.app import create_app
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.api.problems import PROBLEMS
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage.store import Store
 
 _NOWHERE = "postgresql+psycopg://nobody@nowhere.invalid/nothing"
 _INTRODUCTION = """# The HTTP API
 
-Made by `python -m ledger.api.reference` from the description that servers publish at `/v1/openapi.json`; a
-test compares them. How to use it, who may, and TLS: [http.md](http.md).
+Made by `python -m shuffle_ledger.ledger.api.reference` from the description that servers publish at
+`/v1/openapi.json`; a test compares them. How to use it, who may, and TLS: [http.md](http.md).
 """
 
 
 def description() -> dict[str, Any]:
     """Return the OpenAPI document of the application; no database is opened."""
-    store = Store(engines.connect(_NOWHERE))
+    store = Store(engine.connect(_NOWHERE))
     return create_app(Settings(broker_url=None), store, Dispatch(decide=_never)).openapi()
 
 

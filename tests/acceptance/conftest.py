@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ledger.client import LedgerClient
-from ledger.config import Settings
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.settings import Settings
 from tests.benchmarks.http_storm import free_port
 from tests.workers.conftest import (
     REPOSITORY,

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from accounting import Accountant
-from ledger.budgets import Admitted, Outcome
-from ledger.config import Settings
-from ledger.outcomes import round_record
-from ledger.rows import ATTEMPTS_MAX
-from ledger.store import Store
-from ledger.upkeep import health, retry
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.health import health, retry
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome
+from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.workers.celery_app import VERIFY, create_app
+from shuffle_ledger.workers.dispatch import decide, publish, queue_alarms, queue_lengths, sweep
+from shuffle_ledger.workers.queues import queue_names
 from tests.workers.conftest import (
     awaited,
     kill_group,
@@ -26,9 +29,6 @@ from tests.workers.conftest import (
     running,
     settings_at,
 )
-from workers.celery_app import VERIFY, create_app
-from workers.dispatch import decide, publish, queue_alarms, queue_lengths, sweep
-from workers.queues import queue_names
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 PROGRAM = Path(__file__).parent / "programs" / "hampered_worker.py"

@@ -13,12 +13,12 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from accounting import ShuffledRound, parse_randomizer
-from ledger.budgets import Admitted, Pending, RoundRequest
-from ledger.errors import Conflict
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
+from shuffle_ledger.workers.celery_app import SWEEP, create_app
 from tests.acceptance.conftest import SCRIPT, UNREACHABLE, Service
 from tests.workers.conftest import REPOSITORY, awaited, kill_group
-from workers.celery_app import SWEEP, create_app
 
 HOUR = 3600
 CUT_OFF = {"SHUFFLE_LEDGER_BROKER_URL": UNREACHABLE}

@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from accounting.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 
 Outcome = tuple[mp.mpf, mp.mpf]  # mass under P and under Q
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from accounting import FilterSet
-from accounting.charges import charge_of
-from accounting.privacy_loss import PrivacyLossDistribution
+from shuffle_ledger.accounting import FilterSet
+from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 
 STEP = 0.1
 REACH = 250  # losses beyond 25 do not occur below: checked

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import (
+from shuffle_ledger.accounting import (
     Accountant,
     InvalidParameter,
     ShuffledRound,
@@ -21,7 +21,7 @@ from accounting import (
     attack_epsilon,
     parse_randomizer,
 )
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 Law = list[mp.mpf]
 

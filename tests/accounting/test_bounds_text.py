@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting import exact_text, lower_column, lower_text, upper_column, upper_text
+from shuffle_ledger.accounting import exact_text, lower_column, lower_text, upper_column, upper_text
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -10,7 +10,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting import Accountant, InvalidParameter, calibrate, frequency_error, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    InvalidParameter,
+    calibrate,
+    frequency_error,
+    parse_randomizer,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.characteristic import characteristic_less_one, log_modulus, noise
+from shuffle_ledger.accounting.numeric.characteristic_functions import (
+    characteristic_less_one,
+    log_modulus,
+    noise,
+)
 
 
 def _exactly_centred(weights: np.ndarray, values: np.ndarray) -> list[tuple[mpmath.mpf, mpmath.mpf]]:

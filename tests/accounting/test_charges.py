@@ -14,9 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, Charge, FilterSet, PrivacyLossDistribution, ShuffledRound, parse_randomizer
-from accounting.charges import _bare_profile, _mass_beyond, _smoothed_profile, charge_of
-from accounting.gaussian import gaussian_divergence, gaussian_tangents
+from shuffle_ledger.accounting import (
+    Accountant,
+    Charge,
+    FilterSet,
+    PrivacyLossDistribution,
+    ShuffledRound,
+    parse_randomizer,
+)
+from shuffle_ledger.accounting.filters.charges import (
+    _bare_profile,
+    _mass_beyond,
+    _smoothed_profile,
+    charge_of,
+)
+from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_tangents
 
 if TYPE_CHECKING:
     from tests.accounting.conftest import Oracle

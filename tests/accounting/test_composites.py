@@ -16,15 +16,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
-from accounting.blanket_sum import blanket_profile
-from accounting.decomposition import Decomposition, mixture
-from accounting.enumeration import enumerate_outcomes
-from accounting.errors import InvalidParameter
-from accounting.mechanism_profile import BlanketProfile
-from accounting.randomizers import LocalRandomizer
-from accounting.randomizers.base import Bracket
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition, mixture
+from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
+from shuffle_ledger.accounting.amplification.profiles import BlanketProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import LocalRandomizer
+from shuffle_ledger.accounting.randomizers.base import Bracket
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 Rows = list[list[float]]  # probabilities of every output (columns) under every input (rows)
 
@@ -281,7 +281,7 @@ def test_generic_parts_are_bounded_whatever_they_are(kind: str, reports: int) ->
 
 def test_the_clone_of_a_joint_is_below_the_pairs_that_differ_in_part() -> None:
     """All coordinates different is the worst of the generic pairs: compared with one coordinate shared."""
-    from accounting.decomposition import product
+    from shuffle_ledger.accounting.amplification.decomposition import product
 
     first, second = (
         parse_randomizer(f"generic(epsilon0={e})").analysis("clone").decomposition for e in (0.5, 1.5)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
-from accounting.charges import charge_of, is_covered
-from accounting.coverage import Coverage
-from accounting.repetition import repetition_of
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.filters.charges import charge_of, is_covered
+from shuffle_ledger.accounting.filters.repetition import repetition_of
+from shuffle_ledger.accounting.verification.coverage import Coverage
 
 FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
 KINDS: list[tuple[str, dict[str, object]]] = [

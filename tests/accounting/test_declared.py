@@ -8,8 +8,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.3, 1e-6), (3.0, 0.01), (0.0, 1e-9)])

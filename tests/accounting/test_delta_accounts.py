@@ -18,7 +18,7 @@ import pytest
 from scipy import optimize
 from scipy.stats import norm
 
-from accounting import (
+from shuffle_ledger.accounting import (
     Accountant,
     Charge,
     DeltaAccounts,
@@ -28,9 +28,9 @@ from accounting import (
     ShuffledRound,
     parse_randomizer,
 )
-from accounting.charges import charge_of
-from accounting.coverage import Coverage
-from accounting.numerics import FloatArray
+from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.verification.coverage import Coverage
 
 EPSILON, DELTA = 3.0, 1e-6
 MENU = FilterMenu.for_budget(epsilon=EPSILON, delta=DELTA)

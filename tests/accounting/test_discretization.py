@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.discretization import from_profile
-from accounting.errors import InvalidParameter
-from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.profile_bounds import ProfileBounds
-from accounting.supporting_lines import SupportingLines
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.convex_minorants import SupportingLines
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.discretization import from_profile
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 
 
 @given(

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
-from accounting import every_count as every_count_module
-from accounting.attack import WitnessProfile
-from accounting.blanket_sum import blanket_profile
-from accounting.count_mixture import EveryNumber, Numbers
-from accounting.count_tables import CountTable
-from accounting.decomposition import Decomposition
-from accounting.every_count import Counts, Run, _Nodes, every_count
-from accounting.gain_laws import ListedPairs
-from accounting.profile_bounds import ProfileBounds
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.random_size import contour as every_count_module
+from shuffle_ledger.accounting.amplification.random_size.contour import Counts, Run, _Nodes, every_count
+from shuffle_ledger.accounting.amplification.random_size.mixture import EveryNumber, Numbers
+from shuffle_ledger.accounting.amplification.random_size.tables import CountTable
+from shuffle_ledger.accounting.attacks import WitnessProfile
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.exact_pairs import (
+from shuffle_ledger.accounting.amplification.noise_pairs import (
     Pair,
     binomial_masses,
     coarsened,

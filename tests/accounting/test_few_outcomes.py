@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer
-from accounting.decomposition import Decomposition
-from accounting.enumeration import enumerate_outcomes, is_countable
-from accounting.numerics import UNIT_ROUND_OFF, FloatArray, running_sums
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes, is_countable
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, running_sums
 
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
 _COUNTED = 9

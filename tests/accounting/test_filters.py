@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Charge, FilterSet, InvalidParameter
-from accounting.filters import GaussianFilter, RenyiFilter
-from accounting.gaussian import gaussian_divergence
+from shuffle_ledger.accounting import Charge, FilterSet, InvalidParameter
+from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
+from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 
 mp.mp.dps = 50
 BUDGETS = st.tuples(st.floats(-9, 3).map(lambda x: 10.0**x), st.floats(-40, -2).map(lambda x: 10.0**x))

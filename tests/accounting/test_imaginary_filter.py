@@ -9,9 +9,9 @@ from fractions import Fraction
 
 import pytest
 
-from accounting import Charge, FilterSet
-from accounting.filters import GaussianFilter
-from accounting.sliding import SlidingReserve
+from shuffle_ledger.accounting import Charge, FilterSet
+from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter
+from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 
 RESERVES = (0.0, 1.0, 8.0, 32.0)
 LIMIT = 64.0

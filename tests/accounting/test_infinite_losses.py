@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, Table, attack_epsilon, parse_randomizer
-from accounting.decomposition import Decomposition
-from accounting.gain_laws import ListedPairs
-from accounting.shuffling import RoundProfile
-from accounting.table_pairs import TablePairs
+from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 Rows = list[list[Fraction]]
 

@@ -10,8 +10,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
-from accounting.shuffling import LARGEST_RESOLVED_LOSS
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting.rounds.shuffled_round import LARGEST_RESOLVED_LOSS
 
 Rows = list[list[float]]
 

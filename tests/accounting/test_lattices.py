@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.discretization import _pair
-from accounting.lattices import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
-from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.profile_bounds import ProfileBounds
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.discretization import _pair
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 
 
 @settings(deadline=None)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import accounting
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
 
@@ -23,7 +23,7 @@ before, opened, environment = set(sys.modules), [], dict(os.environ)
 sys.addaudithook(lambda event, arguments: opened.append(str(arguments)) if event in (
     "socket.connect", "subprocess.Popen", "os.system", "os.mkdir", "os.remove", "os.putenv", "os.fork") or (
     event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")) else None)
-import accounting
+import shuffle_ledger.accounting
 added = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps({
     "foreign": sorted(n for n in added if n not in sys.stdlib_module_names and n not in ("numpy", "scipy")),
@@ -37,7 +37,7 @@ def test_importing_needs_numpy_and_scipy_alone_and_does_nothing() -> None:
         [sys.executable, "-B", "-c", _IMPORT], capture_output=True, text=True, check=True, timeout=60
     )
     seen = json.loads(done.stdout)
-    assert seen == {"foreign": ["accounting"], "opened": [], "threads": 1, "environment": True}
+    assert seen == {"foreign": ["shuffle_ledger"], "opened": [], "threads": 1, "environment": True}
     assert done.stderr == ""
 
 

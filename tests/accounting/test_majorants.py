@@ -14,16 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, pair_sums
-from accounting import majorants as majorants_module
-from accounting.blanket_sum import blanket_profiles
-from accounting.gain_laws import Pairs
-from accounting.majorants import Majorants, group_ceilings
-from accounting.numerics import IndexArray
-from accounting.profile_bounds import ProfileBounds
-from accounting.randomizers import Table
-from accounting.table_pairs import TablePairs
-from accounting.worst_pair import WorstPair
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
+from shuffle_ledger.accounting.amplification.worst_pair import convex_order as majorants_module
+from shuffle_ledger.accounting.amplification.worst_pair import evaluation
+from shuffle_ledger.accounting.amplification.worst_pair.convex_order import Majorants, group_ceilings
+from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
+from shuffle_ledger.accounting.numeric.arrays import IndexArray
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.randomizers import Table
 
 FloatArray = npt.NDArray[np.float64]
 Rows = tuple[tuple[float, ...], ...]
@@ -188,7 +189,7 @@ def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.Monk
         summed.append(which.size)
         return blanket_profiles(some, which, *given, **rest)
 
-    monkeypatch.setattr(pair_sums, "blanket_profiles", counted)
+    monkeypatch.setattr(evaluation, "blanket_profiles", counted)
     worst = WorstPair(pairs=pairs, reports=5 * 10**7, smoothing=_SMOOTHING, listed=lambda _: None)
     excess = np.expm1(np.linspace(0.0, 1.0, 120))
     found = worst.largest(excess)[0]
@@ -349,7 +350,7 @@ def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
         summed.append(which.size)
         return blanket_profiles(some, which, count, at, smoothing=smoothing)
 
-    monkeypatch.setattr(pair_sums, "blanket_profiles", counted)
+    monkeypatch.setattr(evaluation, "blanket_profiles", counted)
     worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
     excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 200) ** 2)
     found, _ = worst.largest(excess)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from accounting import Accountant, ShuffledRound
+from shuffle_ledger.accounting import Accountant, ShuffledRound
 from tests.accounting.exact_sums import FloatArray, Pair, composed, randomized_response, sampled
 
 

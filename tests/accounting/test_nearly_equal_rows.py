@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, Table, attack_delta, parse_randomizer
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, attack_delta, parse_randomizer
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 
 def _shares(row: list[float]) -> list[Fraction]:

@@ -10,9 +10,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting import Accountant, DistinctElements, KaryRandomizedResponse, ShuffledRound
-from accounting.numerics import order_less_one
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, DistinctElements, KaryRandomizedResponse, ShuffledRound
+from shuffle_ledger.accounting.numeric.arrays import order_less_one
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 DRAWN = 12
 

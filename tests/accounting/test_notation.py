@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Joint, LocalRandomizer, Parallel, ShuffledRound, Table, parse_randomizer
-from accounting.errors import InvalidParameter
-from accounting.randomizers import RANDOMIZERS
+from shuffle_ledger.accounting import Joint, LocalRandomizer, Parallel, ShuffledRound, Table, parse_randomizer
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import RANDOMIZERS
 
 EPSILONS = st.floats(1e-9, 3.0)
 PROBABILITIES = st.floats(1e-6, 0.5)

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.blanket_sum import blanket_profile
-from accounting.decomposition import Decomposition
-from accounting.enumeration import _counts, _fewest_counts, enumerate_outcomes
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.enumeration import _counts, _fewest_counts, enumerate_outcomes
 
 
 @st.composite

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import (
+from shuffle_ledger.accounting import (
     Accountant,
     InvalidParameter,
     ShuffledRound,
@@ -16,7 +16,7 @@ from accounting import (
     parse_randomizer,
     place,
 )
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 
 def made(randomizer: str, reports: int, **fields: object) -> ShuffledRound:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, calibrate, parse_randomizer
-from accounting.certificate import Interval
-from accounting.errors import InvalidParameter
-from accounting.promises import Promise
+from shuffle_ledger.accounting import Accountant, ShuffledRound, calibrate, parse_randomizer
+from shuffle_ledger.accounting.certificate import Interval
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.pld.basic_composition import Promise
 
 
 def _round(written: str, reports: int = 1000, **rest: object) -> ShuffledRound:

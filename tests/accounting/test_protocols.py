@@ -13,10 +13,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from accounting.errors import InvalidParameter
-from accounting.exact_pairs import poisson_masses, shifted_binomial
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting.amplification.noise_pairs import poisson_masses, shifted_binomial
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 Law = dict[Any, mp.mpf]
 

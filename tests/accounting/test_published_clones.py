@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from tests.accounting.exact_sums import Pair, bisected, clones, composed, near
 
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting import Accountant, Certificate, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, attack_epsilon, parse_randomizer
 from tests.accounting.exact_sums import Gains
 
 Law = Callable[[float], Gains]  # of the gains at an order

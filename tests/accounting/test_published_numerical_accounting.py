@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from tests.accounting.exact_sums import Pair, clones, composed, randomized_response, sampled
 
 

@@ -9,12 +9,12 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting import blanket_sum, quadrature
-from accounting.blanket_sum import blanket_profile
-from accounting.decomposition import Decomposition
-from accounting.enumeration import enumerate_outcomes
-from accounting.gain_laws import ListedPairs
-from accounting.tilts import Tilt
+from shuffle_ledger.accounting.amplification.blanket import contour, divergence
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
+from shuffle_ledger.accounting.amplification.blanket.tilting import Tilt
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
 
 REPORTS = 40
 EXCESS = np.expm1(np.linspace(0.0, 0.9, 25))
@@ -35,7 +35,7 @@ def listed() -> np.ndarray:
 @pytest.mark.parametrize("negligible", [0.5, 2.0, 5.0, 46.0])
 def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, negligible: float) -> None:
     """However many nodes count as negligible: what they hold is in the bounds."""
-    monkeypatch.setattr(quadrature, "_NEGLIGIBLE", negligible)
+    monkeypatch.setattr(contour, "_NEGLIGIBLE", negligible)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
@@ -54,9 +54,9 @@ def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.M
         atoms, pair = 2, Decomposition(np.array([0.7, 0.3]), np.array([0.3, 0.7]), np.array([0.3, 0.3]))
     excess = np.expm1(draw.uniform(0.0, 0.3, 9))
     seen = []
-    search = quadrature.Line.last_of_note
+    search = contour.Line.last_of_note
 
-    def watched(line: quadrature.Line, last: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    def watched(line: contour.Line, last: np.ndarray, asked: np.ndarray) -> np.ndarray:
         kept, tilt = search(line, last, asked), line.tilt
         for row, (end, whole) in enumerate(zip(kept, last, strict=True)):
             nodes = np.arange(end + 1, whole + 1)
@@ -66,7 +66,7 @@ def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.M
             seen.append(end < whole)
         return kept
 
-    monkeypatch.setattr(quadrature.Line, "last_of_note", watched)
+    monkeypatch.setattr(contour.Line, "last_of_note", watched)
     blanket_profile(pair, reports, excess, smoothing=0.003)
     assert seen
     assert any(seen) or atoms < 40
@@ -77,7 +77,7 @@ def test_outcomes_that_hold_too_much_are_not_left_out(
     monkeypatch: pytest.MonkeyPatch, overwhelming: float
 ) -> None:
     """Where reports that are called overwhelming are not, the law is summed whole, as narrowly as ever."""
-    monkeypatch.setattr(blanket_sum, "OVERWHELMING", overwhelming)
+    monkeypatch.setattr(divergence, "OVERWHELMING", overwhelming)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
@@ -120,8 +120,8 @@ def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> N
 def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
     """Single reports that outweigh everything: the sum without them stays a lower bound where they are too
     many for the upper one to pass over."""
-    monkeypatch.setattr(blanket_sum, "_LEAST", lost)
-    monkeypatch.setattr(blanket_sum, "_MOST", lost)
+    monkeypatch.setattr(divergence, "_LEAST", lost)
+    monkeypatch.setattr(divergence, "_MOST", lost)
     masses = Decomposition(np.array([0.4, 0.6, 0.0]), np.array([0.1, 0.2, 0.7]), np.array([0.05, 0.1, 1e-7]))
     excess = np.expm1(np.linspace(0.0, 1.3, 30))
     outcomes = enumerate_outcomes(masses, 30, limit=10**6)
@@ -138,7 +138,7 @@ def test_few_reports_of_components_are_known(
     monkeypatch: pytest.MonkeyPatch, much: float, reports: int
 ) -> None:
     """Outcomes with one such report or none, taken out of the sum always, where they are much, or never."""
-    monkeypatch.setattr(quadrature, "_MUCH", much)
+    monkeypatch.setattr(contour, "_MUCH", much)
     draw = np.random.default_rng(reports)
     for hidden in (1e-3, 0.03, 0.5):
         a, b, c = draw.dirichlet(np.ones(4), size=3)
@@ -167,7 +167,7 @@ def test_a_law_whose_reports_are_few_is_narrow() -> None:
 @pytest.mark.parametrize("lobe", [0.3, 1.0, 2.5])
 def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lobe: float) -> None:
     """Wherever the middle lobe is cut, of a sum that is nearly Gaussian."""
-    monkeypatch.setattr(quadrature, "_LOBE_CUT", lobe)
+    monkeypatch.setattr(contour, "_LOBE_CUT", lobe)
     masses = Decomposition(np.array([0.55, 0.45]), np.array([0.45, 0.55]), np.array([0.45, 0.45]))
     excess, reports = np.expm1(np.linspace(0.0, 0.02, 5)), 3000
     outcomes = enumerate_outcomes(masses, reports, limit=10**6)
@@ -267,7 +267,7 @@ def test_moments_are_known_where_weights_underflow(reports: int) -> None:
 
     with mpmath.workdps(60):
         for share in (-2.0, -0.999, -0.9, -0.5, -0.1, -1e-3, 1e-3, 0.1, 0.9):
-            found = float(quadrature._log_moment(tilt, reports, share * theta)[0])
+            found = float(contour._log_moment(tilt, reports, share * theta)[0])
             exact = reports * (logarithm((1 + share) * theta[0]) - logarithm(theta[0]))
             assert found >= exact - 1e-9 * (1 + abs(exact))
             # Where the mass is not known, it is taken to be 1: not much while something of the tilt is left.

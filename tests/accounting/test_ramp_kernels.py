@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from accounting.ramp_kernels import RampKernels
+from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
 TILTS = (1e-6, 1e-3, 0.2, 1.0, 3.0, 9.0, 24.0)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from accounting import parse_randomizer
-from accounting.decomposition import Decomposition
+from shuffle_ledger.accounting import parse_randomizer
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 
 Table = list[tuple[float, ...]]  # one row for each output: its probability under every input
 
@@ -111,7 +111,7 @@ def test_masses_are_those_of_the_randomizer(
 @pytest.mark.parametrize("kind", ["blh", "rappor", "oue", "hadamard"])
 @pytest.mark.parametrize("epsilon0", [0.5, 2.0, 8.0])
 def test_the_limit_of_large_domains_dominates_every_domain(kind: str, epsilon0: float) -> None:
-    from accounting.blanket_sum import blanket_profile
+    from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 
     limit = parse_randomizer(f"{kind}(epsilon0={epsilon0})").analysis("blanket").decomposition
     excess = np.expm1(np.linspace(0, 0.6 * epsilon0, 7))

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln, logsumexp
 
-from accounting import Accountant, InvalidParameter, PrivacyLossDistribution, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    InvalidParameter,
+    PrivacyLossDistribution,
+    ShuffledRound,
+    parse_randomizer,
+)
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import (
+from shuffle_ledger.accounting import (
     Accountant,
     Charge,
     Choice,
@@ -28,8 +28,13 @@ from accounting import (
     ShuffledRound,
     parse_randomizer,
 )
-from accounting.charges import charge_of
-from accounting.repetition import REPETITIONS_MAX, largest_count, rebudgeted, repetition_of
+from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.filters.repetition import (
+    REPETITIONS_MAX,
+    largest_count,
+    rebudgeted,
+    repetition_of,
+)
 from tests.accounting.test_adaptive_adversary import (
     REACH,
     Counts,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.numerics import FloatArray, IndexArray, increasing_root
+from shuffle_ledger.accounting.numeric.arrays import FloatArray, IndexArray, increasing_root
 
 _SPREAD = st.floats(1e-90, 1e90)
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_randomizer
-from accounting.composition import Composition
-from accounting.discretization import from_profile
-from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.profile_bounds import ProfileBounds
-from accounting.spectrum import (
+from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_randomizer
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.composition import Composition
+from shuffle_ledger.accounting.pld.discretization import from_profile
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from shuffle_ledger.accounting.pld.tilting import (
     Contour,
     LossSpectrum,
     SpectrumMemory,
@@ -87,7 +87,7 @@ def test_one_round_of_any_parameters_lies_in_the_interval(
     extra = f", k={k}" if kind == "krr" else ""
     shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports)
     certificate = Accountant().certify({shuffled: 1}, delta=delta)
-    from accounting.shuffling import RoundProfile
+    from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
     profile = RoundProfile(shuffled, smoothing=1e-3)
     ends = np.expm1([certificate.epsilon_lower, certificate.epsilon_upper])
@@ -137,7 +137,7 @@ def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> No
 
 
 def test_losses_enclose_the_profile_at_every_order() -> None:
-    from accounting.shuffling import RoundProfile
+    from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
     for shuffled in [
         _round("generic(epsilon0=1)", 10**4),
@@ -220,7 +220,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_stored_losses_are_read_back_exactly_or_refused() -> None:
-    from accounting import DamagedPrivacyLoss
+    from shuffle_ledger.accounting import DamagedPrivacyLoss
 
     loss = Accountant().privacy_loss(_round("generic(epsilon0=1)", 300))
     data = loss.to_bytes()

@@ -14,9 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting import Accountant, Parallel, ShuffledRound, calibrate, parse_randomizer, slot_for
-from accounting.errors import InvalidParameter
-from accounting.shuffling import RoundProfile
+from shuffle_ledger.accounting import (
+    Accountant,
+    Parallel,
+    ShuffledRound,
+    calibrate,
+    parse_randomizer,
+    slot_for,
+)
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums
 
 

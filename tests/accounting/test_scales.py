@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accounting import blanket_sum, quadrature, rare_gains
-from accounting.blanket_sum import blanket_profile, blanket_profiles
-from accounting.decomposition import Decomposition
-from accounting.gain_laws import ListedPairs
-from accounting.table_pairs import TablePairs
+from shuffle_ledger.accounting.amplification.blanket import contour, divergence, rare_events
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 
 
 def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposition:
@@ -52,7 +52,7 @@ def _summed(gains: list[Fraction], c: list[Fraction], reports: int) -> Fraction:
 @pytest.mark.parametrize("seed", range(12))
 def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many scales as there are gains, and with the usual ones."""
-    monkeypatch.setattr(blanket_sum, "_SCALE", scale)
+    monkeypatch.setattr(divergence, "_SCALE", scale)
     draw = np.random.default_rng(seed)
     pair, reports = _law(draw, 4, float(draw.choice([0.0, 5.0, 25.0]))), int(draw.choice([2, 5, 9]))
     largest = float((pair.a / pair.b).max())
@@ -73,7 +73,7 @@ def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.Monke
     which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
     widths = []
     for rare in (1.0, 0.0):
-        monkeypatch.setattr(rare_gains, "_RARE", rare)
+        monkeypatch.setattr(rare_events, "_RARE", rare)
         found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
         widths.append(float((1 - found.lower / found.upper).max()))
     assert widths[0] <= 0.015
@@ -112,7 +112,7 @@ def test_losses_that_hardly_any_report_has_are_left_over() -> None:
         )
         excess = np.array([float(order - 1)])
         (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), excess)
-        rest, added = blanket_sum._without_rare_losses(laws, reports)
+        rest, added = divergence._without_rare_losses(laws, reports)
         whole, less = (
             _summed(
                 [Fraction(x) for x in one.gains[0].tolist()],
@@ -149,7 +149,7 @@ def test_nothing_is_left_over_where_that_may_be_a_rounding() -> None:
     pair = Decomposition(np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5]), c)
     assert pair.leftover > 0
     (_, laws, _), *_ = ListedPairs([pair]).laws(np.array([0]), np.array([0.3]))
-    rest, added = blanket_sum._without_rare_losses(laws, 3)
+    rest, added = divergence._without_rare_losses(laws, 3)
     assert added[0] == 0
     assert np.array_equal(rest.c, laws.c)
 
@@ -161,13 +161,13 @@ def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.
     rows[0] = rows[1] = np.maximum(rows[0], 0.05)
     rows[0, :4] = rows[1, 4:8] = 1e-30
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
-    nodes, sums = [], quadrature._node_sums
+    nodes, sums = [], contour._node_sums
 
-    def counted(line: quadrature.Line, last: np.ndarray) -> np.ndarray:
+    def counted(line: contour.Line, last: np.ndarray) -> np.ndarray:
         nodes.append(int(last.sum()))
         return sums(line, last)
 
-    monkeypatch.setattr(quadrature, "_node_sums", counted)
+    monkeypatch.setattr(contour, "_node_sums", counted)
     excess = np.expm1(np.linspace(1.0, 65.0, 40))
     found = blanket_profiles(pairs, np.zeros(40, dtype=np.int64), 30, excess, smoothing=0.01)
     assert np.all(found.lower <= found.upper)

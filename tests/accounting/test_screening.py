@@ -11,13 +11,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, Table
-from accounting.blanket_sum import blanket_profile, blanket_profiles
-from accounting.enumeration import enumerate_outcomes
-from accounting.gain_laws import ListedPairs, Pairs
-from accounting.randomizers.two_inputs import bracketed
-from accounting.shuffling import RoundProfile
-from accounting.table_pairs import TablePairs, _alike
+from shuffle_ledger.accounting import Accountant, ShuffledRound, Table
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
+from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs, _alike
+from shuffle_ledger.accounting.randomizers.binary_input import bracketed
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 
 def _rows(draw: np.random.Generator, shape: tuple[int, int], spread: float) -> np.ndarray:

@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.privacy_loss import PrivacyLossDistribution
-from accounting.second_method import AGREEMENT, composed_epsilon, round_delta, round_slack
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from shuffle_ledger.accounting.verification.second_method import (
+    AGREEMENT,
+    composed_epsilon,
+    round_delta,
+    round_slack,
+)
 
 ROUNDS = [
     ("generic(epsilon0=1)", {"reports": 1}),

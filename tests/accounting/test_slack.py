@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from accounting.certificate import Interval
-from accounting.slack import delta_interval_with_slack
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.certificate import Interval
+from shuffle_ledger.accounting.pld.approximate import delta_interval_with_slack
 
 
 def _response(epsilon: float, x: mp.mpf) -> mp.mpf:

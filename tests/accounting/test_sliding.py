@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import Charge, FilterSet
-from accounting.charges import charge_of
-from accounting.repetition import largest_count
-from accounting.sliding import SlidingReserve
+from shuffle_ledger.accounting import Charge, FilterSet
+from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.filters.repetition import largest_count
+from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 from tests.accounting.test_adaptive_adversary import (
     REACH,
     STEP,

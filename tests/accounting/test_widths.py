@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accounting import Accountant, ShuffledRound, Table, parse_randomizer
-from accounting.composition import Composition
+from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, parse_randomizer
+from shuffle_ledger.accounting.pld.composition import Composition
 
 
 def table(inputs: int, outputs: int, shape: float, seed: int) -> Table:

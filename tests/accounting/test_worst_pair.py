@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import ShuffledRound, Table, majorants
-from accounting.blanket_sum import blanket_profile, blanket_profiles
-from accounting.decomposition import Decomposition
-from accounting.enumeration import Outcomes, enumerate_outcomes
-from accounting.gain_laws import ListedPairs
-from accounting.looks import Bounds, chords
-from accounting.privacy_loss import NEGLIGIBLE_DELTA
-from accounting.profile_bounds import ProfileBounds
-from accounting.screening import Powers
-from accounting.shuffling import RoundProfile
-from accounting.table_pairs import TablePairs
-from accounting.worst_pair import WorstPair
+from shuffle_ledger.accounting import ShuffledRound, Table
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.enumeration import Outcomes, enumerate_outcomes
+from shuffle_ledger.accounting.amplification.worst_pair import convex_order
+from shuffle_ledger.accounting.amplification.worst_pair.chernoff import Powers
+from shuffle_ledger.accounting.amplification.worst_pair.looks import Bounds, chords
+from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 _SMOOTHING = 0.02
 
@@ -279,7 +280,9 @@ def test_what_a_pair_needs_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
         rows_summed.append(given[1].size)
         return blanket_profiles(*given, **rest)
 
-    monkeypatch.setattr("accounting.pair_sums.blanket_profiles", counted)
+    monkeypatch.setattr(
+        "shuffle_ledger.accounting.amplification.worst_pair.evaluation.blanket_profiles", counted
+    )
     excess = np.expm1(np.linspace(0.01, 3.0, 41))
 
     def taken(search: WorstPair, orders: np.ndarray) -> float:
@@ -323,13 +326,13 @@ def test_laws_above_pairs_are_made_where_some_orders_show_their_use(
 ) -> None:
     rows = 1 + 10 * np.eye(20) + noise * np.random.default_rng(1).uniform(size=(20, 20))
     pairs, made = TablePairs(rows / rows.sum(axis=1, keepdims=True)), list[float]()
-    transform = majorants._largest_transform
+    transform = convex_order._largest_transform
 
     def counted(*given: Any) -> Any:
         made.append(given[2])
         return transform(*given)
 
-    monkeypatch.setattr(majorants, "_largest_transform", counted)
+    monkeypatch.setattr(convex_order, "_largest_transform", counted)
     worst = WorstPair(pairs=pairs, reports=100, smoothing=_SMOOTHING, listed=lambda _: None)
     worst.largest(np.expm1(np.linspace(0.0, 1.0, 100)))
     assert made

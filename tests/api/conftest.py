@@ -17,16 +17,16 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from accounting import Accountant
-from ledger.access import issue
-from ledger.admission import open_cohort
-from ledger.api.app import create_app
-from ledger.api.service import Dispatch
-from ledger.budgets import Outcome, Pending
-from ledger.config import Settings
-from ledger.schema import initialise
-from ledger.store import Store
-from workers.dispatch import decide
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.access import issue
+from shuffle_ledger.ledger.api.app import create_app
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Outcome, Pending
+from shuffle_ledger.workers.dispatch import decide
 
 ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from ledger import engines
-from ledger.access import PERMISSIONS, Permission, Role, authenticate, issue, revoke, tokens
-from ledger.api.gate import OPEN_PATHS
-from ledger.errors import InvalidValue
-from ledger.store import Store
-from ledger.tables import access_tokens
+from shuffle_ledger.ledger.access import PERMISSIONS, Permission, Role, authenticate, issue, revoke, tokens
+from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import access_tokens
 from tests.api.conftest import ROUND, Server
 
 PATHS = (  # beside those of the published description
@@ -285,7 +285,7 @@ def test_secrets_are_neither_stored_nor_logged(server: Server, caplog: pytest.Lo
     token = server.issue("somebody", "admin")
     secret = token.split("_")[2]
     server.ask("GET", "/v1/cohorts", bearer="somebody")
-    with engines.reading(server.store.engine) as connection:
+    with engine.reading(server.store.engine) as connection:
         rows = connection.execute(select(access_tokens)).all()
     assert hashlib.sha256(secret.encode()).digest() in [row.secret_digest for row in rows]
     for row in rows:
@@ -298,12 +298,12 @@ def test_the_database_keeps_tokens_as_they_were_issued(store: Store) -> None:
     token = issue(store, name="x", role="reader", actor="tester", cohorts=["phones"])
     token_id = token.issued.token_id
     for changed in ({"role": "admin"}, {"cohorts": None}, {"name": "y"}, {"secret_digest": bytes(32)}):
-        with pytest.raises(DBAPIError, match="keeps"), engines.writing(store.engine) as connection:
+        with pytest.raises(DBAPIError, match="keeps"), engine.writing(store.engine) as connection:
             connection.execute(update(access_tokens).values(**changed))
     revoke(store, token_id)
-    with pytest.raises(DBAPIError, match="stays revoked"), engines.writing(store.engine) as connection:
+    with pytest.raises(DBAPIError, match="stays revoked"), engine.writing(store.engine) as connection:
         connection.execute(update(access_tokens).values(revoked_at=None))
-    with pytest.raises(DBAPIError, match="never removed"), engines.writing(store.engine) as connection:
+    with pytest.raises(DBAPIError, match="never removed"), engine.writing(store.engine) as connection:
         connection.execute(text("DELETE FROM access_tokens"))
     assert authenticate(store, token.token) is None
 

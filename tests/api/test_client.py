@@ -9,12 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import quote, round_record
-from ledger.api.service import Dispatch
-from ledger.budgets import Admitted, Pending, Refused, RoundRequest
-from ledger.client import PROBLEM, LedgerClient
-from ledger.errors import (
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
+from shuffle_ledger.ledger.decisions.admission import quote, round_record
+from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Conflict,
     InvalidValue,
@@ -25,9 +24,10 @@ from ledger.errors import (
     Unauthorized,
     Unavailable,
 )
-from ledger.listing import shown_cohort
-from ledger.statements import budget
-from ledger.verification import verify
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server
 
 LARGE = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=8)"), reports=100)

@@ -13,12 +13,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from accounting import ShuffledRound
-from cli.main import main
-from ledger.admission import register
-from ledger.budgets import RoundRequest
-from ledger.rows import ATTEMPTS_MAX
-from ledger.store import Store
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.decisions.admission import register
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.api.conftest import ROUND as PARAMETERS
 from tests.api.conftest import Server
 

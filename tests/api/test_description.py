@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledger.access import Role
-from ledger.api.reference import description, reference
+from shuffle_ledger.ledger.access import Role
+from shuffle_ledger.ledger.api.reference import description, reference
 from tests.api.conftest import Server
 
 ROOT = Path(__file__).parents[2]
@@ -116,5 +116,5 @@ def test_every_role_is_known_to_the_database(server: Server) -> None:
 
 def test_the_reference_in_the_docs_is_the_published_one() -> None:
     assert (ROOT / "docs" / "api.md").read_text("utf-8") == reference(description()), (
-        "run: python -m ledger.api.reference > docs/api.md"
+        "run: python -m shuffle_ledger.ledger.api.reference > docs/api.md"
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledger.documents import document_of
-from ledger.statements import heads
+from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.values.documents import document_of
 from tests.api.conftest import ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 

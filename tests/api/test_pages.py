@@ -18,15 +18,15 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from accounting import Accountant
-from ledger.access import revoke
-from ledger.api.pages import POLICY
-from ledger.api.service import Dispatch
-from ledger.api.sessions import COOKIE, Sessions
-from ledger.budgets import Pending
-from ledger.checkpoints import sign_standing
-from ledger.reconciliation import reconcile
-from ledger.signing import SigningKey
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.access import revoke
+from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.api.pages.routes import POLICY
+from shuffle_ledger.ledger.checkpoints.making import sign_standing
+from shuffle_ledger.ledger.recovery.reconciliation import reconcile
+from shuffle_ledger.ledger.values.requests import Pending
+from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.api.conftest import ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 

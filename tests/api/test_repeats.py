@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from accounting import ShuffledRound, parse_randomizer
-from ledger.budgets import Admitted, RoundRequest
-from ledger.client import LedgerClient
-from ledger.errors import NotCollectable
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.errors import NotCollectable
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from tests.api.conftest import Server
 
 TYPE = "urn:shuffle-ledger:problem:not_collectable"

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound
-from ledger.admission import admit, quote, register
-from ledger.api.service import Dispatch
-from ledger.budgets import Outcome, Pending, RoundRequest
-from ledger.documents import decision_document, document_of, record_document
-from ledger.outcomes import round_record
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.decisions.admission import admit, quote, register
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
+from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import ROUND, Server
 
 TOO_MUCH: dict[str, Any] = {"randomizer": "generic(epsilon0=8)", "reports": 100}

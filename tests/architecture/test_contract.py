@@ -9,10 +9,10 @@ from typing import Any
 import click
 import pytest
 
-import accounting
-from cli.failures import ExitCode
-from cli.main import main
-from ledger.config import Settings
+from shuffle_ledger import accounting
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -87,7 +87,7 @@ def test_exit_codes_are_the_contracts() -> None:
 
 def test_the_distribution_and_its_program() -> None:
     assert PYPROJECT["project"]["name"] == "shuffle-ledger"
-    assert PYPROJECT["project"]["scripts"] == {"shuffle-ledger": "cli.main:main"}
+    assert PYPROJECT["project"]["scripts"] == {"shuffle-ledger": "shuffle_ledger.cli.main:main"}
     for name in ("ledger", "accounting", "migrations", "workers", "cli", "tests"):
         assert (ROOT / name).is_dir()
 

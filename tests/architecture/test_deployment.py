@@ -20,10 +20,10 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from cli.main import main
-from ledger.api.gate import OPEN_PATHS
-from ledger.config import Settings
-from workers.celery_app import TIME_LIMIT_SECONDS
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.celery_app import TIME_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text("utf-8")
@@ -236,6 +236,6 @@ def test_the_operations_page_names_commands_settings_and_alarms_that_exist() -> 
             found = inner
     for name in re.findall(SETTING + r"([A-Z_]+)", page):
         assert name.lower() in Settings.model_fields, name
-    source = "".join((ROOT / file).read_text("utf-8") for file in ("ledger/upkeep.py", "workers/dispatch.py"))
+    source = "".join((ROOT / file).read_text("utf-8") for file in ("ledger/health.py", "workers/dispatch.py"))
     for alarm in re.findall(r"^\| `([A-Z]+) ", page, flags=re.MULTILINE):
         assert f'"{alarm} ' in source, alarm

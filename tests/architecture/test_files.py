@@ -81,14 +81,3 @@ def _name(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9_-]+", requirement)
     assert found is not None
     return found.group().lower().replace("_", "-")
-
-
-@pytest.mark.parametrize("room", ["accounting", "ledger", "cli", "ledger/api"])
-def test_the_map_names_every_module(room: str) -> None:
-    """And none that is not there: a section `Inside ...` for each room."""
-    title = {"accounting": "accountant", "cli": "command line", "ledger/api": "HTTP API"}.get(room, room)
-    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    section = text.split(f"\n## Inside the {title}\n")[1].split("\n## ")[0]
-    files = "".join(line.split("|")[1] for line in section.splitlines() if line.startswith("|"))
-    there = {path.name for path in (ROOT / room).glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", files)) == there

@@ -1,4 +1,5 @@
-"""One module formats floats for people: `accounting/bounds_text.py`. Other places are listed with reasons."""
+"""One module formats floats for people: `accounting/printed_numbers.py`. Other places are listed with
+reasons."""
 
 from __future__ import annotations
 
@@ -11,35 +12,35 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("accounting", "ledger", "cli", "workers")
-FORMATTER = Path("accounting/bounds_text.py")
+FORMATTER = Path("accounting/printed_numbers.py")
 _FLOAT_SPEC = re.compile(r"[eEfFgGn%]$")
 _PERCENT = re.compile(r"%[-+ #0]*[0-9.*]*[eEfFgG]")
 _TEMPLATE = re.compile(r"\|\s*(?:round|format)\b[^}|]*|\.format\(|'%[^']*'|\"%[^\"]*\"")
 _SECONDS, _PLACES, _WHOLE = "seconds", "coordinates of a drawing", "a whole number to compute with"
 # File, what stands there, how often, and why it is no number that somebody might take for a bound.
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
-    ("accounting/composition.py", "round(…)"): (1, _WHOLE),
-    ("accounting/count_mixture.py", "round(…)"): (1, _WHOLE),
-    ("accounting/spectrum.py", "round(…)"): (1, _WHOLE),
-    ("accounting/filters.py", ".4g"): (1, "the name of a filter, by its order"),
+    ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
+    ("accounting/amplification/random_size/mixture.py", "round(…)"): (1, _WHOLE),
+    ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
+    ("accounting/filters/gaussian_and_renyi.py", ".4g"): (1, "the name of a filter, by its order"),
     ("accounting/plans.py", ".3g"): (1, "a number to compute with, certified afterwards"),
-    ("ledger/quoting.py", ".{}g"): (1, "a number to compute with, rounded down before"),
-    ("ledger/client.py", "round(…)"): (1, _SECONDS),
-    ("ledger/client.py", "'%2E'"): (1, "a dot in an address"),
-    ("ledger/engines.py", "'%Y-%m-%d %H:%M:%f'"): (1, "a moment, in SQL"),
-    ("ledger/api/figures.py", "round(…)"): (3, _PLACES),
-    ("ledger/api/figures.py", ".1f"): (2, _PLACES),
-    ("ledger/api/gate.py", "g"): (1, _SECONDS),
-    ("ledger/api/rounds.py", "g"): (1, _SECONDS),
-    ("ledger/scheduled_checkpoints.py", ".0f"): (1, _SECONDS),
-    ("ledger/upkeep.py", ".0f"): (1, _SECONDS),
-    ("ledger/api/templates/cohorts.html.jinja", "| round"): (1, _SECONDS),
-    ("ledger/api/templates/parts.html.jinja", "| format([share * 100, 99]"): (1, _PLACES),
-    ("ledger/api/templates/parts.html.jinja", "'%.2f'"): (1, _PLACES),
-    ("cli/health.py", ".0f"): (1, _SECONDS),
-    ("cli/statements/drawings.py", ".0e"): (1, "ticks of an axis, at powers of ten"),
-    ("cli/statements/statement.html.jinja", "|round(2)"): (2, _PLACES),
-    ("cli/statements/statement.html.jinja", ".format("): (1, "a number of rows"),
+    ("ledger/decisions/quoting.py", ".{}g"): (1, "a number to compute with, rounded down before"),
+    ("ledger/client/client.py", "round(…)"): (1, _SECONDS),
+    ("ledger/client/client.py", "'%2E'"): (1, "a dot in an address"),
+    ("ledger/storage/engine.py", "'%Y-%m-%d %H:%M:%f'"): (1, "a moment, in SQL"),
+    ("ledger/api/pages/charts.py", "round(…)"): (3, _PLACES),
+    ("ledger/api/pages/charts.py", ".1f"): (2, _PLACES),
+    ("ledger/api/auth/middleware.py", "g"): (1, _SECONDS),
+    ("ledger/api/routes/rounds.py", "g"): (1, _SECONDS),
+    ("ledger/checkpoints/schedule.py", ".0f"): (1, _SECONDS),
+    ("ledger/health.py", ".0f"): (1, _SECONDS),
+    ("ledger/api/pages/templates/cohorts.html.jinja", "| round"): (1, _SECONDS),
+    ("ledger/api/pages/templates/parts.html.jinja", "| format([share * 100, 99]"): (1, _PLACES),
+    ("ledger/api/pages/templates/parts.html.jinja", "'%.2f'"): (1, _PLACES),
+    ("cli/commands/health.py", ".0f"): (1, _SECONDS),
+    ("cli/rendering/statements/drawings.py", ".0e"): (1, "ticks of an axis, at powers of ten"),
+    ("cli/rendering/statements/statement.html.jinja", "|round(2)"): (2, _PLACES),
+    ("cli/rendering/statements/statement.html.jinja", ".format("): (1, "a number of rows"),
 }
 
 

@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
-from accounting.numerics import FloatArray
+from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from tests.benchmarks.accountant_speed import clone_kinds, composition
 from tests.benchmarks.case import Case, Interval, Work
 

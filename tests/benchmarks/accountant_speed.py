@@ -9,7 +9,7 @@ import numpy as np
 from scipy.signal import fftconvolve
 from scipy.stats import binom
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from tests.benchmarks.case import Case, Interval, Work
 
 

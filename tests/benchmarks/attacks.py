@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import open_cohort, register
-from ledger.budgets import RoundRequest
-from ledger.schema import initialise
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import open_cohort, register
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.workers.celery_app import create_app
+from shuffle_ledger.workers.dispatch import publish, sweep
 from tests.benchmarks.http_storm import new_database, storm
 from tests.workers.conftest import awaited, open_phones, remove_queues, running, settings_at
-from workers.celery_app import create_app
-from workers.dispatch import publish, sweep
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "attacks.md"

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from accounting import Accountant, FilterMenu, FilterSet, ShuffledRound, parse_randomizer
-from accounting.repetition import largest_count
-from ledger import admission, schema
-from ledger.budgets import RoundRequest
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, FilterMenu, FilterSet, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.filters.repetition import largest_count
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.storage import schema
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.benchmarks.case import Case, Work
 
 _DECISIONS = 20

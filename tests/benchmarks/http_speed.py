@@ -15,15 +15,15 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.access import issue
-from ledger.admission import admit, open_cohort, register
-from ledger.api.app import create_app
-from ledger.api.service import Dispatch
-from ledger.budgets import Outcome, RoundRequest
-from ledger.config import Settings
-from ledger.schema import initialise
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.access import issue
+from shuffle_ledger.ledger.api.app import create_app
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
 from tests.benchmarks.case import Case, Work
 
 REQUESTS = 500

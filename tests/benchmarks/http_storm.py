@@ -29,19 +29,26 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
-from ledger.access import issue
-from ledger.admission import open_cohort
-from ledger.budgets import POLICY_ADAPTIVE, POLICY_FIXED, Admitted, Pending, Refused, RoundRequest
-from ledger.client import LedgerClient
-from ledger.config import Settings
-from ledger.outcomes import round_record
-from ledger.schema import initialise
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
-from workers.celery_app import create_app
-from workers.queues import queue_names
+from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.access import issue
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_ADAPTIVE,
+    POLICY_FIXED,
+    Admitted,
+    Pending,
+    Refused,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.workers.celery_app import create_app
+from shuffle_ledger.workers.queues import queue_names
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
 SERVERS = WORKERS = 2

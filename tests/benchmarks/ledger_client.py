@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger import admission
-from ledger.budgets import RoundRequest
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 BARE_BYTES = 1200  # about what an entry has
 LOCK_TIMEOUT_SECONDS = 10

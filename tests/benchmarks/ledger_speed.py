@@ -28,8 +28,9 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import make_url
 
-from ledger import admission, schema
-from ledger.store import Store
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.storage import schema
+from shuffle_ledger.ledger.storage.store import Store
 from tests.benchmarks.case import Case, Work
 from tests.benchmarks.ledger_client import Operation, admitting, inserting
 

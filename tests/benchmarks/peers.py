@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from accounting import Accountant
+from shuffle_ledger.accounting import Accountant
 from tests.benchmarks.accountant_speed import clone_kinds
 from tests.benchmarks.case import Case, Interval, Work
 

@@ -19,7 +19,7 @@ from scipy import fft
 from scipy.special import gammaln
 from scipy.stats import binom
 
-from accounting import Accountant
+from shuffle_ledger.accounting import Accountant
 from tests.benchmarks.accountant_speed import one_round
 from tests.benchmarks.case import Case, Interval, Work
 

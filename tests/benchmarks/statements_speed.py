@@ -13,19 +13,20 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from cli.statements.html import html
-from cli.statements.pdf import pdf
-from ledger import admission, schema
-from ledger.auditing.bundle import make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.auditing.findings import Numbers
-from ledger.auditing.making import make_statement
-from ledger.auditing.statement import Statement
-from ledger.budgets import RoundRequest
-from ledger.entries import LedgerEntry
-from ledger.rows import CohortView
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.cli.rendering.statements.html import html
+from shuffle_ledger.cli.rendering.statements.pdf import pdf
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.findings import Numbers
+from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.storage import schema
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.benchmarks.case import Case, Work
 
 ROUNDS = 10_000

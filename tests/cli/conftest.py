@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main
-from ledger.schema import initialise
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.storage.schema import initialise
 
 ROUND = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
-from cli.amplify import certificate_facts
-from cli.present import bar, certificate_document, document_of, lower, upper
+from shuffle_ledger.accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
+from shuffle_ledger.cli.commands.amplify import certificate_facts
+from shuffle_ledger.cli.rendering.present import bar, certificate_document, document_of, lower, upper
 from tests.cli.conftest import ROUND, Run
 
 KRR = "krr(k=10, epsilon0=1.15)"
@@ -354,12 +354,12 @@ def test_people_get_tables_without_escape_codes_when_piped(phones: Run) -> None:
 def test_an_unexpected_error_is_one_line_unless_debugging(
     phones: Run, monkeypatch: pytest.MonkeyPatch, debug: bool
 ) -> None:
-    import cli.cohort
+    import shuffle_ledger.cli.commands.cohort
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a fuse blew\nand more")
 
-    monkeypatch.setattr(cli.cohort, "open_ledger", broken)
+    monkeypatch.setattr(shuffle_ledger.cli.commands.cohort, "open_ledger", broken)
     answer = phones("cohort", "list", *(["--debug"] if debug else []))
     assert answer.code == 1
     assert ("Traceback" in answer.stderr) is debug

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import demo as demo_command
-from cli import demo_run
-from cli.demo_run import DemoResult
+from shuffle_ledger.cli.commands import demo as demo_command
+from shuffle_ledger.cli.commands import demo_run
+from shuffle_ledger.cli.commands.demo_run import DemoResult
 from tests.cli.conftest import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"

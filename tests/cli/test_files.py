@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import table_files
-from cli.round_files import read_cohorts, read_requests
+from shuffle_ledger.cli.files import table_files
+from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from tests.cli.conftest import Run
 
 HEADER = "round_id,cohort,randomizer,reports\n"

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from cli import ledgers
-from cli.ledgers import DatabaseLedger
-from cli.round_files import read_cohorts, read_requests
-from cli.round_import import plan_import, run_import
-from cli.session import open_session
-from ledger import admission
-from ledger.config import Settings
-from ledger.store import Store
+from shuffle_ledger.cli.backends import database
+from shuffle_ledger.cli.backends.database import DatabaseLedger
+from shuffle_ledger.cli.backends.session import open_session
+from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
+from shuffle_ledger.cli.files.round_import import plan_import, run_import
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.store import Store
 from tests.cli.conftest import Run
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
@@ -160,7 +160,7 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     after: bool,
 ) -> None:
     with monkeypatch.context() as patched:
-        module = admission if step in ("register", "admit_in_order") else ledgers
+        module = admission if step in ("register", "admit_in_order") else database
         patched.setattr(module, step, _Stop(getattr(module, step), at=at, after=after))
         answer = run(*IMPORT)
     assert answer.code == 1

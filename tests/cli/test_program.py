@@ -58,7 +58,7 @@ def test_the_installed_program_keeps_a_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", [None, "2"])
 def test_linear_algebra_has_one_thread_unless_more_are_asked_for(asked: str | None) -> None:
     code = """
-import cli.main, os, numpy
+import shuffle_ledger.cli.main, os, numpy
 numpy.ones((999, 999)) @ numpy.ones((999, 999))
 print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
 """
@@ -74,7 +74,7 @@ print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
 def test_a_command_loads_only_the_libraries_it_needs(tmp_path: Path, command: str) -> None:
     code = f"""
 import sys
-from cli.main import main
+from shuffle_ledger.cli.main import main
 try:
     main(["{command}", "--help"])
 except SystemExit:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.admission import register_and_admit
-from ledger.errors import NotAllowed, RoundStuck, TryAgain, Unauthorized, Unavailable
+from shuffle_ledger.ledger.decisions.admission import register_and_admit
+from shuffle_ledger.ledger.errors import NotAllowed, RoundStuck, TryAgain, Unauthorized, Unavailable
 from tests.cli.conftest import ROUND, Run
 
 WEEK = ("round", "register", "phones", "--id", "week1", *ROUND, "--json")
@@ -73,6 +73,6 @@ def test_schedulers_can_tell_errors_apart(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(f"cli.ledgers.{register_and_admit.__name__}", fails)
+    monkeypatch.setattr(f"shuffle_ledger.cli.backends.database.{register_and_admit.__name__}", fails)
     answer = phones(*WEEK)
     assert (answer.code, answer.json["error"]["kind"]) == (code, kind)

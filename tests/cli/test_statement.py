@@ -25,9 +25,9 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-from accounting import Accountant, ShuffledRound, slot_for
-from cli.statements.numbers import Digits, certainty, one_in, percent, plain
-from cli.written_files import write_bytes_whole
+from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
+from shuffle_ledger.cli.files.output_files import write_bytes_whole
+from shuffle_ledger.cli.rendering.statements.numbers import Digits, certainty, one_in, percent, plain
 from tests.cli.conftest import Run
 
 NASTY = "<script>alert('x')</script>"
@@ -297,7 +297,7 @@ def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
 
 
 def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.statements.html.ROWS_MAX", 2)
+    monkeypatch.setattr("shuffle_ledger.cli.rendering.statements.html.ROWS_MAX", 2)
     text = text_of(lived("audit", "statement", "phones").stdout)
     assert "Rounds admitted (3)" in text
     assert "1 rows are left out here" in text

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main
+from shuffle_ledger.cli.main import main
 
 README = Path(__file__).parents[2] / "README.md"
 COLUMNS = "120"  # of what is printed into a pipe

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
-from ledger.admission import open_cohort
-from ledger.budgets import RoundRequest
-from ledger.schema import initialise
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
-from ledger import policies
-from ledger.admission import admit, open_cohort, quote, register, settle, void
-from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.entries import EntryBody, EntryKind, LedgerEntry
-from ledger.errors import Damaged, InvalidValue
-from ledger.policies import AdaptivePolicy, policy_from
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, quote, register, settle, void
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 EPSILON, DELTA = 1.0, 1e-9
@@ -55,11 +55,11 @@ def filters(store: Store) -> FilterSet:
 
 
 def total(store: Store) -> Charge:
-    return policies.total_charged(store.view("watches").details, rules(store))
+    return registry.total_charged(store.view("watches").details, rules(store))
 
 
 def rules(store: Store) -> str:
-    return policies.rules_digest(store.entry("watches", 1).content().details["rules"])
+    return registry.rules_digest(store.entry("watches", 1).content().details["rules"])
 
 
 def spent(store: Store, charge: Charge) -> float:

@@ -11,11 +11,19 @@ from typing import Any, cast
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from ledger import admission, schema
-from ledger.admission import admit, admit_queued, open_cohort, pending_rounds, quote, register, settle, void
-from ledger.budgets import Admitted, Pending, RefusalReason, Refused, RoundRequest
-from ledger.errors import (
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    admit_queued,
+    open_cohort,
+    pending_rounds,
+    quote,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import (
     Conflict,
     InvalidValue,
     LedgerError,
@@ -24,10 +32,12 @@ from ledger.errors import (
     RoundStuck,
     SchemaError,
 )
-from ledger.rows import ATTEMPTS_MAX
-from ledger.statements import budget, history
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.ledger.reports.budgets import budget, history
+from shuffle_ledger.ledger.storage import schema
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 

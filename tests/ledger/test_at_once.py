@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant
-from ledger import canonical, turns
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     change_budget,
@@ -25,13 +24,22 @@ from ledger.admission import (
     register_and_admit,
     settle,
 )
-from ledger.budgets import Admitted, Outcome, Pending, RefusalReason, Refused, RoundRequest
-from ledger.entries import LedgerEntry
-from ledger.errors import Conflict, Damaged, InvalidValue, NotFound, TryAgain
-from ledger.outcomes import round_record
-from ledger.rows import CohortView
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, NotFound, TryAgain
+from shuffle_ledger.ledger.storage import cohort_locks
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    Pending,
+    RefusalReason,
+    Refused,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_tampering import disarmed
 
 THREADS = 8
@@ -299,7 +307,7 @@ def test_who_is_cancelled_just_when_the_turn_comes_does_not_keep_it(
     # Cancels itself, and nothing else, once it has the lock; the sleep is where it is noticed.
     line_up = "SELECT pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL"
     line_up += " AND pg_cancel_backend(pg_backend_pid()) AND pg_sleep(1) IS NOT NULL AS waited"
-    monkeypatch.setattr(turns, "_LINE_UP", line_up)
+    monkeypatch.setattr(cohort_locks, "_LINE_UP", line_up)
     watches.turns.note_contention("watches")
     assert isinstance(at_once(watches, accountant, make_request("r", cohort="watches")), Admitted)
     assert not locks(database_url)()

@@ -21,8 +21,8 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from accounting import Accountant, slot_for
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant, slot_for
+from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     open_cohort,
@@ -30,12 +30,12 @@ from ledger.admission import (
     register_and_admit,
     settle,
 )
-from ledger.budgets import Admitted, Refused, RoundRequest
-from ledger.entries import LedgerEntry
-from ledger.errors import Unavailable
-from ledger.store import Store
-from ledger.upkeep import verify_oldest
-from ledger.verification import verify
+from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROCESSES = 50

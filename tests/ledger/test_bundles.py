@@ -19,22 +19,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting import Accountant, Charge, Choice, FilterMenu, ShuffledRound, parse_randomizer
-from ledger import canonical, entries
-from ledger.admission import admit, open_cohort, register, settle, void
-from ledger.auditing import bundle, container
-from ledger.auditing.bundle import BundleMade, make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.auditing.findings import BundleReport
-from ledger.budgets import RoundRequest
-from ledger.checkpoint_values import Checkpoint, CheckpointHead
-from ledger.checkpoints import make_checkpoint
-from ledger.errors import Damaged, InvalidValue, NotFound
-from ledger.policy_adaptive import spending_of
-from ledger.saved_heads import SavedHeads, saved_heads
-from ledger.signing import SigningKey
-from ledger.statements import heads
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, Charge, Choice, FilterMenu, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
+from shuffle_ledger.ledger.evidence import archive as container
+from shuffle_ledger.ledger.evidence import bundle
+from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.findings import BundleReport
+from shuffle_ledger.ledger.policies.adaptive import spending_of
+from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
 
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"

@@ -9,11 +9,17 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant
-from ledger.admission import admit, admit_together, open_cohort, register, register_and_admit
-from ledger.budgets import Admitted, RoundRequest
-from ledger.listing import refusals_after
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    admit_together,
+    open_cohort,
+    register,
+    register_and_admit,
+)
+from shuffle_ledger.ledger.reports.listing import refusals_after
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import canonical
-from ledger.entries import GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
-from ledger.errors import Damaged
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
 
 KEYS = st.text(max_size=8).filter(lambda key: not key.startswith("$"))
 SCALARS = (

@@ -18,18 +18,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from accounting import Accountant
-from ledger import canonical
-from ledger.admission import admit, open_cohort, register
-from ledger.budgets import RoundRequest
-from ledger.checkpoint_values import Checkpoint, check_signature, read_checkpoint
-from ledger.checkpoints import make_checkpoint
-from ledger.errors import BadSignature, InvalidValue
-from ledger.saved_heads import SavedHeads, saved_heads
-from ledger.signing import SigningKey, read_public_key
-from ledger.statements import heads
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
+from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature, read_checkpoint
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 

@@ -17,12 +17,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from accounting import ShuffledRound, fits, parse_randomizer
-from ledger.budgets import Cohort
-from ledger.entries import EntryKind, Spending
-from ledger.policies import Books, FixedPolicy, PlanPolicy
-from ledger.policy import Step, changed
-from ledger.rows import CohortView
+from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer
+from shuffle_ledger.ledger.policies.base import Step, changed
+from shuffle_ledger.ledger.policies.registry import Books, FixedPolicy, PlanPolicy
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.entries import EntryKind, Spending
+from shuffle_ledger.ledger.values.requests import Cohort
 from tests.accounting.test_adaptive_adversary import (
     REACH,
     STEP,
@@ -63,7 +63,7 @@ Rule = Callable[[PlanPolicy, Claimed, int, ShuffledRound], list[int]]
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rule remember which rounds fit which slots: it is asked hundreds of thousands of times."""
-    monkeypatch.setattr("accounting.plans.fits", functools.cache(fits))
+    monkeypatch.setattr("shuffle_ledger.accounting.plans.fits", functools.cache(fits))
 
 
 def shipped(plan: PlanPolicy, others: Claimed, slot: int, truth: ShuffledRound) -> list[int]:

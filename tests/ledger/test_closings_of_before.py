@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from accounting import NUMERICAL_POLICY, Accountant
-from ledger.admission import settle, void
-from ledger.auditing.recomputation import Recomputation
-from ledger.checkpoints import sign_standing
-from ledger.entries import GENESIS_DIGEST, EntryBody, LedgerEntry
-from ledger.recovery import recover
-from ledger.replay import Replay
-from ledger.rows import StoredHead
-from ledger.signing import SigningKey
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
+from shuffle_ledger.ledger.checkpoints.making import sign_standing
+from shuffle_ledger.ledger.decisions.admission import settle, void
+from shuffle_ledger.ledger.evidence.recomputation import Recomputation
+from shuffle_ledger.ledger.recovery.restore_entries import recover
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.rows import StoredHead
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.verifier import verify
 
 CHAINS = Path(__file__).parent / "chains"
 CLOSED_BY = {"fixed_that_gave_back": "voided", "plan_that_changed": "settled"}  # by which rule they differ

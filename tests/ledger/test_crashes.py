@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from accounting import Accountant
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.verification.verifier import verify
 
 IMPORTER = Path(__file__).parent / "programs" / "importer.py"
 ROUNDS = 24

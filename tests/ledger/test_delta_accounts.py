@@ -11,18 +11,26 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
-from ledger.auditing.bundle import make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.auditing.making import make_statement
-from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.documents import document_of
-from ledger.entries import EntryBody
-from ledger.errors import Conflict
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    quote,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.documents import document_of
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
 EPSILON, DELTA = 3.0, 1e-6

@@ -12,15 +12,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger import canonical, reconciliation
-from ledger.admission import admit, change_budget, open_cohort, register, settle, void
-from ledger.auditing.bundle import BundleMade, make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.budgets import RoundRequest
-from ledger.checkpoint_values import CheckpointHead
-from ledger.signing import SigningKey
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.recovery import reconciliation
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant
-from ledger.admission import admit, open_cohort, register
-from ledger.auditing.bundle import make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.auditing.findings import Finding
-from ledger.budgets import RoundRequest
-from ledger.entries import EntryBody
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.findings import Finding
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_repetition import DELTA, EPSILON, HEAVY, MOST
 

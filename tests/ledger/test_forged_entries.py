@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
-from ledger import decisions
-from ledger.admission import admit, open_cohort, register, settle
-from ledger.auditing.bundle import BundleMade, make_bundle
-from ledger.auditing.bundle_verification import verify_bundle
-from ledger.budgets import RoundRequest
-from ledger.entries import EntryKind
-from ledger.rows import CohortView, EntryDraft
-from ledger.settled_rounds import really_shuffled
-from ledger.signing import SigningKey
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import decide
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_bundles import forged
 
 MakeRequest = Callable[..., RoundRequest]
@@ -157,7 +157,7 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     assert isinstance(view, CohortView)
     assert view.round is not None
     early = dataclasses.replace(view, at=view.at - timedelta(hours=1))
-    draft = decisions.draft(store, accountant, early, view.round, make_request("a"))
+    draft = decide.draft(store, accountant, early, view.round, make_request("a"))
     entry = store.append(early, draft)
     assert entry.content().recorded_at >= view.round.registered_at
     after = store.view("phones")

@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
-from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.entries import EntryKind
-from ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    quote,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 DELTA = 1e-9

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from accounting import Accountant, slot_for
-from ledger.admission import admit, register, settle
-from ledger.budgets import RoundRequest
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, register, settle
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 CONTENDER = Path(__file__).parent / "programs" / "contender.py"
 PROCESSES = 6

@@ -16,24 +16,24 @@ import pytest
 from sqlalchemy import Engine, event, select
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant
-from ledger.admission import admit, open_cohort, register, settle, void
-from ledger.auditing.bundle import make_bundle
-from ledger.auditing.evidence import open_bundle
-from ledger.budget_changes import change_budget
-from ledger.budgets import Admitted, RoundRequest
-from ledger.checkpoint_values import Checkpoint
-from ledger.checkpoints import make_checkpoint
-from ledger.entries import EntryBody, LedgerEntry
-from ledger.errors import BehindCheckpoint, Conflict, InvalidValue
-from ledger.reconciliation import reconcile
-from ledger.recovery import Recovered, recover
-from ledger.restores import Anchor
-from ledger.schema import initialise
-from ledger.signing import SigningKey
-from ledger.store import Store
-from ledger.tables import metadata
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.ledger.errors import BehindCheckpoint, Conflict, InvalidValue
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_reader import open_bundle
+from shuffle_ledger.ledger.recovery.reconciliation import reconcile
+from shuffle_ledger.ledger.recovery.restore_entries import Recovered, recover
+from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import metadata
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "registrations", "entries", "heads", "accounted_rounds", "holdings")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from accounting import Accountant
-from ledger import admission, reconciliation
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     admit_in_order,
@@ -22,14 +22,15 @@ from ledger.admission import (
     settle,
     void,
 )
-from ledger.budgets import Admitted, Pending, RefusalReason, Refused, RoundRequest
-from ledger.config import Settings
-from ledger.entries import LedgerEntry
-from ledger.errors import NotCollectable
-from ledger.rows import CohortView, EntryDraft
-from ledger.store import Store
-from ledger.upkeep import health
-from workers import dispatch
+from shuffle_ledger.ledger.errors import NotCollectable
+from shuffle_ledger.ledger.health import health
+from shuffle_ledger.ledger.recovery import reconciliation
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.workers import dispatch
 
 MakeRequest = Callable[..., RoundRequest]
 

@@ -9,14 +9,22 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, Certificate, Choice, ShuffledRound
-from ledger.admission import admit, change_budget, open_cohort, quote, register, settle, void
-from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.policies import AdaptivePolicy, policy_of
-from ledger.quoting import quote_batch
-from ledger.statements import budget
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, Certificate, Choice, ShuffledRound
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    quote,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.decisions.quoting import quote_batch
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 EPSILON, DELTA = 3.0, 1e-9

@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from accounting import Accountant
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     open_cohort,
@@ -25,17 +26,16 @@ from ledger.admission import (
     settle,
     void,
 )
-from ledger.budgets import Admitted, RefusalReason, Refused, RoundRequest
-from ledger.checkpoint_values import Checkpoint
-from ledger.checkpoints import make_checkpoint
-from ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
-from ledger.reconciliation import reconcile
-from ledger.restores import Anchor
-from ledger.schema import initialise
-from ledger.signing import SigningKey
-from ledger.statements import budget, history
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.recovery.reconciliation import reconcile
+from shuffle_ledger.ledger.reports.budgets import budget, history
+from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 POLICIES = ("fixed", "adaptive")

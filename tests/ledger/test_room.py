@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import admit, open_cohort, register, settle
-from ledger.budgets import Admitted, RoundRequest
-from ledger.room import KINDS_MAX, _Search
-from ledger.statements import budget
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, _Search
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 KINDS: tuple[dict[str, Any], ...] = (

@@ -14,15 +14,22 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, FilterMenu
-from ledger import canonical
-from ledger.admission import admit, change_budget, open_cohort, register, settle, void
-from ledger.auditing.recomputation import Recomputation
-from ledger.budgets import RoundRequest
-from ledger.entries import GENESIS_DIGEST, EntryBody, LedgerEntry
-from ledger.replay import Replay
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, FilterMenu
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.evidence.recomputation import Recomputation
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.verifier import verify
 
 CHAINS = Path(__file__).parent / "chains"
 

@@ -13,21 +13,22 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from accounting import Accountant
-from ledger import scheduled_checkpoints, written_files
-from ledger.admission import admit, open_cohort, register
-from ledger.budgets import RoundRequest
-from ledger.checkpoint_values import Checkpoint, read_checkpoint
-from ledger.checkpoints import make_checkpoint
-from ledger.config import Settings
-from ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
-from ledger.restores import Anchor
-from ledger.saved_heads import read_saved_heads
-from ledger.scheduled_checkpoints import LATEST, ScheduledCheckpoints
-from ledger.signing import SigningKey
-from ledger.store import Store
-from ledger.upkeep import health
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import files
+from shuffle_ledger.ledger.checkpoints import schedule
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.checkpoints.saved_heads import read_saved_heads
+from shuffle_ledger.ledger.checkpoints.schedule import LATEST, ScheduledCheckpoints
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
+from shuffle_ledger.ledger.health import health
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_checkpoint
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -77,7 +78,7 @@ def test_two_schedulers_at_once_leave_the_later_one(
             other_is_done.wait(1.0)
         return made
 
-    monkeypatch.setattr(scheduled_checkpoints, "make_checkpoint", slow)
+    monkeypatch.setattr(schedule, "make_checkpoint", slow)
     with ThreadPoolExecutor(1) as pool:
         earlier = pool.submit(place.write, phones, key)
         assert has_made.wait(10.0)
@@ -92,8 +93,8 @@ def test_two_schedulers_at_once_leave_the_later_one(
 def test_who_cannot_write_alone_says_so(
     phones: Store, place: ScheduledCheckpoints, key: SigningKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written_files, "LOCK_TIMEOUT_SECONDS", 0.2)
-    with written_files.alone_in(place.directory), pytest.raises(TimeoutError):
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_SECONDS", 0.2)
+    with files.alone_in(place.directory), pytest.raises(TimeoutError):
         place.write(phones, key)
     assert contents(place) == {}
     place.write(phones, key)

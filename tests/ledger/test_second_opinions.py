@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.auditing.second_opinions import SecondOpinions
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 
 
 def one_round(reports: int) -> ShuffledRound:

@@ -10,13 +10,19 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant
-from ledger import engines
-from ledger.admission import admit_together, open_cohort, register, register_and_admit, void
-from ledger.budgets import RoundRequest
-from ledger.errors import Unavailable
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import (
+    admit_together,
+    open_cohort,
+    register,
+    register_and_admit,
+    void,
+)
+from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -41,7 +47,7 @@ def test_isolation_and_durability_are_ours(database_url: str) -> None:
     """A stricter isolation makes errors of lost races; a commit that does not wait is lost by a crash."""
     sets(database_url, "default_transaction_isolation = 'serializable'", "synchronous_commit = off")
     with Store.connect(database_url) as store:
-        for used in (engines.writing, engines.writing_once, engines.deciding):
+        for used in (engine.writing, engine.writing_once, engine.deciding):
             with used(store.engine) as connection:
                 said = [
                     connection.execute(text(f"SHOW {name}")).scalar_one()
@@ -81,9 +87,9 @@ def test_a_session_that_the_server_ended_is_told(database_url: str) -> None:
     with Store.connect(database_url) as store:
 
         def dawdle() -> None:
-            with engines.writing(store.engine) as connection:
+            with engine.writing(store.engine) as connection:
                 time.sleep(0.2)  # idle for longer than the server lets it, like a process that is stopped
-                engines.database_time(connection)
+                engine.database_time(connection)
 
         with pytest.raises(Unavailable):
             dawdle()

@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
-from ledger import policies
-from ledger.admission import admit, change_budget, open_cohort, register, settle, void
-from ledger.budgets import Admitted, Outcome, RoundRequest
-from ledger.entries import EntryBody
-from ledger.policies import AdaptivePolicy, policy_from
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_state_machine import (
     BUDGET,
@@ -47,11 +54,11 @@ def filters_of(store: Store, cohort: str = "watches") -> FilterSet:
 
 
 def total_of(store: Store) -> Charge:
-    return policies.total_charged(store.view("watches").details, rules_of(store))
+    return registry.total_charged(store.view("watches").details, rules_of(store))
 
 
 def rules_of(store: Store) -> str:
-    return policies.rules_digest(store.entry("watches", 1).content().details["rules"])
+    return registry.rules_digest(store.entry("watches", 1).content().details["rules"])
 
 
 def until_refused(

@@ -31,8 +31,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     open_cohort,
@@ -43,12 +43,20 @@ from ledger.admission import (
     settle,
     void,
 )
-from ledger.budgets import Admitted, Outcome, Pending, Refused, RoundRequest, Settled, Voided
-from ledger.errors import Conflict, NotCollectable
-from ledger.outcomes import round_record
-from ledger.statements import budget, history
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.errors import Conflict, NotCollectable
+from shuffle_ledger.ledger.reports.budgets import budget, history
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    Pending,
+    Refused,
+    RoundRequest,
+    Settled,
+    Voided,
+)
+from shuffle_ledger.ledger.verification.verifier import verify
 
 POPULATION = 1000
 BUDGET = 3.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from accounting import Charge, FilterSet, ShuffledRound, fits, parse_randomizer, slot_for
-from ledger.budgets import Admitted, Outcome, RoundRequest
+from shuffle_ledger.accounting import Charge, FilterSet, ShuffledRound, fits, parse_randomizer, slot_for
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RoundRequest
 from tests.ledger.test_state_machine import (
     BUDGET,
     DELTA,

@@ -16,21 +16,21 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
-from ledger import canonical, entries
-from ledger.admission import admit, open_cohort, register, settle, void
-from ledger.budgets import Admitted, Refused, RoundRequest
-from ledger.checkpoints import make_checkpoint
-from ledger.entries import EntryBody, LedgerEntry, Spending
-from ledger.errors import Damaged, InvalidValue
-from ledger.listing import count_all_entries
-from ledger.replay import Replay
-from ledger.rows import StoredLoss
-from ledger.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
-from ledger.signing import SigningKey
-from ledger.statements import heads
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.reports.listing import count_all_entries
+from shuffle_ledger.ledger.storage.rows import StoredLoss
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry, Spending
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "privacy_losses")

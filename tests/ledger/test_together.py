@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant
-from ledger import bulk
-from ledger.admission import admit_together, change_budget, open_cohort, register, register_and_admit
-from ledger.budgets import Admitted, Outcome, Refused, RoundRequest
-from ledger.entries import LedgerEntry
-from ledger.errors import LostRace
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import (
+    admit_together,
+    change_budget,
+    open_cohort,
+    register,
+    register_and_admit,
+)
+from shuffle_ledger.ledger.errors import LostRace
+from shuffle_ledger.ledger.storage import batch_writes
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 COHORTS = ("phones", "tablets", "watches")
 THREADS = 3
@@ -123,7 +129,7 @@ def test_it_leaves_nothing_where_somebody_was_faster(
     three: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written before is taken back, and what is remembered is what is there."""
-    write = bulk.write
+    write = batch_writes.write
 
     def written_in_vain(connection: Any, steps: Sequence[Any]) -> None:
         write(connection, steps)
@@ -132,7 +138,7 @@ def test_it_leaves_nothing_where_somebody_was_faster(
     requests = [make_request(f"round-{number}", cohort=COHORTS[number % 3]) for number in range(6)]
     before = [list(three.entries_of(name)) for name in COHORTS]
     with monkeypatch.context() as patch:
-        patch.setattr(bulk, "write", written_in_vain)
+        patch.setattr(batch_writes, "write", written_in_vain)
         assert together(three, accountant, requests) == []
     assert [list(three.entries_of(name)) for name in COHORTS] == before
     assert len(together(three, accountant, requests)) == len(requests)
@@ -187,7 +193,7 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two files name the same rounds, for other cohorts and in the opposite order."""
-    one_by_one, met = bulk._waves, threading.Barrier(2)
+    one_by_one, met = batch_writes._waves, threading.Barrier(2)
 
     def slowly(steps: Sequence[Any]) -> Iterator[list[int]]:
         for number, wave in enumerate(one_by_one(steps)):
@@ -195,7 +201,7 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
                 met.wait(WAIT_SECONDS_MAX)  # both have written their first round, and want the other's
             yield wave
 
-    monkeypatch.setattr(bulk, "_waves", slowly)
+    monkeypatch.setattr(batch_writes, "_waves", slowly)
 
     def decide(cohort: str) -> int:
         requests = [make_request(name, cohort=cohort) for name in ("one", "two")]

@@ -9,14 +9,14 @@ from contextlib import closing
 import pytest
 from sqlalchemy.engine import make_url
 
-from accounting import Accountant
-from ledger import upkeep
-from ledger.admission import admit, open_cohort, register
-from ledger.budgets import RoundRequest
-from ledger.errors import Unavailable
-from ledger.rows import ATTEMPTS_MAX
-from ledger.store import Store
-from ledger.upkeep import health, retry, verify_oldest
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import health as upkeep
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.health import health, retry, verify_oldest
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant
-from ledger.admission import open_cohort, quote, register
-from ledger.budgets import Cohort, RoundRequest
-from ledger.errors import Conflict, InvalidValue, NotFound
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.admission import open_cohort, quote, register
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 COHORT: dict[str, Any] = {

@@ -13,14 +13,18 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import CheckConstraint, create_engine, inspect
 
-from ledger import engines, schema, tables
-from ledger.errors import InvalidValue, SchemaError, Unavailable
-from ledger.schema import initialise
-from ledger.store import Store
+from shuffle_ledger.ledger.errors import InvalidValue, SchemaError, Unavailable
+from shuffle_ledger.ledger.storage import engine as engines
+from shuffle_ledger.ledger.storage import schema, tables
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
 
 PROCESSES = 4
 WAIT_SECONDS_MAX = 60
-INITIALISE = "import sys; from ledger.schema import initialise; sys.stdin.readline(); initialise(sys.argv[1])"
+INITIALISE = (
+    "import sys; from shuffle_ledger.ledger.storage.schema import initialise;"
+    " sys.stdin.readline(); initialise(sys.argv[1])"
+)
 REPOSITORY = Path(__file__).parents[2]
 
 

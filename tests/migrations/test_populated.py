@@ -10,14 +10,16 @@ from alembic import command
 from sqlalchemy import Connection, MetaData, Table, insert, text
 from sqlalchemy.exc import DBAPIError
 
-from accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
-from ledger import canonical, engines, entries, schema
-from ledger.admission import admit, open_cohort, register, settle
-from ledger.budgets import Admitted, RoundRequest, request_digest
-from ledger.entries import GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
-from ledger.errors import Damaged
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.storage import engine as engines
+from shuffle_ledger.ledger.storage import schema
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, EntryKind, LedgerEntry, Spending
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest, request_digest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 MOMENT = datetime(2025, 1, 6, 12, 30, tzinfo=UTC)
 EPSILON, DELTA = 1.0, 1e-9

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import redis
 
-from accounting import ShuffledRound, parse_randomizer
-from ledger.admission import open_cohort, register
-from ledger.budgets import RoundRequest
-from ledger.config import Settings
-from ledger.schema import initialise
-from ledger.store import Store
-from workers.celery_app import create_app
-from workers.queues import queue_names
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import open_cohort, register
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.workers.celery_app import create_app
+from shuffle_ledger.workers.queues import queue_names
 
 REPOSITORY = Path(__file__).parents[2]
 WAIT_SECONDS_MAX = 120.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.auditing.compositions import Answer, Bounds, InThisProcess, Question
-from ledger.config import Settings
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, InThisProcess, Question
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers import recomputation
+from shuffle_ledger.workers.recomputation import WithWorkers, answer_batch, digest_of, read, written
 from tests.workers.conftest import awaited, kill_group, remove_queues, running, settings_at
-from workers import recomputation
-from workers.recomputation import WithWorkers, answer_batch, digest_of, read, written
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 KINDS = [

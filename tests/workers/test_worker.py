@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from accounting import Accountant
-from cli.failures import ExitCode
-from cli.main import main
-from ledger.admission import pending_rounds
-from ledger.budgets import Admitted, Pending, RoundRequest
-from ledger.config import Settings
-from ledger.rows import ATTEMPTS_MAX
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.decisions.admission import pending_rounds
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, create_app
+from shuffle_ledger.workers.dispatch import decide, publish, sweep
+from shuffle_ledger.workers.queues import queue_names
+from shuffle_ledger.workers.tasks import recompute
 from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
-from workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, create_app
-from workers.dispatch import decide, publish, sweep
-from workers.queues import queue_names
-from workers.tasks import recompute
 
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
@@ -61,7 +61,7 @@ def broker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) ->
 def worker(settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker process."""
     arguments = ["worker", "--pool", "solo", "--without-mingle", "--without-gossip", "--loglevel", "INFO"]
-    command = [sys.executable, "-m", "celery", "--app", "workers.celery_app", *arguments]
+    command = [sys.executable, "-m", "celery", "--app", "shuffle_ledger.workers.celery_app", *arguments]
     with running(settings, log, *command) as process:
         yield process
 
@@ -207,7 +207,7 @@ def test_a_full_queue_and_one_of_another_kind_leave_rounds_pending(
         assert decide(store, Accountant(), settings, "a") == Pending(round_id="a", cohort="phones")
         with create_app(settings).connection_for_write() as connection:
             connection.default_channel.queue_delete(names.rounds)
-        monkeypatch.setattr("workers.queues.WAITING_MAX", 1)
+        monkeypatch.setattr("shuffle_ledger.workers.queues.WAITING_MAX", 1)
         app = create_app(settings)
         assert publish(app, "a")
         # The limit of a replicated queue is met a few messages late.

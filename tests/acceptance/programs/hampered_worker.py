@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from accounting import Accountant, Certificate, ShuffledRound
-from workers.celery_app import app
+from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound
+from shuffle_ledger.workers.celery_app import app
 
 POISON_EPSILON0 = 0.75  # of a round nobody survives
 CERTIFY = Accountant.certify

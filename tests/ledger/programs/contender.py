@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import admit, register
-from ledger.budgets import RoundRequest
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import admit, register
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 
 def say(line: str) -> None:

@@ -9,11 +9,11 @@ import time
 import traceback
 from collections.abc import Mapping
 
-from accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
-from ledger.admission import admit, register, register_and_admit
-from ledger.budgets import Admitted, Refused, RoundRequest
-from ledger.errors import TryAgain, Unavailable
-from ledger.store import Store
+from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, register, register_and_admit
+from shuffle_ledger.ledger.errors import TryAgain, Unavailable
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 
 TRIES_MAX = 20  # "try again" is a possible answer, when a whole crowd writes to one cohort
 NO_CONNECTION_SECONDS = 0.5  # of waiting for one

@@ -15,8 +15,8 @@ import sys
 
 from sqlalchemy import Connection, Engine, event
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import (
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import (
     admit_at_once,
     admit_queued,
     admit_together,
@@ -25,9 +25,9 @@ from ledger.admission import (
     settle,
     void,
 )
-from ledger.budgets import RoundRequest
-from ledger.store import Store
-from ledger.verification import verify
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 STEPS_MAX = 500
 WRITING = re.compile(r"\b(INSERT|UPDATE|DELETE|DONE)\b")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from accounting import Accountant, ShuffledRound, parse_randomizer
-from ledger.admission import register
-from ledger.budgets import RoundRequest
-from ledger.config import Settings
-from ledger.store import Store
-from workers.dispatch import decide
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import register
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.workers.dispatch import decide
 
 
 def say(line: str) -> None:

@@ -1,0 +1,331 @@
+"""Blanket pairs side by side, and the laws of what one user gains: `G = (a_j - E b_j)/c_j` with probability
+c_j, else 0."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.numeric.arrays import (
+    UNIT_ROUND_OFF,
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    increasing_root,
+)
+
+# Exponents up to which a moment is no overflow.
+_LARGEST = 600.0
+# Exponents beyond which a rounding makes anything of a weight.
+_DOUBTFUL = 50.0
+# What sums and powers of masses may be off by.
+_CERTAIN = 1e-12
+# Numbers that are looked at together: orders times components.
+_BLOCK_ELEMENTS = 1 << 20
+
+
+class Masses(NamedTuple):
+    """Masses of pairs, one row for each; components without mass stand for nothing.
+
+    Attributes:
+        difference, b, c: `a - b`, b and c of components that other users hide, shape (pairs, components).
+        bare_difference, bare_b: the same of the others, shape (pairs, bare components).
+        leftover: what c leaves over, shape (pairs,).
+    """
+
+    difference: FloatArray
+    b: FloatArray
+    c: FloatArray
+    bare_difference: FloatArray
+    bare_b: FloatArray
+    leftover: FloatArray
+
+
+class Bare(NamedTuple):
+    """Bounds on what components contribute that nobody else hides, `sum of (a - (1 + excess) b)_+`, each of
+    shape (orders,)."""
+
+    upper: FloatArray
+    lower: FloatArray
+
+    @classmethod
+    def of(cls, masses: Masses, excess: FloatArray) -> Bare:
+        """Those of pairs, each at the order `1 + excess[i]`."""
+        difference, b = masses.bare_difference, masses.bare_b
+        taken = excess[:, None] * b
+        # A difference is rounded relative to its terms; where there is no b, it is no difference.
+        doubt = 8 * UNIT_ROUND_OFF * np.where(b > 0, np.abs(difference) + taken + b, 0.0)
+        upper, lower = (np.maximum(difference - taken + one, 0.0).sum(axis=1) for one in (doubt, -doubt))
+        summed = UNIT_ROUND_OFF * (8 + b.shape[1])
+        return cls(upper * (1 + summed), lower * (1 - summed))
+
+
+class Laws(NamedTuple):
+    """Laws of G on the components that other users hide, one for each order; arrays of shape (orders,
+    components) or (orders,). Components without mass stand for nothing.
+
+    Attributes:
+        difference: `a - b`.
+        taken: `b` times the excess.
+        c: masses.
+        gains: values of G, `(difference - taken) / c`.
+        leftover: mass at G = 0 besides.
+        imbalance: `sum of a - b`, known exactly.
+        dropped: mass of components left out: the law is then of total mass `1 - dropped`.
+    """
+
+    difference: FloatArray
+    taken: FloatArray
+    c: FloatArray
+    gains: FloatArray
+    leftover: FloatArray
+    imbalance: FloatArray
+    dropped: FloatArray
+
+    def at(self, orders: BoolArray | IndexArray) -> Laws:
+        """The laws at some of the orders."""
+        return Laws(*(column[orders] for column in self))
+
+    def without(self, left_out: BoolArray) -> Laws:
+        """The parts of the laws on the other components."""
+        lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
+        difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
+        return Laws(difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped)
+
+    @property
+    def terms(self) -> FloatArray:
+        """What gains are differences of, and rounded relative to."""
+        return np.asarray((np.abs(self.difference) + self.taken) / np.where(self.c > 0, self.c, 1.0))
+
+    @property
+    def doubt(self) -> FloatArray:
+        """Bounds on the roundings of gains."""
+        return np.asarray(8 * UNIT_ROUND_OFF * self.terms)
+
+    def unsure(self, log_mass: FloatArray) -> FloatArray:
+        """How far the logarithm of `M(theta)` may be off, where this is about it: what is left over may be
+        known no better than 1 is."""
+        return np.asarray((self.c.shape[1] + 8) * UNIT_ROUND_OFF * np.exp(-np.clip(log_mass, -_LARGEST, 0.0)))
+
+    def moved(self, weights: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What roundings d of gains make of one report under the law tilted by theta, of these weights, shape
+        (orders, components): the mean of `d exp(|theta| d)`, and the logarithm of that of `exp(|theta| d)`,
+        at most; infinite where next to nothing is known of a gain that counts."""
+        doubt = self.doubt
+        exponents = np.abs(theta)[:, None] * doubt
+        # What is far below all others weighs nothing, wherever it is exactly.
+        counts = (theta[:, None] * self.gains + exponents > -_LARGEST) & (self.c > 0)
+        rise = np.where(counts, np.expm1(np.minimum(exponents, _DOUBTFUL)), 0.0)
+        unknown = (counts & (exponents > _DOUBTFUL)).any(axis=1)
+        # Weights are off by what their own exponents are rounded by.
+        more = 1 + np.abs(theta)[:, None] * np.abs(self.gains) / 8
+        shift = (weights * np.where(counts, doubt * more, 0.0) * (1 + rise)).sum(axis=1)
+        raised = np.log1p((weights * rise).sum(axis=1)) * (1 + 1e-9)
+        return np.where(unknown, np.inf, shift), np.where(unknown, np.inf, raised)
+
+    @property
+    def drift(self) -> FloatArray:
+        """The mean of G."""
+        return np.asarray(self.imbalance - self.taken.sum(axis=1))
+
+    def lost(self, excess: FloatArray) -> FloatArray:
+        """What components may add to the divergences of orders `1 + excess` whose gain has lost its sign to a
+        rounding, shape (orders,): the sum of positive parts moves by no more than its terms."""
+        b = self.taken / np.where(excess > 0, excess, 1.0)[:, None]
+        size = 8 * UNIT_ROUND_OFF * (np.abs(self.difference) + self.taken + b)
+        near = (self.taken > 0) & (np.abs(self.difference - self.taken) <= size)
+        return np.asarray(np.where(near, 2 * size, 0.0).sum(axis=1))
+
+    def some(self, orders: IndexArray) -> Laws:
+        """The laws at some of the orders, ascending, as far as `weighted` needs them."""
+        if orders.size == len(self.c):
+            return self
+        c, gains, leftover = self.c[orders], self.gains[orders], self.leftover[orders]
+        return self._replace(c=c, gains=gains, leftover=leftover)
+
+    def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
+        exponents = theta[:, None] * self.gains
+        top = exponents.max(axis=1, initial=0.0)
+        exponents -= top[:, None]
+        masses, rest = self.c * np.exp(exponents, out=exponents), self.leftover * np.exp(-top)
+        return masses, rest, masses.sum(axis=1) + rest, top
+
+    def saddle(self, reports: int, *, closeness: float) -> FloatArray:
+        """A tilt within that factor of the saddle point `n K'(theta) = 2 / theta`, K the logarithm of the
+        moment generating function; laws must have positive gains. Any tilt is sound."""
+        n, gains = float(reports), self.gains
+
+        def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
+            laws = self.some(rows)
+            masses, _, total, _ = laws.weighted(theta)
+            masses *= laws.gains
+            result: FloatArray = n * masses.sum(axis=1) / total * theta - 2.0
+            return result
+
+        # Where the law is nearly Gaussian the root is that of a quadratic.
+        drift, square = self.drift, (self.c * gains * gains).sum(axis=1)
+        root = np.sqrt(drift * drift + 8 * square / n)
+        # Of the two ways to write it, the one without cancellation.
+        start = np.where(drift > 0, 4 / n / (root + np.maximum(drift, 0.0)), (root - drift) / (2 * square))
+        return increasing_root(slope, start, closeness=closeness)
+
+
+class Pairs(Sequence[Decomposition]):
+    """Blanket pairs, each in one direction; as a sequence, their decompositions."""
+
+    @abstractmethod
+    def masses(self, which: IndexArray) -> Masses:
+        """The masses of the pairs at these places."""
+
+    @property
+    @abstractmethod
+    def components(self) -> int:
+        """How many components each pair has in `masses`."""
+
+    @functools.cached_property
+    def bare(self) -> int:
+        """How many components each pair has in `masses` that nobody else hides."""
+        return int(self.masses(np.zeros(1, dtype=np.int64)).bare_b.shape[1])
+
+    @abstractmethod
+    def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of every pair, the mass a of components without b that nobody else hides, that of others without b,
+        and the mass c of components with b; each of shape (pairs,)."""
+
+    def infinity(self, reports: int) -> FloatArray:
+        """Lower bounds on the mass of outcomes of so many reports that tell a pair's other input cannot be,
+        shape (pairs,): one's own report is of a component without b, and nobody hides it, or all others avoid
+        components with b."""
+        alone, without, others = self.impossible()
+        avoided = np.maximum(1 - others - _CERTAIN, 0.0) ** (reports - 1)
+        return np.asarray((alone + without * avoided) * (1 - _CERTAIN))
+
+    @abstractmethod
+    def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
+        """The pair at a place."""
+
+    def is_whole(self, place: int) -> bool:
+        """Whether none of a pair's components were joined, where all pairs hide as much in each: those that
+        are whole have equally many outcomes. False where that would be work to know."""
+        return False
+
+    @functools.cached_property
+    def spread(self) -> FloatArray:
+        """About the variance of `(a - b)/c` of every pair, where other users hide it."""
+        found = np.zeros(len(self))
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            hidden = np.where(masses.c > 0, masses.c, 1.0)
+            found[rows] = (masses.difference**2 / hidden).sum(axis=1)
+        return found
+
+    @functools.cached_property
+    def last_excess(self) -> FloatArray:
+        """Beyond which each profile is 0, but for a rounding; may be infinite."""
+        found = np.zeros(len(self))
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            for difference, b in ((masses.difference, masses.b), (masses.bare_difference, masses.bare_b)):
+                ratios = np.where(b > 0, difference / np.where(b > 0, b, 1.0), math.inf)
+                last = ratios.max(axis=1, initial=0.0, where=difference > 0)
+                found[rows] = np.maximum(found[rows], last)
+        return found
+
+    def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
+        """Upper bounds on the logarithms of `E[exp(theta G)]` of all pairs at the orders `1 + excess`, each
+        with its own tilt, shape (pairs, orders); round-off included."""
+        which, order = np.divmod(np.arange(len(self) * excess.size), excess.size)
+        found = np.zeros(which.size)
+        for rows, laws, _ in self.laws(which, excess[order]):
+            tilt = theta[order[rows]]
+            _, _, total, top = laws.weighted(tilt)
+            total += UNIT_ROUND_OFF * (laws.c.shape[1] + 4)
+            terms = tilt * laws.terms.max(axis=1, initial=0.0)
+            error = UNIT_ROUND_OFF * (laws.c.shape[1] + 32 + 8 * terms + 8 * top)
+            found[rows] = np.log(total) + top + error
+        return found.reshape(-1, excess.size)
+
+    def leftover(self, which: IndexArray) -> FloatArray:
+        """What c leaves over, of the pairs at these places."""
+        return self.masses(which).leftover
+
+    def unhidden(self, which: IndexArray, excess: FloatArray) -> FloatArray:
+        """Bounds on what components that nobody else hides contribute, `sum of (a - (1 + excess[i]) b)_+`, to
+        the divergences of the pairs `which[i]`, for every i."""
+        found = np.zeros(which.size)
+        if self.bare:
+            for rows in self._blocks(which.size):
+                masses = self.masses(which[rows])
+                found[rows] = Bare.of(masses, excess[rows]).upper
+        return found
+
+    def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, Bare]]:
+        """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of
+        rows i, and what the other components contribute."""
+        for rows in self._blocks(excess.size):
+            masses, r = self.masses(which[rows]), excess[rows, None]
+            taken = r * masses.b
+            gains = (masses.difference - taken) / np.where(masses.c > 0, masses.c, 1.0)
+            # Without unhidden components a and b both sum to 1, and their difference to exactly 0.
+            imbalance = -masses.bare_difference.sum(axis=1)
+            nothing = np.zeros(rows.size)
+            laws = Laws(masses.difference, taken, masses.c, gains, masses.leftover, imbalance, nothing)
+            yield rows, laws, Bare.of(masses, excess[rows])
+
+    def _blocks(self, size: int) -> Iterator[IndexArray]:
+        height = max(1, _BLOCK_ELEMENTS // max(1, self.components + self.bare))
+        for start in range(0, size, height):
+            yield np.arange(start, min(start + height, size))
+
+
+class ListedPairs(Pairs):
+    """Pairs that are given one by one."""
+
+    def __init__(self, pairs: Sequence[Decomposition]) -> None:
+        self._pairs = list(pairs)
+        hidden = [pair.c > 0 for pair in pairs]
+
+        def padded(name: str, *, bare: bool) -> FloatArray:
+            kept = [~one if bare else one for one in hidden]
+            columns = [getattr(pair, name)[one] for pair, one in zip(pairs, kept, strict=True)]
+            result = np.zeros((len(columns), max(one.size for one in columns)))
+            for row, one in zip(result, columns, strict=True):
+                row[: one.size] = one
+            return result
+
+        self._masses = Masses(
+            difference=padded("difference", bare=False),
+            b=padded("b", bare=False),
+            c=padded("c", bare=False),
+            bare_difference=padded("difference", bare=True),
+            bare_b=padded("b", bare=True),
+            leftover=np.array([pair.leftover for pair in pairs]),
+        )
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
+        return self._pairs[place]
+
+    def masses(self, which: IndexArray) -> Masses:
+        """See `Pairs.masses`."""
+        return Masses(*(column[which] for column in self._masses))
+
+    @property
+    def components(self) -> int:
+        """See `Pairs.components`."""
+        return int(self._masses.c.shape[1])
+
+    def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """See `Pairs.impossible`."""
+        alone = np.array([float(one.a[(one.b == 0) & (one.c == 0)].sum()) for one in self._pairs])
+        without = np.array([float(one.a[(one.b == 0) & (one.c > 0)].sum()) for one in self._pairs])
+        return alone, without, np.array([float(one.c[one.b > 0].sum()) for one in self._pairs])

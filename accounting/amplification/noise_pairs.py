@@ -1,0 +1,222 @@
+"""Pairs of distributions known outcome by outcome: counts with noise that users make together.
+
+An outcome is kept by its mass q under Q and its likelihood ratio minus one, `x = P/Q - 1`, which is known to
+full relative accuracy even where the ratio is nearly 1; `p - q = x q`.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from shuffle_ledger.accounting.amplification.enumeration import RATIO_ROUND_OFF, Outcomes
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+
+#: Outcomes that one pair may list.
+MAXIMUM_OUTCOMES = 1 << 22
+# Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
+_LOG_CUT = -125.0
+_CUT = 16 * math.exp(_LOG_CUT)
+# More than what masses too small for a float hold together, under either law.
+_UNDERFLOW = 1e-280
+# Outcomes of a pair are put on at most so many losses before it is multiplied by another.
+_FINEST = 1200
+_COARSEST = 200
+# Roundings of products, sums over cells and shares of a split, relative to the masses.
+_COMBINING = 1e-8
+
+
+class Masses(NamedTuple):
+    """Probabilities of consecutive counts, but for at most `_CUT` outside.
+
+    Attributes:
+        first: the first count.
+        values: probabilities, shape (counts,).
+        relative_error: bound on their relative round-off.
+    """
+
+    first: int
+    values: FloatArray
+    relative_error: float
+
+
+def binomial_masses(trials: int, p: float) -> Masses:
+    """The law of `Bin(trials, p)`.
+
+    Raises:
+        InvalidParameter: it spreads over more counts than can be listed.
+    """
+    first, last = _window(trials * p, trials * p * (1 - p), trials)
+    counts = np.arange(first, last, dtype=np.float64)
+    steps = np.log((trials - counts) / (counts + 1)) + (math.log(p) - math.log1p(-p))
+    return _from_ratios(first, steps)
+
+
+def poisson_masses(mean: float) -> Masses:
+    """The law of `Pois(mean)`.
+
+    Raises:
+        InvalidParameter: it spreads over more counts than can be listed.
+    """
+    first, last = _window(mean, mean, None)
+    return _from_ratios(first, math.log(mean) - np.log(np.arange(first + 1, last + 1, dtype=np.float64)))
+
+
+def _window(mean: float, variance: float, largest: int | None) -> tuple[int, int]:
+    """Counts outside which the law lies with probability at most `2 exp(_LOG_CUT)`: Bernstein's window."""
+    half = math.sqrt(2 * variance * -_LOG_CUT) - _LOG_CUT
+    if 2 * half > MAXIMUM_OUTCOMES:
+        expected = f"fewer reports or less noise each: at most {MAXIMUM_OUTCOMES} counts can be listed"
+        raise InvalidParameter("reports", f"noise over {math.floor(2 * half)} counts", expected)
+    first, last = max(0, math.floor(mean - half)), math.ceil(mean + half)
+    return first, last if largest is None else min(largest, last)
+
+
+def _from_ratios(first: int, log_ratios: FloatArray) -> Masses:
+    """Masses from the logarithms of the ratios of neighbours; normalising takes common factors out."""
+    logs = np.concatenate([[0.0], np.cumsum(log_ratios)])
+    logs -= logs.max()
+    values = np.exp(logs)
+    largest = float(np.abs(log_ratios).max(initial=0.0)) + float(np.abs(logs).max())
+    error = 2 * UNIT_ROUND_OFF * (len(logs) + 1) * (8 + 4 * largest)
+    return Masses(first, values / values.sum(), error + _CUT)
+
+
+class Pair(NamedTuple):
+    """A pair outcome by outcome; arrays have shape (outcomes,).
+
+    Attributes:
+        q: masses under Q.
+        x: likelihood ratios minus one, -1 or more.
+        infinite: mass under P of outcomes that are impossible under Q.
+        missing: bound on the mass, under either law, of outcomes left out.
+        relative_error: bound on the relative round-off of every mass.
+        ratio_error: the same of `x`, but for a few units.
+    """
+
+    q: FloatArray
+    x: FloatArray
+    infinite: float
+    missing: float
+    relative_error: float
+    ratio_error: float = 0.0
+
+    def outcomes(self) -> Outcomes:
+        """The pair as a list to be summed over."""
+        q, gap = np.append(self.q, 0.0), np.append(self.q * self.x, self.infinite)
+        p = np.append(self.q * (1 + self.x), self.infinite)
+        terms = np.abs(gap) * (1 + self.ratio_error / RATIO_ROUND_OFF)
+        relative_error = self.relative_error + 16 * UNIT_ROUND_OFF
+        return Outcomes(np.append(self.x, np.inf), p, q, gap, self.missing, 0.0, relative_error, terms)
+
+
+def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
+    """`1 + Bin(trials, p)` against `Bin(trials, p)`, or, not `up`, the other way round.
+
+    The ratio at count k is `k (1-p) / ((trials - k + 1) p)`.
+    """
+    law = binomial_masses(trials, p)
+    last = law.first + len(law.values) - 1
+    k = np.arange(law.first, last + 1, dtype=np.float64)
+    # (trials + 1) p in two pieces: k minus it must not cancel.
+    exact = (trials + 1) * Fraction(p)
+    high = float(exact)
+    above = (k - high) - float(exact - Fraction(high))
+    cut_below, cut_above = law.first > 0, last < trials
+    missing = (cut_below + cut_above) * _CUT + _UNDERFLOW
+    if up:
+        x = above / ((trials - k + 1) * p)
+        if not cut_below:
+            x[0] = -1.0
+        infinite = 0.0 if cut_above else float(law.values[-1])
+        return Pair(law.values, x, infinite, missing, law.relative_error)
+    # Q is B(k-1) at k, and P is B(k).
+    x = -above[1:] / (k[1:] * (1 - p))
+    infinite = 0.0 if cut_below else float(law.values[0])
+    q = law.values[:-1]
+    if not cut_above:
+        q, x = np.append(q, law.values[-1]), np.append(x, -1.0)
+    return Pair(q, x, infinite, missing, law.relative_error)
+
+
+def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
+    """`1 + Pois(mean)` against `Pois(mean)`, or, not `up`, the other way round.
+
+    The ratio at count k is `k / mean`.
+    """
+    law = poisson_masses(float(mean))
+    k = np.arange(law.first, law.first + len(law.values), dtype=np.float64)
+    # The mean in two pieces: k minus it must not cancel.
+    high = float(mean)
+    above = (k - high) - float(mean - Fraction(high))
+    cut_below = law.first > 0
+    # Masses are those of the rounded mean: off by its rounding times how far counts are from it.
+    error = law.relative_error + 4 * UNIT_ROUND_OFF * len(k)
+    missing = (1 + cut_below) * _CUT + _UNDERFLOW
+    if up:
+        return Pair(law.values, above / high, 0.0, missing, error)
+    # Q is Pois(k - 1) at k, and P is Pois(k).
+    infinite = 0.0 if cut_below else float(law.values[0])
+    return Pair(law.values[:-1], -above[1:] / k[1:], infinite, missing, error)
+
+
+def multiplied(first: Pair, second: Pair) -> Pair:
+    """Both pairs, independently."""
+    x, y = first.x[:, None], second.x[None, :]
+    # Impossible is impossible, however the sum is rounded.
+    product = np.where((x == -1) | (y == -1), -1.0, x + y + x * y)
+    q = np.multiply.outer(first.q, second.q).ravel()
+    infinite = first.infinite + second.infinite - first.infinite * second.infinite
+    return Pair(
+        q,
+        product.ravel(),
+        infinite,
+        first.missing + second.missing,
+        first.relative_error + second.relative_error + _COMBINING,
+        first.ratio_error + second.ratio_error,
+    )
+
+
+def losses_for(outcomes: int) -> int:
+    """How many losses two factors may have each, so that their product has about so many outcomes."""
+    return max(_COARSEST, min(_FINEST, math.isqrt(outcomes)))
+
+
+def coarsened(pair: Pair, losses: int, *, up: bool) -> Pair:
+    """A pair of at most about `losses` outcomes, whose divergences are at least (up) or at most the pair's.
+
+    Up: every outcome is split onto the two neighbours on a grid of ratios, with both its masses kept; down:
+    the outcomes of a cell become one.
+    """
+    possible = pair.x > -1
+    ratios = np.log1p(pair.x[possible])
+    if pair.x.size <= losses or ratios.size == 0 or ratios.min() == ratios.max():
+        return pair
+    # Finest within a few deviations of 0, where the mass is.
+    scale = 3 * math.sqrt(float((pair.q[possible] * np.minimum(ratios * ratios, 1.0)).sum()))
+    least, most = math.asinh(ratios.min() / scale), math.asinh(ratios.max() / scale)
+    nodes = np.expm1(scale * np.sinh(np.linspace(least, most, losses)))
+    nodes[0], nodes[-1] = pair.x[possible].min(), pair.x[possible].max()
+    q, x = pair.q[possible], pair.x[possible]
+    cell = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, len(nodes) - 2)
+    if up:
+        share = np.clip((x - nodes[cell]) / (nodes[cell + 1] - nodes[cell]), 0.0, 1.0)
+        masses = np.bincount(cell, weights=q * (1 - share), minlength=len(nodes))
+        masses += np.bincount(cell + 1, weights=q * share, minlength=len(nodes))
+        ends = nodes
+    else:
+        masses = np.bincount(cell, weights=q, minlength=len(nodes))
+        gaps = np.bincount(cell, weights=q * x, minlength=len(nodes))
+        ends = gaps / np.where(masses > 0, masses, 1.0)
+    impossible = float(pair.q[~possible].sum())
+    kept = masses > 0
+    rest = np.ones(int(impossible > 0))
+    return pair._replace(
+        q=np.append(masses[kept], impossible * rest),
+        x=np.append(ends[kept], -rest),
+        relative_error=pair.relative_error + _COMBINING,
+    )

@@ -1,0 +1,68 @@
+"""Witnesses: neighbouring datasets whose divergence is known exactly, so that no analysis can promise less.
+
+All users but one hold the same value. If `a`, `b` and `c` are the laws of a report under the two values of
+the differing user and under the others' value, `(a, b, c)` is a decomposition in which nothing is bounded:
+the pair it makes is the round itself, seen through the ratios `a : b : c` of its outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.numeric.arrays import FloatArray
+
+
+def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
+    """Witnesses of k-ary randomized response: the others hold a third value, where there is one, or the
+    second."""
+    least = 1 / (math.exp(epsilon0) + k - 1)
+    masses = np.array([least, least, least, (k - 3) * least] if k >= 3 else [least, least])
+    hits = np.eye(len(masses), 3)
+    return _witnesses(masses, hits, epsilon0, third=k >= 3)
+
+
+def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
+    """Witnesses where a report agrees with each value by an independent fair sign, `e` times as likely if it
+    does."""
+    patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
+    return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
+
+
+def of_bits(flipped: float, unset: float, epsilon0: float) -> tuple[Decomposition, ...]:
+    """Witnesses of unary encodings: another's bit is set with probability `flipped`, and unset `1 / unset`
+    times as likely as the user's own.
+
+    A set bit is `exp(epsilon0)` times as likely as an unset one to be the user's own.
+    """
+    patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
+    ones = patterns.sum(axis=1)
+    return _witnesses(unset * flipped**ones * (1 - flipped) ** (3 - ones), patterns, epsilon0, third=True)
+
+
+def _witnesses(
+    masses: FloatArray, hits: FloatArray, epsilon0: float, *, third: bool
+) -> tuple[Decomposition, ...]:
+    """Of outputs with probability `masses * exp(epsilon0 * hits[:, i])` under value i."""
+    first, second, other = (masses * np.exp(epsilon0 * hits[:, i]) for i in range(3))
+    difference = masses * np.exp(epsilon0 * hits[:, 1]) * np.expm1(epsilon0 * (hits[:, 0] - hits[:, 1]))
+    return tuple(
+        Decomposition(first, second, law, difference, 0.0) for law in ([other] if third else []) + [second]
+    )
+
+
+def thinned(witness: Decomposition, rate: float) -> Decomposition:
+    """The witness of a user who is sampled with probability `rate`, and else replaced by one of the
+    others."""
+    if rate == 1.0:
+        return witness
+    # Outputs that neither value of the user makes are those of his replacement.
+    a, b, c, difference = (
+        np.append(getattr(witness, name), more)
+        for name, more in (("a", 0.0), ("b", 0.0), ("c", witness.leftover), ("difference", 0.0))
+    )
+    a, b = (rate * law + (1 - rate) * c for law in (a, b))
+    return Decomposition(a, b, c, rate * difference, 0.0)

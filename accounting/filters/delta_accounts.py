@@ -1,0 +1,127 @@
+"""Accounts of delta: what rounds that are only approximately private add to their pure versions.
+
+Filters charge the pure version of a round. Two shares of the budget's delta pay for the rest: one for the
+probability that a round reveals everything, one for the total variation distance to the pure version.
+`docs/adaptivity.md`, section 10, has the theorem and shows why one share for both is too little.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.errors import InvalidParameter
+
+# Beyond this epsilon any slack costs more than all of delta.
+_LARGEST_EPSILON = 700.0
+_ROOM = 2.0**-48  # round-off of an exponential and a sum, relative
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountsReading:
+    """What approximate rounds have used of each account, and the accounts, all in units of delta.
+
+    Attributes:
+        certain_loss_used_upper: probability that some round reveals everything, summed over rounds.
+        certain_loss_share: the account for it.
+        slack_used_upper: `(1 + exp(epsilon))` times the total variation distances, summed over rounds.
+        slack_share: the account for it.
+        epsilon: the epsilon at which the slack is judged: the largest budget the cohort has had.
+    """
+
+    certain_loss_used_upper: float
+    certain_loss_share: float
+    slack_used_upper: float
+    slack_share: float
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaAccounts:
+    """The two accounts of a set of filters.
+
+    Attributes:
+        certain_loss: share of delta for `T`, the sum of the probabilities that a round reveals everything.
+        slack: share of delta for `(1 + exp(epsilon)) U`, with `U` the sum of the total variation distances.
+        epsilon: the largest epsilon at which the filters may be read.
+
+    Guarantee: if both accounts hold at the end of every path, then approximate rounds together cost at most
+        `certain_loss + slack` of delta more than their pure versions, at any epsilon up to `epsilon`,
+        however rounds were chosen.
+    Source: docs/adaptivity.md, Theorem 9.
+    """
+
+    certain_loss: float
+    slack: float
+    epsilon: float
+
+    def hold(self, spent: Sequence[Fraction]) -> bool:
+        """Whether both totals, `T` and `U`, are within their accounts."""
+        certain, slack = spent
+        return certain <= self._certain_limit and slack <= self._slack_limit
+
+    def most_more(self, spent: Sequence[Fraction], cost: Sequence[Fraction]) -> int | None:
+        """How many more rounds of one cost both accounts hold; None: as many as you like."""
+        limits = (self._certain_limit, self._slack_limit)
+        parts = [(limit - total) // one for limit, total, one in zip(limits, spent, cost, strict=True) if one]
+        return max(min(parts), 0) if parts else None
+
+    def at(self, epsilon: float) -> DeltaAccounts:
+        """The accounts of a budget that was raised to `epsilon`; they never go back."""
+        if epsilon <= self.epsilon:
+            return self
+        return DeltaAccounts(certain_loss=self.certain_loss, slack=self.slack, epsilon=epsilon)
+
+    def reading(self, spent: Sequence[Fraction]) -> AccountsReading:
+        """How much of each account is used, rounded up."""
+        certain, slack = spent
+        price = self._price
+        used = math.inf if price is None and slack else _float_above(slack * (price or 0))
+        return AccountsReading(
+            certain_loss_used_upper=_float_above(certain),
+            certain_loss_share=self.certain_loss,
+            slack_used_upper=used,
+            slack_share=self.slack,
+            epsilon=self.epsilon,
+        )
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form."""
+        return {"certain_loss": self.certain_loss, "slack": self.slack, "epsilon": self.epsilon}
+
+    @classmethod
+    def from_mapping(cls, mapping: object) -> DeltaAccounts:
+        """The accounts that a JSON form describes; raises InvalidParameter."""
+        names = ("certain_loss", "slack", "epsilon")
+        if not isinstance(mapping, Mapping) or set(mapping) != set(names):
+            raise InvalidParameter("accounts", mapping, f"the fields {', '.join(names)}")
+        expected = "a finite number, not negative"
+        numbers = {name: validation.real(name, mapping[name], expected) for name in names}
+        for name, value in numbers.items():
+            if value < 0:
+                raise InvalidParameter(name, value, expected)
+        return cls(**numbers)
+
+    @functools.cached_property
+    def _price(self) -> Fraction | None:
+        """At least `1 + exp(epsilon)`; None where that is beyond all numbers."""
+        if self.epsilon > _LARGEST_EPSILON:
+            return None
+        return Fraction((1 + math.exp(self.epsilon)) * (1 + _ROOM))
+
+    @functools.cached_property
+    def _certain_limit(self) -> Fraction:
+        return Fraction(self.certain_loss)
+
+    @functools.cached_property
+    def _slack_limit(self) -> Fraction:
+        return Fraction(0) if self._price is None else Fraction(self.slack) / self._price
+
+
+def _float_above(value: Fraction) -> float:
+    rounded = float(value)
+    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)

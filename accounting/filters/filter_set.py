@@ -1,0 +1,430 @@
+"""The filters of a budget, and what rounds cost them together.
+
+A round is charged before it is released: a number for every filter, the smallest certified one (see
+`charges.py`). Charges add exactly. Rounds go on while one of the filters holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
+from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, Reading, RenyiFilter
+from shuffle_ledger.accounting.filters.repetition import REPETITIONS_MAX, RepetitionFilter, largest_count
+from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
+from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
+from shuffle_ledger.accounting.printed_numbers import exact_text
+
+# Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
+# cannot bound: few reports, heavy tails.
+_RENYI_SHARE = 0.08
+_RENYI_ORDERS = (1.0, 0.75)  # in units of the order that suits a Gaussian budget
+# For what no other filter bounds: the largest losses add up. It needs next to nothing of delta, and stays
+# finite up to many times the budget.
+_PURE_SHARE = 1 / 512
+_PURE_REACH = 64.0
+# Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
+# distance from a purely private round.
+_LEAK_PART = 0.05
+_SLACK_PART = 0.01
+# Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
+_RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)
+
+_LARGEST_EPSILON = 1e4
+_LEAST_BUDGET = 1e-9
+LEAST_DELTA = 1e-60
+_ROOM = 2.0**-40
+_BISECTIONS = 60
+_EXACT = re.compile(r"-?[0-9]+(/[0-9]+)?")
+_WHERE_KEPT = ("repetition", "sliding", "account")  # parts of charges that not every set of filters has
+# What is left below the variance that just fits, so that it fits on every computer.
+_LIMIT_ROOM = 2.0**-18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What one round costs each filter, and what rounds cost together; exact.
+
+    Attributes:
+        gaussian: variances, one for each reserve.
+        renyi: Renyi divergences, one for each order.
+        repetition: units, where there is a repetition filter.
+        sliding: where there is a sliding reserve, the variance taken, how much of it was given back, and how
+            much settlements added. What a round costs by itself does not say it, for it depends on what is
+            left.
+        account: where there are accounts of delta, the round's probability of revealing everything, and its
+            total variation distance to the round that the filters charge.
+    """
+
+    gaussian: tuple[Fraction, ...]
+    renyi: tuple[Fraction, ...]
+    repetition: tuple[Fraction, ...] = ()
+    sliding: tuple[Fraction, ...] = ()
+    account: tuple[Fraction, ...] = ()
+
+    def __add__(self, other: Charge) -> Charge:
+        return self._combined(operator.add, other)
+
+    def __sub__(self, other: Charge) -> Charge:
+        return self._combined(operator.sub, other)
+
+    def __mul__(self, count: int) -> Charge:
+        return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
+
+    @property
+    def cost(self) -> Charge:
+        """The part that does not depend on what is left."""
+        return dataclasses.replace(self, sliding=())
+
+    def at_least(self, other: Charge) -> Charge:
+        """The larger of two charges, filter by filter."""
+        return self._combined(max, other)
+
+    def _combined(self, combine: Callable[[Fraction, Fraction], Fraction], other: Charge) -> Charge:
+        pairs = {name: zip(part, vars(other)[name], strict=True) for name, part in vars(self).items()}
+        return Charge(**{name: tuple(combine(a, b) for a, b in pair) for name, pair in pairs.items()})
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form: exact numbers, written `numerator/denominator`."""
+        parts = {name: [str(value) for value in part] for name, part in vars(self).items()}
+        return {name: part for name, part in parts.items() if part or name not in _WHERE_KEPT}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
+        """The charge that a JSON form describes; raises InvalidParameter."""
+        kept = {name: _exact(mapping, name) for name in _WHERE_KEPT if name in mapping}
+        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), **kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterReading:
+    """One filter's answer: its name, its share of delta, and the smallest epsilon at which it holds."""
+
+    name: str
+    delta: float
+    epsilon_upper: float
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterSet:
+    """A Gaussian filter, Renyi filters and perhaps one for repetitions, which share a budget's delta. Rounds
+    may go on while one of them holds. Where there are accounts of delta, Gaussian and Renyi filters charge
+    the pure versions of rounds, and hold only while both accounts do.
+
+    Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
+    released outputs together are `(epsilon, sum of the shares)`-DP.
+    Source: docs/adaptivity.md, Lemma 6 and Theorem 9.
+    """
+
+    gaussian: GaussianFilter
+    renyi: tuple[RenyiFilter, ...]
+    sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
+    repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
+    accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
+
+    @classmethod
+    def for_budget(
+        cls, *, epsilon: float, delta: float, accounts: tuple[float, float] | None = None
+    ) -> FilterSet:
+        """The filters for a budget. Their shares add up to at most delta, and never change.
+
+        Args:
+            accounts: parts of delta for certain loss and for slack. None: no accounts, and every charge pays
+                for its round's slack.
+
+        Raises:
+            InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
+                1 or too small.
+        """
+        expected = f"a finite number, at least {exact_text(_LEAST_BUDGET)}"
+        given = validation.real("epsilon", epsilon, expected)
+        if given < _LEAST_BUDGET:
+            raise InvalidParameter("epsilon", epsilon, expected)
+        delta = validation.probability("delta", delta)
+        if delta < LEAST_DELTA:
+            raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
+        return _for_budget(given, delta, accounts)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form of all but the repetition filter, which the first admitted round brings."""
+        gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
+        renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
+        limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
+        accounts = {} if self.accounts is None else {"accounts": self.accounts.to_mapping()}
+        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
+        """The filters that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
+        match mapping:
+            case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
+                reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
+                rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
+                limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
+                accounts = mapping.get("accounts")
+                try:
+                    return cls(
+                        gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
+                        renyi=tuple(_renyi(one) for one in orders),
+                        sliding_limit=_numbers(limited).get("sliding_limit"),
+                        accounts=None if accounts is None else DeltaAccounts.from_mapping(accounts),
+                    )
+                except TypeError:
+                    pass
+        raise InvalidParameter("filters", mapping, "a Gaussian filter and Renyi filters")
+
+    def nothing(self) -> Charge:
+        """What an empty cohort has spent."""
+        zero = Fraction(0)
+        return Charge(
+            gaussian=(zero,) * len(self.gaussian.reserves),
+            renyi=(zero,) * len(self.renyi),
+            repetition=(zero,) if self.repetition else (),
+            sliding=(zero,) * 3 if self._sliding else (),
+            account=(zero,) * 2 if self.accounts else (),
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Charges are looked up by the filters they are for, with every decision.
+        return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts))
+
+    @functools.cached_property
+    def without_totals(self) -> FilterSet:
+        """What a round's cost depends on, but for units."""
+        return dataclasses.replace(self, repetition=None, sliding_limit=None)
+
+    def limit_for(self, epsilon: float) -> float | None:
+        """The sliding reserve's limit when the budget becomes `epsilon`: never less than it was."""
+        limit = self.sliding_limit
+        return None if limit is None else max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
+
+    @functools.cached_property
+    def _sliding(self) -> SlidingReserve | None:
+        limit = self.sliding_limit
+        return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
+
+    def taken(self, spent: Charge, cost: Charge) -> Charge:
+        """What a round takes, by what it costs each filter, where `spent` was taken before it."""
+        if self._sliding is None:
+            return cost
+        charge = self._sliding.charge(_held(spent), cost.gaussian)
+        return dataclasses.replace(cost, sliding=(charge, Fraction(0), Fraction(0)))
+
+    def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
+        """What a round takes that turned out to cost `cost`, in place of what it took before: no less."""
+        least = before.cost.at_least(cost)
+        if self._sliding is None:
+            return least
+        taken = before.sliding[0]
+        charge = self._sliding.charge(_held(spent - before), [max(cost, taken) for cost in least.gaussian])
+        return dataclasses.replace(least, sliding=(charge, Fraction(0), before.sliding[2] + charge - taken))
+
+    def given_back(self, spent: Charge, charge: Charge) -> Charge:
+        """What is spent after a round that took so much turned out to have released nothing.
+
+        The Gaussian filter gets its part back where the round's reserve is intact. Otherwise whether it was
+        to be released may have been decided when no noise was left to hide it.
+        """
+        rest = spent - charge
+        if self._sliding is None:
+            return rest
+        taken, returned, late = spent.sliding
+        if self._sliding.is_intact(taken, charge.gaussian, charge.sliding[0]):
+            return dataclasses.replace(rest, sliding=(taken, returned + charge.sliding[0], late))
+        return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
+
+    def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
+        """What each filter says to charges that add up to `spent`, the Gaussian one first."""
+        found = [_named("gaussian", self.gaussian.delta, self._gaussian_reading(spent))]
+        found += [
+            _named(one.name, one.delta, one.reading(total))
+            for one, total in zip(self.renyi, spent.renyi, strict=True)
+        ]
+        if self.accounts is not None and not self.accounts.hold(spent.account):
+            found = [dataclasses.replace(one, epsilon_upper=math.inf) for one in found]
+        if self.repetition is not None:
+            (units,) = spent.repetition
+            found.append(_named("repetition", self.repetition.delta, self.repetition.reading(units)))
+        return tuple(found)
+
+    def epsilon_upper(self, spent: Charge) -> float:
+        """The smallest epsilon at which one of the filters holds."""
+        return min(reading.epsilon_upper for reading in self.readings(spent))
+
+    def accounts_reading(self, spent: Charge) -> AccountsReading | None:
+        """How much of the accounts of delta is used; None where there are none."""
+        return None if self.accounts is None else self.accounts.reading(spent.account)
+
+    def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
+        """Whether an account of delta is exhausted, and a filter would hold at `epsilon` but for that."""
+        if self.accounts is None or self.accounts.hold(spent.account):
+            return False
+        return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
+
+    def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
+        """How many more rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        budget = 2 * self.gaussian.reserves[-1]
+        about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
+        most = largest_count(
+            lambda n: self.epsilon_upper(spent.cost + cost * n) <= epsilon, math.floor(about)
+        )
+        if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
+            return most
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
+            return most
+        sliding = self._sliding.most_more(_held(spent), cost.gaussian)
+        accounts = self.accounts.most_more(spent.account, cost.account) if self.accounts else None
+        return min(max(most, sliding if accounts is None else min(sliding, accounts)), REPETITIONS_MAX)
+
+    def most_alike(self, cost: Charge, *, epsilon: float) -> int:
+        """How many rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        return self.most_more(self.nothing(), cost, epsilon=epsilon)
+
+    def shares(self) -> tuple[float, ...]:
+        """The shares of delta: of the filters and of the accounts."""
+        repeated = () if self.repetition is None else (self.repetition.delta,)
+        accounts = () if self.accounts is None else (self.accounts.certain_loss, self.accounts.slack)
+        return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated, *accounts)
+
+    def _gaussian_reading(self, spent: Charge) -> Reading:
+        """By the fixed reserves, or by the sliding one if that says less; a total may leave that one out."""
+        reading = self.gaussian.reading(spent.gaussian)
+        if self._sliding is None or not spent.sliding or _held(spent) <= 0:
+            return reading
+        if not self._sliding.holds(_held(spent), spent.sliding[2]):
+            return reading
+        return min(reading, self._at_limit)
+
+    @functools.cached_property
+    def _at_limit(self) -> Reading:
+        """What the Gaussian filter says as long as the sliding reserve holds."""
+        return self.gaussian.epsilon(self.sliding_limit or 0.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None) -> FilterSet:
+    epsilon = min(given, _LARGEST_EPSILON)
+    delta = whole if accounts is None else whole * (1 - math.fsum(accounts))
+    slack_part = _SLACK_PART if accounts is None else 0.0
+    share = _RENYI_SHARE / len(_RENYI_ORDERS)
+    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
+    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - slack_part))
+    leak, slack = _rates(main, variance, epsilon, slack_part)
+    reserves = tuple(part * variance for part in _RESERVES)
+    gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
+    renyi = []
+    for part in _RENYI_ORDERS:
+        theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
+        total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
+        leak, slack = _rates(share * delta, total, epsilon, slack_part)
+        order = 1 + max(theta, 2.0**-20)
+        renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+    pure = _PURE_SHARE * delta
+    leak = pure / (_PURE_REACH * epsilon)
+    renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
+    kept = None
+    if accounts is not None:
+        certain, slack = (part * whole * (1 - _ROOM) for part in accounts)
+        kept = DeltaAccounts(certain_loss=certain, slack=slack, epsilon=given)
+    return FilterSet(
+        gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon), accounts=kept
+    )
+
+
+def _held(spent: Charge) -> Fraction:
+    """What the sliding reserve's limit is compared with."""
+    charged, returned, _ = spent.sliding
+    return charged - returned
+
+
+def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
+    """Little less than the variance whose reading is `epsilon`."""
+    low = high = 2 * gaussian.reserves[-1]
+    while gaussian.epsilon(high).epsilon_upper <= epsilon:
+        low, high = high, 2 * high
+    while gaussian.epsilon(low).epsilon_upper > epsilon:
+        low, high = low / 2, low
+    while high > low * (1 + _LIMIT_ROOM):
+        middle = (low + high) / 2
+        within = gaussian.epsilon(middle).epsilon_upper <= epsilon
+        low, high = (middle, high) if within else (low, middle)
+    limit = low * (1 - _LIMIT_ROOM)
+    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are jagged
+        limit *= 1 - _LIMIT_ROOM
+    return limit
+
+
+def _named(name: str, delta: float, reading: Reading) -> FilterReading:
+    return FilterReading(name=name, delta=delta, **reading._asdict())
+
+
+def _renyi(mapping: object) -> RenyiFilter:
+    if isinstance(mapping, Mapping) and mapping.get("order", 0) is None:
+        rest = {name: value for name, value in mapping.items() if name != "order"}
+        return RenyiFilter(order=math.inf, **_numbers(rest))
+    return RenyiFilter(**_numbers(mapping))
+
+
+def _numbers(mapping: object) -> dict[str, float]:
+    if not isinstance(mapping, Mapping):
+        raise InvalidParameter("filters", mapping, "named numbers")
+    expected = "a finite number, not negative"
+    numbers = {str(name): validation.real(str(name), value, expected) for name, value in mapping.items()}
+    for name, value in numbers.items():
+        if value < 0:
+            raise InvalidParameter(name, value, expected)
+    return numbers
+
+
+def _rates(share: float, total: float, epsilon: float, slack_part: float) -> tuple[float, float]:
+    slack = slack_part * share / total / (1 + math.exp(min(epsilon, 500.0)))
+    return _LEAK_PART * share / total, slack
+
+
+def _gaussian_budget(epsilon: float, delta: float) -> float:
+    """About the largest variance of a Gaussian mechanism within a budget; nothing rests on it."""
+    low, high = 1e-30, 1e30
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        within = float(gaussian_divergence(math.sqrt(middle), np.array([epsilon]))[1][0]) <= delta
+        low, high = (middle, high) if within else (low, middle)
+    return low
+
+
+def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
+    values = mapping.get(field)
+    if not isinstance(values, list | tuple):
+        raise InvalidParameter(field, values, "a list of exact numbers")
+    try:
+        return tuple(map(_fraction, values))
+    except (ValueError, ZeroDivisionError):
+        raise InvalidParameter(field, values, "exact numbers such as 3/4") from None
+
+
+def _fraction(value: object) -> Fraction:
+    # A power of ten takes a few letters to write, and more memory than there is to read.
+    text = str(value)
+    if not _EXACT.fullmatch(text):
+        raise ValueError(value)
+    numerator, _, denominator = text.partition("/")
+    return Fraction(int(numerator), int(denominator or 1))

@@ -1,0 +1,296 @@
+"""Which filters a cohort of policy `adaptive` has: one of a few sets, chosen by its first admitted round.
+
+All sets are fixed when the cohort is opened. They differ in how much of delta is kept for approximate rounds
+(little, unless the first round is one), and in how much is kept for repetitions of the first round: nothing
+where other filters admit nearly as many such rounds, much where they do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard
+
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.filters.filter_set import LEAST_DELTA, Charge, FilterSet
+from shuffle_ledger.accounting.filters.repetition import (
+    REPETITIONS_MAX,
+    Composer,
+    RepetitionFilter,
+    most_repeated,
+    rebudgeted,
+    repetition_of,
+)
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+
+# Parts of what repetitions leave of delta: for certain loss and for slack. Cohorts that begin with a pure
+# round have the first; filters lose about 1 % of their rounds by it. Certain loss gets less, because a unit
+# of slack costs (1 + exp(epsilon)) times as much.
+_ACCOUNTS = ((3 / 64, 1 / 16), (3 / 16, 1 / 4), (13 / 32, 1 / 2))
+# A set with smaller accounts is chosen if it admits this part of the rounds like the first one that the best
+# set admits.
+_GOAL_OF_ACCOUNTS = 0.8
+# Approximate first rounds keep no more than this part of what the last set keeps for repetitions: their count
+# falls with what accounts leave, so that repetitions would take all, and other rounds found empty accounts.
+_KEPT_OF_APPROXIMATE = 0.8
+# Shares of delta for the repetition filter. What is left for the others is a power of two.
+_SHARES = (0.0, 1 / 2, 3 / 4, 15 / 16, 255 / 256)
+# What is good enough, one goal after the other: of sets that keep up to so much of what the last one keeps
+# for repetitions, the part of the rounds like the first one that they admit beside it. Sets that leave the
+# others less than a quarter of delta are for budgets of few irregular rounds, that would lose a fifth.
+_GOALS = ((0.8, 0.9), (1.0, 0.8))
+# Where everybody reports and clones are many, the first set nearly always admits so many.
+_GOALS_OF_REGULAR = ((1.0, 0.97),)
+_REGULAR_CLONES = 3000.0
+_ROOM = 2.0**-40
+
+
+class Teller(Composer, Protocol):
+    """What tells costs: an `Accountant`, or somebody who asks one."""
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet, /) -> Charge:
+        """What a round costs each of a budget's filters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """One set of filters, and the share of delta it leaves for repetitions."""
+
+    filters: FilterSet
+    repetition_delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the first admitted round decided: which alternative, and the repetition filter if that has one.
+
+    A budget that was raised also has another limit of the sliding reserve, and judges slack at the largest
+    epsilon that it has had.
+    """
+
+    alternative: int
+    repetition: RepetitionFilter | None
+    sliding_limit: float | None = None
+    accounts_epsilon: float | None = None
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form."""
+        repetition = self.repetition and self.repetition.to_mapping()
+        raised = {"sliding_limit": self.sliding_limit, "accounts_epsilon": self.accounts_epsilon}
+        kept = {name: value for name, value in raised.items() if value is not None}
+        return {"alternative": self.alternative, "repetition": repetition, **kept}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Choice:
+        """The choice that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
+        match mapping:
+            case {"alternative": int(alternative), "repetition": None | Mapping() as counted}:
+                repetition = None if counted is None else RepetitionFilter.from_mapping(counted)
+                limit, judged = mapping.get("sliding_limit"), mapping.get("accounts_epsilon")
+                if _is_raised(limit) and _is_raised(judged):
+                    return cls(
+                        alternative=alternative,
+                        repetition=repetition,
+                        sliding_limit=limit,
+                        accounts_epsilon=judged,
+                    )
+        raise InvalidParameter("choice", mapping, "an alternative, and its repetition filter if it has one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterMenu:
+    """The sets of filters that a budget may have; of one alternative, that is the set.
+
+    Guarantee: if the alternative, and the kind of its repetition filter, are chosen before the first output,
+    all released outputs together are `(epsilon, delta)`-DP if on every path one filter of the chosen set
+    holds at epsilon at the end.
+    Source: docs/adaptivity.md, Lemmas 6 and 8.
+    """
+
+    alternatives: tuple[Alternative, ...]
+
+    @classmethod
+    def for_budget(cls, *, epsilon: float, delta: float) -> FilterMenu:
+        """The menu of a budget; raises InvalidParameter as `FilterSet.for_budget` does."""
+        alternatives = []
+        for accounts, share in itertools.product(_ACCOUNTS, _SHARES):
+            rest = delta * (1 - share)
+            if share and rest < LEAST_DELTA:
+                continue
+            filters = FilterSet.for_budget(epsilon=epsilon, delta=rest, accounts=accounts)
+            repetition = (delta - rest) * (1 - _ROOM)
+            alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
+        return cls(alternatives=tuple(alternatives))
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether the first admitted round has anything to choose."""
+        return len(self.alternatives) > 1
+
+    def filters(self, choice: Choice | None) -> FilterSet:
+        """The filters in force; without a choice, the first ones, of which nothing was spent.
+
+        Raises:
+            InvalidParameter: the choice is none of this menu's.
+        """
+        if choice is None:
+            return self.alternatives[0].filters
+        if not 0 <= choice.alternative < len(self.alternatives):
+            raise InvalidParameter("alternative", choice.alternative, "one of the menu's")
+        chosen, repetition = self.alternatives[choice.alternative], choice.repetition
+        if (repetition.delta if repetition else 0.0) != chosen.repetition_delta:
+            raise InvalidParameter("repetition", choice.alternative, "the share of delta that the menu says")
+        limit = chosen.filters.sliding_limit if choice.sliding_limit is None else choice.sliding_limit
+        return _in_force(chosen.filters, repetition, limit, choice.accounts_epsilon)
+
+    def rebudgeted(self, composer: Composer, choice: Choice, epsilon: float) -> Choice:
+        """A choice under another budget: how many repetitions that allows, and what a larger one raises."""
+        counted = choice.repetition and rebudgeted(composer, choice.repetition, epsilon)
+        return self._raised(dataclasses.replace(choice, repetition=counted), epsilon)
+
+    def accounts_epsilon(self, choice: Choice, epsilon: float) -> float | None:
+        """At which epsilon a choice judges slack under a budget of `epsilon`; None: at that of the rules."""
+        accounts = self.filters(choice).accounts
+        is_raised = accounts is not None and epsilon > accounts.epsilon
+        return epsilon if is_raised else choice.accounts_epsilon
+
+    def _raised(self, choice: Choice, epsilon: float) -> Choice:
+        filters = self.filters(choice)
+        limit = filters.limit_for(epsilon)
+        kept = choice.sliding_limit if limit == filters.sliding_limit else limit
+        judged = self.accounts_epsilon(choice, epsilon)
+        return dataclasses.replace(choice, sliding_limit=kept, accounts_epsilon=judged)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form; of one alternative, its set's."""
+        if not self.needs_choice:
+            return self.alternatives[0].filters.to_mapping()
+        listed = [
+            {"filters": one.filters.to_mapping(), "repetition_delta": one.repetition_delta}
+            for one in self.alternatives
+        ]
+        return {"alternatives": listed}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> FilterMenu:
+        """The menu that a JSON form describes.
+
+        Raises:
+            InvalidParameter: it describes none.
+        """
+        listed = mapping.get("alternatives", [{"filters": mapping, "repetition_delta": 0.0}])
+        alternatives = []
+        for one in listed if isinstance(listed, list | tuple) else [listed]:
+            match one:
+                case {"filters": Mapping() as filters, "repetition_delta": float(share)} if 0 <= share < 1:
+                    chosen = FilterSet.from_mapping(filters)
+                    alternatives.append(Alternative(filters=chosen, repetition_delta=share))
+                case _:
+                    raise InvalidParameter("alternatives", one, "filters, and a delta for repetitions")
+        if not alternatives or alternatives[0].repetition_delta:
+            raise InvalidParameter("alternatives", listed, "a set without repetitions, and others after it")
+        return cls(alternatives=tuple(alternatives))
+
+    def choose(self, teller: Teller, kind: ShuffledRound, *, epsilon: float) -> Choice:
+        """What a cohort chooses whose first admitted round is accounted as `kind`, with the budget it has.
+
+        Nothing but the round's parameters decides, so that the choice is independent of the data.
+        """
+        return self._raised(self._chosen(teller, kind, epsilon), epsilon)
+
+    def _chosen(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> Choice:
+        """Of the sets with the accounts that such rounds need, the first that admits enough of them beside
+        what the last one does."""
+        counts = self._counts(teller, kind, epsilon)
+        first, *others = self._groups[_first_enough(counts) if counts else 0]
+        if counts:
+            most = _KEPT_OF_APPROXIMATE * others[-1].repetition_delta if others else 0.0
+            others = [one for one in others if one.repetition_delta <= most]
+        goals = _GOALS_OF_REGULAR if _is_regular(kind) else _GOALS
+        alike = first.filters.most_alike(teller.charge(kind, first.filters), epsilon=epsilon)
+        beaten = math.floor(alike / goals[0][1]) + 1  # the fewest of which `alike` is not enough
+
+        def repeated(one: Alternative) -> int:
+            share = one.repetition_delta
+            return most_repeated(teller, kind, epsilon=epsilon, delta=share, about=beaten) if share else alike
+
+        nothing = Choice(alternative=self.alternatives.index(first), repetition=None)
+        if not others or beaten > REPETITIONS_MAX:
+            return nothing
+        # One composition settles most cases; the rest is for those in which it is within the budget.
+        last = others[-1]
+        if teller.certify({kind: beaten}, delta=last.repetition_delta).epsilon_upper > epsilon:
+            return nothing
+        chosen = next(
+            one
+            for kept, part in goals
+            for one in (first, *others)
+            if one.repetition_delta <= kept * last.repetition_delta and repeated(one) >= part * repeated(last)
+        )
+        if not chosen.repetition_delta:
+            return nothing
+        repetition = repetition_of(teller, kind, delta=chosen.repetition_delta, most=repeated(chosen))
+        return Choice(alternative=self.alternatives.index(chosen), repetition=repetition)
+
+    def may_choose(
+        self, teller: Teller, kind: ShuffledRound, alternative: int, *, epsilon: float, tolerance: float
+    ) -> bool:
+        """Whether an alternative has the accounts that the rule gives a first round of this kind, counts of
+        rounds being off by this share at most."""
+        chosen = self.alternatives[alternative]
+        place = next(place for place, group in enumerate(self._groups) if chosen in group)
+        counts = self._counts(teller, kind, epsilon)
+        if counts is None:
+            return place == 0
+        enough = max(counts) * _GOAL_OF_ACCOUNTS
+        missed = all(count * (1 - tolerance) - 1 < enough for count in counts[:place])
+        return missed and counts[place] * (1 + tolerance) + 1 >= enough
+
+    def _counts(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> list[int] | None:
+        """How many rounds of an approximate kind each size of accounts admits, without repetitions; None for
+        a pure kind."""
+        firsts = [group[0].filters for group in self._groups]
+        if len(firsts) == 1 or not any(teller.charge(kind, firsts[0]).account):
+            return None
+        return [one.most_alike(teller.charge(kind, one), epsilon=epsilon) for one in firsts]
+
+    @functools.cached_property
+    def _groups(self) -> tuple[tuple[Alternative, ...], ...]:
+        """The alternatives by their accounts: each group begins with its set without repetitions."""
+        starts = [place for place, one in enumerate(self.alternatives) if not one.repetition_delta]
+        ends = [*starts[1:], len(self.alternatives)]
+        return tuple(self.alternatives[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+# Of equal cohorts the filters are the same object, which knows what they say at their limit.
+@functools.lru_cache(maxsize=256)
+def _in_force(
+    filters: FilterSet, repetition: RepetitionFilter | None, limit: float | None, judged_at: float | None
+) -> FilterSet:
+    accounts = filters.accounts and filters.accounts.at(judged_at or 0.0)
+    return dataclasses.replace(filters, repetition=repetition, sliding_limit=limit, accounts=accounts)
+
+
+def _is_raised(value: object) -> TypeGuard[float | None]:
+    return value is None or (isinstance(value, float) and 0 < value < math.inf)
+
+
+def _first_enough(counts: Sequence[int]) -> int:
+    """The first place whose count is near enough to the largest."""
+    enough = max(counts) * _GOAL_OF_ACCOUNTS
+    return next(place for place, count in enumerate(counts) if count >= enough)
+
+
+def _is_regular(kind: ShuffledRound) -> bool:
+    """Whether everybody reports, and expected clones are so many that a Gaussian filter fits well."""
+    everybody = kind.sampled_from is None and kind.participation is None
+    clones = 2 * kind.honest_reports / (1 + math.exp(min(kind.randomizer.epsilon0, 700.0)))
+    return everybody and clones >= _REGULAR_CLONES

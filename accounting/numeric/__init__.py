@@ -1,0 +1,4 @@
+"""Arrays, characteristic functions, kernels and convex minorants: numerical tools that know no privacy.
+
+Imports `errors` and `validation` only.
+"""

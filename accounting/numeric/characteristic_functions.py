@@ -1,0 +1,112 @@
+"""Characteristic functions of laws of finitely many atoms, at equally spaced points of a line.
+
+With `e(v) = exp(i v) - 1` two angles add up as `e(v + w) = e(v) e(w) + e(v) + e(w)`: one sine for every atom
+makes all its multiples by doubling, and N points are one matrix product over the atoms, of about the root of
+N multiples each way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArray, FloatArray, sine_minus
+
+
+def characteristic_less_one(
+    weights: FloatArray, centred: FloatArray, step: FloatArray, first: int, count: int
+) -> ComplexArray:
+    """`E[exp(i u (G - mean))] - 1` at `u = step (first + k)` for every `k < count`, shape (laws, count).
+
+    Args:
+        weights: masses of the atoms, shape (laws, atoms).
+        centred: atoms less their law's mean, shape (laws, atoms).
+        step: distance of the points, shape (laws,).
+        first: number of the first point, not negative.
+        count: how many points.
+
+    Guarantee: values are within `noise` of the exact ones. The mean of `G - mean` is taken to be exactly 0:
+    what is summed is `exp(i v) - 1 - i v`, so that values near 1 are known to more digits than 1 has.
+    """
+    stride = math.isqrt(count - 1) + 1
+    angles = step[:, None] * centred
+    near = _multiples(weights, angles, stride)
+    far = _multiples(weights, stride * angles, -(-count // stride))
+    if first:
+        start = _multiples(weights, first * angles, 2)
+        far = _sums(weights, _Turns(start.terms[:, 1:], start.less[:, 1:]), far)
+    products: ComplexArray = np.matmul(far.terms * weights[:, None, :], near.terms.transpose(0, 2, 1))
+    products += far.less[:, :, None] + near.less[:, None, :]
+    result: ComplexArray = products.reshape(step.size, -1)[:, :count]
+    return result
+
+
+def noise(atoms: int, u: FloatArray, variance: FloatArray, absolute: FloatArray) -> FloatArray:
+    """Bound on the round-off of `characteristic_less_one` of laws of so many atoms at u, from their variances
+    and mean absolute deviations; all of one shape.
+
+    Turns have modulus 1, so their errors add up; a doubling adds ten units at most, of a term that is no
+    larger than its angle. What is summed is at most the square of an angle, and at most twice the angle.
+    """
+    bound: FloatArray = UNIT_ROUND_OFF * (256 + 4 * atoms) * np.minimum(u * u * variance, 2 * u * absolute)
+    return bound
+
+
+def log_modulus(less_one: ComplexArray, least: FloatArray) -> FloatArray:
+    """Logarithm of the modulus of `1 + less_one`, or of `least`, where that is larger."""
+    real, imaginary = less_one.real, less_one.imag
+    square = 2 * real + real * real + imaginary * imaginary  # modulus squared, less 1
+    near = square > -0.5
+    far = np.maximum((1 + real) ** 2 + imaginary * imaginary, least * least)
+    doubled = np.where(near, np.log1p(np.where(near, square, 0.0)), np.log(np.where(near, 1.0, far)))
+    return np.asarray(doubled / 2, dtype=np.float64)
+
+
+class _Turns(NamedTuple):
+    """`exp(i v) - 1` at several angles v of every atom, shape (laws, angles, atoms), and the mean over the
+    atoms of that less `i v`, shape (laws, angles)."""
+
+    terms: ComplexArray
+    less: ComplexArray
+
+
+def _multiples(weights: FloatArray, angles: FloatArray, count: int) -> _Turns:
+    """The turns by the multiples 0, ..., `count - 1` of the angles."""
+    laws, atoms = angles.shape
+    turns = _Turns(np.zeros((laws, count, atoms), np.complex128), np.zeros((laws, count), np.complex128))
+    if count > 1:
+        turns.terms[:, 1], turns.less[:, 1] = _turn(weights, angles)
+    known = 1
+    while known < count - 1:
+        more = min(known, count - 1 - known)
+        part = [
+            _Turns(turns.terms[:, one], turns.less[:, one])
+            for one in (slice(known, known + 1), slice(1, more + 1))
+        ]
+        turns.terms[:, known + 1 : known + more + 1], turns.less[:, known + 1 : known + more + 1] = _sums(
+            weights, *part
+        )
+        known += more
+    return turns
+
+
+def _turn(weights: FloatArray, angles: FloatArray) -> tuple[ComplexArray, ComplexArray]:
+    """The turns by the angles themselves."""
+    half = angles / 2
+    sine, cosine = np.sin(half), np.cos(half)
+    terms = 2 * sine * (1j * cosine - sine)
+    small = np.abs(angles) < 0.5
+    less = np.where(small, sine_minus(np.where(small, angles, 0.0)), terms.imag - angles)
+    return terms, (weights * terms.real).sum(axis=1) + 1j * (weights * less).sum(axis=1)
+
+
+def _sums(weights: FloatArray, one: _Turns, others: _Turns) -> _Turns:
+    """The turns by one angle and each of the others together."""
+    products = one.terms * others.terms
+    less = np.matmul(products, weights[:, :, None].astype(np.complex128))[:, :, 0]
+    less += one.less + others.less
+    products += one.terms
+    products += others.terms
+    return _Turns(products, less)

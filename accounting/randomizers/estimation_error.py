@@ -1,0 +1,91 @@
+"""What frequency oracles are for: how far estimated frequencies are from the true ones.
+
+A report supports some categories: its own value (randomized response), the bits that are set (unary
+encodings), the values that hash to its bit or whose row is positive at it (local hashing, Hadamard response).
+A user's own category is supported with probability `kept`, any other with probability `stray`, and the
+unbiased estimate of a category's frequency is `(supporting / reports - stray) / (kept - stray)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import (
+    BinaryLocalHash,
+    HadamardResponse,
+    KaryRandomizedResponse,
+    LocalRandomizer,
+    OptimizedUnaryEncoding,
+    Rappor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequencyError:
+    """Error of the unbiased estimate of the frequencies among a round's reports, all of them honest.
+
+    Attributes:
+        reports: number of reports, n.
+        categories: number of categories, d; None where it is not given.
+        per_category: variance of the estimate for a category that nobody holds, `stray (1 - stray) / (n (kept
+            - stray)^2)`.
+        squared_l2: expected squared l2 distance of all d estimates from the frequencies, `d per_category + (1
+            - kept - stray) / (n (kept - stray))`, whatever the frequencies are; None without d.
+
+    Source: the variances of Wang, Blocki, Li, Jha, "Locally Differentially Private Protocols for Frequency
+    Estimation" (2017), Theorem 2, summed over categories.
+    """
+
+    reports: int
+    categories: int | None
+    per_category: float
+    squared_l2: float | None
+
+    @property
+    def l2(self) -> float | None:
+        """Square root of `squared_l2`: at least the expected l2 distance."""
+        return None if self.squared_l2 is None else math.sqrt(self.squared_l2)
+
+
+def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError | None:
+    """The error of frequencies estimated from so many reports; None when the randomizer is no frequency
+    oracle.
+
+    Raises:
+        InvalidParameter: reports is not a whole number from 1, or no randomizer is given.
+    """
+    if not isinstance(randomizer, LocalRandomizer):
+        raise InvalidParameter("randomizer", randomizer, "a randomizer")
+    reports = validation.whole("reports", reports, 1, validation.MAXIMUM_REPORTS)
+    oracle = _oracle(randomizer)
+    if oracle is None:
+        return None
+    stray, gap, neither, categories = oracle
+    per_category = stray * (1 - stray) / (reports * gap * gap)
+    squared = None if categories is None else categories * per_category + neither / (reports * gap)
+    return FrequencyError(
+        reports=reports, categories=categories, per_category=per_category, squared_l2=squared
+    )
+
+
+def _oracle(randomizer: LocalRandomizer) -> tuple[float, float, float, int | None] | None:
+    """`(stray, kept - stray, 1 - kept - stray, categories)`, differences without cancellation."""
+    e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
+    match randomizer:
+        case KaryRandomizedResponse(k=k):
+            return 1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k
+        case Rappor(domain=domain):
+            stray = 1 / (math.exp(randomizer.epsilon0 / 2) + 1)
+            return stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain
+        case OptimizedUnaryEncoding(domain=domain):
+            return 1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain
+        case BinaryLocalHash(domain=domain):
+            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain
+        case HadamardResponse(domain=domain):
+            # Row 0 of the matrix, positive everywhere, is no category's.
+            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), None if domain is None else domain - 1
+        case _:
+            return None

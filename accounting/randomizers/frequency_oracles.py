@@ -1,0 +1,186 @@
+"""Randomizers of categories: k-ary randomized response and the frequency oracles; `e` stands for
+`exp(epsilon0)`."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification import witnesses
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
+
+_MAXIMUM_CATEGORIES = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class KaryRandomizedResponse(DecomposedRandomizer):
+    """k-ary randomized response: the true value with probability `e / (e + k - 1)`, any other with `1 / (e +
+    k - 1)`.
+
+    Analyses: `blanket` against an adversary who knows which other users answered at random (Su, Cheng, Wang,
+    Example 4.1); `strong-adversary` against one who also sees the differing user's coin (Koskela, Heikkila,
+    Honkela, Definition 12).
+    """
+
+    kind = "krr"
+
+    k: int
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("blanket", "strong-adversary")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "k", validation.whole("k", self.k, 2, _MAXIMUM_CATEGORIES))
+
+    def analysis(self, name: str) -> Analysis:
+        """See `LocalRandomizer.analysis`."""
+        e = math.exp(self.epsilon0)
+        p = 1 / (e + self.k - 1)
+        if name == "strong-adversary":
+            shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
+            ends = np.array([1.0, 0.0])
+            left = (math.expm1(self.epsilon0) + (self.k - 2)) * p
+            masses = Decomposition(ends, ends[::-1], np.full(2, p), rest=left)
+            return Analysis((Bracket.exact(masses),), shown, math.inf)
+        others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p
+        a, c = np.array([e * p, p, others]), np.array([p, p, others])
+        masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]), rest=gap)
+        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        return Components(self.analysis("blanket").brackets, ())
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        return witnesses.of_response(self.k, self.epsilon0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FiveComponents(DecomposedRandomizer):
+    """Frequency oracles whose outputs fall into the components `e/1`, `1/e`, `e/e`, `1/1` and a leftover.
+
+    `domain` is the number of categories, None the limit of many, which dominates every finite number.
+    Source: Su, Cheng, Wang, Tables 2 and 3 (Hadamard response corrected: docs/theory.md).
+    """
+
+    domain: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.domain is not None:
+            object.__setattr__(
+                self, "domain", validation.whole("domain", self.domain, 3, _MAXIMUM_CATEGORIES)
+            )
+
+    @abstractmethod
+    def _masses(self) -> tuple[float, float, float]:
+        """`(p, q, r)`: guaranteed mass of the components with ratios `e/1` and `1/e`, with `e/e`, with
+        `1/1`."""
+
+    def analysis(self, name: str) -> Analysis:
+        """See `LocalRandomizer.analysis`."""
+        e = math.exp(self.epsilon0)
+        p, q, r = self._masses()
+        rise, a, c = math.expm1(self.epsilon0), np.array([e * p, p, e * q, r]), np.array([p, p, q, r])
+        difference = np.array([rise * p, -rise * p, 0.0, 0.0])
+        masses = Decomposition(a, a[[1, 0, 2, 3]], c, difference, rest=rise * (p + q))
+        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        return Components(self.analysis("blanket").brackets, ())
+
+
+def _vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
+    """`base ** (domain - exponent_shift)` for a base below 1, 0 in the limit of large domains."""
+    return 0.0 if domain is None else base ** (domain - exponent_shift)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryLocalHash(_FiveComponents):
+    """Binary local hashing with a uniformly random hash; for pairwise independent hashes leave `domain`
+    out."""
+
+    kind = "blh"
+
+    def _masses(self) -> tuple[float, float, float]:
+        e = math.exp(self.epsilon0)
+        p = 1 / (2 * (e + 1))
+        rare = _vanishing(0.5, self.domain, 1) / (e + 1)
+        return p, p - rare, p + e * rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; pairwise independent hashes say nothing about a third value."""
+        return witnesses.of_signs(self.epsilon0, third=self.domain is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rappor(_FiveComponents):
+    """Basic RAPPOR: the unary encoding with every bit flipped with probability `1 / (exp(epsilon0/2) +
+    1)`."""
+
+    kind = "rappor"
+
+    def _masses(self) -> tuple[float, float, float]:
+        x = math.exp(self.epsilon0 / 2)
+        p = 1 / (x + 1) ** 2
+        rare = _vanishing(1 / (x + 1), self.domain, 0)
+        return p, (p - rare) / x, x * p + x * rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        x = math.exp(self.epsilon0 / 2)
+        return witnesses.of_bits(1 / (x + 1), 1 / x, self.epsilon0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizedUnaryEncoding(_FiveComponents):
+    """Optimized unary encoding: the user's bit kept with probability 1/2, other bits set with probability
+    `1/(e + 1)`."""
+
+    kind = "oue"
+
+    def _masses(self) -> tuple[float, float, float]:
+        e = math.exp(self.epsilon0)
+        p = 1 / (2 * (e + 1))
+        rare = _vanishing(1 / (e + 1), self.domain, 1) / 2
+        return p, (p - rare) / e, e * p + rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`."""
+        e = math.exp(self.epsilon0)
+        return witnesses.of_bits(1 / (e + 1), (1 + 1 / e) / 2, self.epsilon0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HadamardResponse(_FiveComponents):
+    """Hadamard response with a matrix of order `domain`: a power of two above the number of categories."""
+
+    kind = "hadamard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.domain is not None and (self.domain < 4 or self.domain & (self.domain - 1)):
+            raise InvalidParameter(
+                "domain", self.domain, "a power of two from 4 on, or nothing for the limit of large domains"
+            )
+
+    def _masses(self) -> tuple[float, float, float]:
+        e = math.exp(self.epsilon0)
+        p = 1 / (2 * (e + 1))
+        rare = 0.0 if self.domain is None else 2 / (self.domain * (e + 1))
+        return p, p - rare, p + e * rare
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; three of at least four rows of a matrix are independent."""
+        return witnesses.of_signs(self.epsilon0, third=self.domain is None or self.domain >= 8)

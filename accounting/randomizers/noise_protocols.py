@@ -1,0 +1,253 @@
+"""Rounds whose privacy is made by all users together: each is bounded by its own pair.
+
+Where users add noise to one another's counts, a single report hides little or nothing without the shuffler.
+Only honest users' noise counts; the pairs are exact, in both directions.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.noise_pairs import (
+    Pair,
+    coarsened,
+    losses_for,
+    multiplied,
+    shifted_binomial,
+    shifted_poisson,
+)
+from shuffle_ledger.accounting.amplification.profiles import MechanismProfile, PairProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
+
+_MAXIMUM_BITS = 10**6
+_MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6
+_MAXIMUM_SECURITY = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NoiseProtocol(LocalRandomizer):
+    """A protocol in which every user adds noise, and all honest users' noise hides each."""
+
+    takes_participation: ClassVar[bool] = False
+
+    epsilon0: float = field(init=False, compare=False, default=math.inf)
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("exact",)
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        return PairProfile(
+            lambda honest: self.pairs(honest, outcomes, up=True),
+            lambda honest: self.pairs(honest, outcomes, up=False),
+        )
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: the pairs are the protocol's own, and all others may hold the
+        second value, so that a sample without the differing user looks like one with it."""
+        return (self,)
+
+    @abstractmethod
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """Pairs, one for each direction unless they are alike, above (up) or below the protocol's with so
+        many honest users; a product of two has about `outcomes` outcomes at most."""
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialSum(_NoiseProtocol):
+    """A count of bits: every user sends the bit in clear and `bits` more, each 1 with probability `p`.
+
+    The shuffler reveals the number of ones: the true count plus `Bin(honest * bits, p)`.
+
+    Guarantee: the pair `1 + Bin` against `Bin` is the protocol's own, taken in the worse direction at every
+        order; counts that only one input can make have infinite loss.
+    Source: Balcer, Cheu, Joseph, Mao, Lemma 2.4 and Claim A.5, which bound the same pair.
+    """
+
+    kind = "binomial_sum"
+
+    p: float = 0.5
+    bits: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", validation.probability("p", self.p))
+        if self.p < validation.MINIMUM_PROBABILITY:
+            expected = f"a probability from {exact_text(validation.MINIMUM_PROBABILITY)} to below 1"
+            raise InvalidParameter("p", self.p, expected)
+        object.__setattr__(self, "bits", validation.whole("bits", self.bits, 1, _MAXIMUM_BITS))
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`; both sides are the exact pair."""
+        trials = honest * self.bits
+        return [shifted_binomial(trials, self.p, up=True), shifted_binomial(trials, self.p, up=False)]
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: whichever value the others hold, they hold it however many of them
+        are in the sample."""
+        directions = (_OneMore, _OneLess) if sampled else (BinomialSum,)
+        return tuple(one(p=self.p, bits=self.bits) for one in directions)
+
+
+class _OneMore(BinomialSum):
+    """What a sample shows when everybody else holds 0."""
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        return super().pairs(honest, outcomes, up=up)[:1]
+
+
+class _OneLess(BinomialSum):
+    """What a sample shows when everybody else holds 1."""
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        return super().pairs(honest, outcomes, up=up)[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialHistogram(BinomialSum):
+    """A histogram: every user sends its category in clear and, for each category, `bits` noise messages, each
+    present with probability `p`.
+
+    A user who changes category moves two counts, one up and one down.
+
+    Guarantee: the pair is the product of `1 + Bin` against `Bin` and of `Bin` against `1 + Bin`.
+    Source: as for `binomial_sum`.
+    """
+
+    kind = "binomial_histogram"
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        losses = losses_for(outcomes)
+        ways = super().pairs(honest, outcomes, up=up)
+        return [multiplied(*(coarsened(one, losses, up=up) for one in ways))]
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: the pair is its own mirror image."""
+        return (self,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformityTester(_NoiseProtocol):
+    """The noisy counts behind a uniformity test: for each label a bit in clear, whether it is the user's, and
+    `Pois(noise)` more messages with fair bits.
+
+    `noise` is the mean number of noise messages of one user for one label.
+
+    Guarantee: of each of the two labels that a substitution concerns, the shuffler reveals `(A + 1, C - A)`
+        against `(A, C - A + 1)`, with C Poisson of mean `honest * noise` and A binomial of C fair coins.
+    Source: Balcer, Cheu, Joseph, Mao, Theorem 4.2.
+    """
+
+    kind = "uniformity_tester"
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        expected = f"a number from {exact_text(_MINIMUM_NOISE)} to {exact_text(_MAXIMUM_NOISE)}"
+        noise = validation.real("noise", self.noise, expected)
+        if not _MINIMUM_NOISE <= noise <= _MAXIMUM_NOISE:
+            raise InvalidParameter("noise", self.noise, expected)
+        object.__setattr__(self, "noise", noise)
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`.
+
+        The noise's ones and zeros are independent Poisson counts of half the mean each: one gains a message,
+        the other loses one. The other label is the same, with ones for zeros.
+        """
+        losses, mean = losses_for(outcomes), Fraction(self.noise) * honest / 2
+        ways = (coarsened(shifted_poisson(mean, up=way), losses, up=up) for way in (True, False))
+        label = coarsened(multiplied(*ways), losses, up=up)
+        return [multiplied(label, label)]
+
+
+_REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistinctElements(_NoiseProtocol):
+    """Counting distinct elements: for each label every user adds a bit modulo 2, a fair one for its own
+    label, else 1 with probability `p`, in shares that the shuffler mixes.
+
+    `p` is the protocol's `(1 - (1 - exp(-epsilon))^(1/n)) / 2` for the n users it was made for. The shares
+    hide all but the sum up to a total variation distance of `2^-security` a label, which is charged as slack.
+
+    Guarantee: of the two labels that a substitution concerns, the sums are a fair bit and one that is 1 with
+        probability `(1 - (1 - 2p)^honest) / 2`, or the other way round. It takes two honest users.
+    Source: Balcer, Cheu, Joseph, Mao, Theorems 3.2 and 3.3, Lemma 3.5.
+    """
+
+    kind = "distinct_elements"
+    minimum_honest: ClassVar[int] = 2
+
+    p: float
+    security: float = 128.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", validation.probability("p", self.p))
+        if not 1e-13 <= self.p <= 0.5:
+            raise InvalidParameter("p", self.p, "a probability from 1e-13 to 0.5")
+        expected = f"a number of bits from 1 to {exact_text(_MAXIMUM_SECURITY)}"
+        security = validation.real("security", self.security, expected)
+        if not 1 <= security <= _MAXIMUM_SECURITY:
+            raise InvalidParameter("security", self.security, expected)
+        object.__setattr__(self, "security", security)
+        local = math.log1p(-self.p) - math.log(self.p)
+        object.__setattr__(self, "epsilon0", local * (1 + 8 * UNIT_ROUND_OFF))
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`."""
+        return (_OneLabel(p=self.p, security=self.security) if sampled else self,)
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`: two labels."""
+        return 2 * math.exp2(-self.security) * (1 + 8 * UNIT_ROUND_OFF)
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`."""
+        if honest < self.minimum_honest:
+            return [_REVEALED]
+        label, s = self._fair_against_biased(honest)
+        other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, label.relative_error, label.ratio_error)
+        return [multiplied(label, other)]
+
+    def _fair_against_biased(self, honest: int) -> tuple[Pair, float]:
+        """A fair bit against a label's sum that nobody holds, and how far that one is from fair."""
+        # Its probability of 0 is (1 + s)/2, of 1 is (1 - s)/2, with s = (1 - 2p)^honest.
+        log_power = honest * math.log1p(-2 * self.p) if self.p < 0.5 else -math.inf
+        s, rest = math.exp(log_power), -math.expm1(log_power)
+        error = 64 * UNIT_ROUND_OFF * (1 + min(abs(log_power), 1000.0))
+        q, x = np.array([(1 + s) / 2, rest / 2]), np.array([-s / (1 + s), s / rest])
+        return Pair(q, x, 0.0, UNDERFLOW if self.p < 0.5 else 0.0, error, error), s
+
+
+class _OneLabel(DistinctElements):
+    """What a sample shows when everybody else holds the second label: the first one's sum alone.
+
+    In a sample without the differing user the second label's sum is fair as well, so that the two samples
+    look alike but for the first label.
+    """
+
+    def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
+        """See `_NoiseProtocol.pairs`; of honest users the first suffices."""
+        return [self._fair_against_biased(honest)[0]]

@@ -1,0 +1,182 @@
+"""Randomizers as users write them: calls such as `krr(k=10, epsilon0=1.15)`, and their JSON form."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import RANDOMIZERS, Joint, LocalRandomizer, Parallel
+
+_MAXIMUM_LENGTH = 1_000_000
+_MAXIMUM_DEPTH = 8
+_FIELD = "randomizer"
+_CALL = "a call such as krr(k=10, epsilon0=1.15)"
+_PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight and a randomizer"
+
+
+def parse_randomizer(written: object) -> LocalRandomizer:
+    """The randomizer that a call or a JSON mapping describes.
+
+    Args:
+        written: text such as `blh(epsilon0=1, domain=64)`, `joint(krr(k=4, epsilon0=1),
+            laplace(epsilon0=1))`, `parallel((0.5, krr(k=10, epsilon0=1)), (0.5, blh(epsilon0=1)))` or
+            `table([[0.7, 0.3], [0.3, 0.7]])`; a mapping such as `{"kind": "krr", "k": 10, "epsilon0": 1.15}`,
+            with lists `parts` of randomizers (joint), `parts` of `{"weight": ..., "randomizer": ...}`
+            (parallel) and `rows` (table); or a randomizer, which is returned as it is.
+
+    Raises:
+        InvalidParameter: the text is not such a call, the kind or a parameter is unknown or missing, or a
+            value is bad.
+    """
+    return _parsed(written, _MAXIMUM_DEPTH)
+
+
+def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
+    """The randomizer that a call or a mapping describes, with `epsilon0` wherever one is left out.
+
+    Raises:
+        InvalidParameter: none is left out, or as for `parse_randomizer`.
+    """
+    mapping = _read(written) if isinstance(written, str) else written
+    completed = _completed(mapping, epsilon0, _MAXIMUM_DEPTH)
+    if completed == mapping:
+        _parsed(mapping, _MAXIMUM_DEPTH)  # what is wrong with it otherwise comes first
+        expected = "a randomizer that has an epsilon0, which is left out, such as krr(k=10)"
+        raise InvalidParameter(_FIELD, written, expected)
+    return _parsed(completed, _MAXIMUM_DEPTH)
+
+
+def _completed(written: object, epsilon0: float, depth: int) -> object:
+    """A mapping, or a list of them, with `epsilon0` in every randomizer that takes one and has none."""
+    if depth < 0 or isinstance(written, LocalRandomizer):
+        return written
+    if isinstance(written, list | tuple):
+        return [_completed(one, epsilon0, depth) for one in written]
+    if not isinstance(written, Mapping):
+        return written
+    kind = RANDOMIZERS.get(str(written.get("kind")))
+    if kind is None:
+        return {name: _completed(value, epsilon0, depth) for name, value in written.items()}
+    completed = dict(written)
+    if "parts" in written:
+        completed["parts"] = _completed(written["parts"], epsilon0, depth - 1)
+    takes = any(field.name == "epsilon0" and field.init for field in dataclasses.fields(kind))
+    if takes and "epsilon0" not in written:
+        completed["epsilon0"] = epsilon0
+    return completed
+
+
+def _parsed(written: object, depth: int) -> LocalRandomizer:
+    if isinstance(written, LocalRandomizer):
+        return written
+    if depth == 0:
+        raise InvalidParameter(_FIELD, written, f"at most {_MAXIMUM_DEPTH} randomizers inside one another")
+    if isinstance(written, Mapping):
+        return _build(written, depth)
+    if isinstance(written, str):
+        return _build(_read(written), depth)
+    raise InvalidParameter(_FIELD, written, _CALL)
+
+
+def _read(text: str) -> Mapping[str, object]:
+    """The JSON form of a call; the grammar is Python's, read and never evaluated."""
+    wrong = InvalidParameter(_FIELD, text, _CALL)
+    if len(text) > _MAXIMUM_LENGTH:
+        raise wrong
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if isinstance(node, ast.Call):
+            return _mapping(node)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, InvalidParameter):
+            raise
+        raise wrong from None
+    raise wrong
+
+
+def _mapping(node: ast.Call) -> Mapping[str, object]:
+    """The JSON form of a call's syntax."""
+    wrong = InvalidParameter(_FIELD, ast.unparse(node), _CALL)
+    if not isinstance(node.func, ast.Name):
+        raise wrong
+    if node.func.id not in RANDOMIZERS:
+        raise InvalidParameter(_FIELD, ast.unparse(node), f"one of {', '.join(RANDOMIZERS)}")
+    mapping: dict[str, object] = {"kind": node.func.id}
+    listed = {"joint": "parts", "parallel": "parts", "table": "rows"}.get(node.func.id)
+    if node.args:
+        if listed is None:
+            raise wrong
+        values = [_value(argument, listed) for argument in node.args]
+        # table([[...], [...]]) and table([...], [...]) are the same.
+        nested = listed == "rows" and len(values) == 1
+        mapping[listed] = values[0] if nested else values
+    for keyword in node.keywords:
+        if keyword.arg is None or keyword.arg in mapping:
+            raise wrong
+        mapping[keyword.arg] = _value(keyword.value, keyword.arg)
+    return mapping
+
+
+def _value(node: ast.expr, field: str) -> object:
+    """A number, a word in quotes, a call, or a list of these."""
+    if isinstance(node, ast.Call):
+        return _mapping(node)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(element, field) for element in node.elts]
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        sign, node = -1, node.operand
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            return sign * node.value
+        if isinstance(node.value, str) and sign == 1:
+            return node.value
+    raise InvalidParameter(field, ast.unparse(node), "a number, or a word in quotes")
+
+
+def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:
+    kind = mapping.get("kind")
+    if not isinstance(kind, str) or kind not in RANDOMIZERS:
+        raise InvalidParameter(_FIELD, kind, f"one of {', '.join(RANDOMIZERS)}")
+    randomizer = RANDOMIZERS[kind]
+    parameters = {str(name): value for name, value in mapping.items() if name != "kind"}
+    fields = [field for field in dataclasses.fields(randomizer) if field.init]
+    names = ["parts"] if randomizer is Parallel else [field.name for field in fields]
+    for name in parameters:
+        if name not in names:
+            raise InvalidParameter(_FIELD, f"{name} for {kind}", f"only {', '.join(names)}")
+    for field in fields:
+        if field.name in names and field.default is dataclasses.MISSING and field.name not in parameters:
+            raise InvalidParameter(_FIELD, f"no {field.name} for {kind}", "a value for each parameter")
+    if randomizer is Joint:
+        return Joint(parts=_parts(parameters["parts"], depth))  # type: ignore[arg-type]  # checked there
+    if randomizer is Parallel:
+        return _parallel(parameters["parts"], depth)
+    return randomizer(**parameters)  # type: ignore[arg-type]  # each constructor checks its own values
+
+
+def _parts(written: object, depth: int) -> tuple[LocalRandomizer, ...]:
+    if not isinstance(written, list | tuple):
+        raise InvalidParameter("parts", written, "a list of randomizers")
+    return tuple(_parsed(one, depth - 1) for one in written)
+
+
+def _parallel(written: object, depth: int) -> Parallel:
+    if not isinstance(written, list | tuple):
+        raise InvalidParameter("parts", written, _PAIRS)
+    weights, parts = [], []
+    for place, one in enumerate(written):
+        weight, part = _weighted(one, f"parts[{place}]")
+        weights.append(weight)
+        parts.append(part)
+    return Parallel(weights=tuple(weights), parts=_parts(parts, depth))  # type: ignore[arg-type]  # checked there
+
+
+def _weighted(one: object, field: str) -> tuple[object, object]:
+    if isinstance(one, Mapping) and set(one) == {"weight", "randomizer"}:
+        return one["weight"], one["randomizer"]
+    if isinstance(one, list | tuple) and len(one) == 2:
+        return one[0], one[1]
+    raise InvalidParameter(field, one, _PAIRS)

@@ -1,0 +1,67 @@
+"""Which rounds another round dominates, by rules that need no numbers: plans and repetition rest on them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shuffle_ledger.accounting.randomizers import Declared
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
+
+# Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
+NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"})
+
+
+def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
+    """Whether a slot's pair, with its slack, dominates a round, by one of a few rules.
+
+    False means that no rule says so, not that it does not.
+
+    Guarantee: where True, whatever the round reveals is a post-processing of what the slot was charged for.
+    Source: docs/adaptivity.md, "What fits a slot".
+
+    Raises:
+        InvalidParameter: one of the two is no round.
+    """
+    described, slot = certain_round(described), certain_round(slot)
+    return described == slot or (
+        described.analysis == slot.analysis
+        and described.slack <= slot.slack
+        and described.delta0 <= slot.delta0
+        and _is_nested(described, slot)
+        and _hides_as_many(described, slot)
+    )
+
+
+def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:
+    modes = (described.sampled_from is None, described.participation is None)
+    if modes != (slot.sampled_from is None, slot.participation is None):
+        return False
+    if isinstance(slot.randomizer, Declared) and slot.sampled_from is None:
+        return True  # what is declared does not depend on the number of reports
+    if described.sampled_from is not None and slot.sampled_from is not None:
+        # In integers: the sampling rate may not be higher, and the sample not smaller.
+        lower_rate = described.reports * slot.sampled_from <= slot.reports * described.sampled_from
+        all_honest = described.honest_fraction == slot.honest_fraction == 1
+        return all_honest and lower_rate and described.reports >= slot.reports
+    if (described.participation or 0.0) > (slot.participation or 0.0):
+        return False
+    return described.honest_reports >= slot.honest_reports
+
+
+def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:
+    inner, outer = described.randomizer, slot.randomizer
+    if inner == outer:
+        return True
+    if isinstance(inner, Declared) and isinstance(outer, Declared):
+        return all(here <= there for here, there in zip(inner.substitution, outer.substitution, strict=True))
+    if type(inner) is not type(outer) or inner.kind not in NESTED:
+        return False
+    for field in dataclasses.fields(inner):
+        here, there = getattr(inner, field.name), getattr(outer, field.name)
+        if here == there or (field.name == "epsilon0" and here <= there):
+            continue
+        # More categories: the law of every other report is mixed with its own mean.
+        if field.name == "k" and slot.analysis == "blanket" and here >= there:
+            continue
+        return False
+    return True

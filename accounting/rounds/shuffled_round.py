@@ -1,0 +1,499 @@
+"""One shuffled round: its parameters, and certified bounds on its privacy profile."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.decomposition import LEAST_PROBABILITY
+from shuffle_ledger.accounting.amplification.profiles import rounded_orders
+from shuffle_ledger.accounting.amplification.random_size.mixture import EveryNumber, Numbers
+from shuffle_ledger.accounting.amplification.random_size.sampling import (
+    Cell,
+    SamplingTerm,
+    counts_in_sample,
+    mixture,
+    sampling_cells,
+)
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer
+from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+
+# Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
+_OUTCOMES = 1_000_000
+_OUTCOMES_OF_MANY = 200_000
+# Counts of honest reports that are this improbable are looked at this much more roughly.
+_LIGHT = 0.15
+_ROUGHER = 2.5
+# Cells of numbers of honest reports from which on all numbers are bounded at once, in groups this fine, in
+# units of the smoothing's square.
+_MANY_CELLS, _FINEST = 16, 0.4
+# Cells of numbers are halved, so often, where a cell's bounds are farther apart than that many times the
+# smoothing's square, as a share of the sum, and than no delta of 1e-30 sees.
+_HALVINGS, _WIDE, _UNSEEN, _MOST_CELLS = 8, 20.0, 1e-34, 200
+# Points of one search for the last loss that matters; searches, each between two points of the one before.
+_SEARCH_POINTS = 17
+_SEARCHES = 4
+# What is left beside the mass at infinity is little, as a share of what smoothing makes of it.
+_HARDLY = 0.05
+_FLAT_POINTS = 33
+# ... which is looked for where a crude bound on the end is so many times the usual one, or as good as none.
+_FAR, _ENDLESS = 10.0, 0.9
+_OUTLINE_CELLS = 4
+#: Losses beyond count as infinite: more than any of a table, whose probabilities are at least 1e-50.
+LARGEST_RESOLVED_LOSS = 120.0
+_UNLIMITED = 700.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledRound:
+    """A collection round of which only the shuffled multiset of reports is seen.
+
+    Attributes:
+        randomizer: what every device runs, identical on all; text and JSON forms are accepted.
+        reports: number of reports that are shuffled together.
+        sampled_from: size of the population that the reporting users were sampled from, uniformly without
+            replacement and in secret; None when everyone reported.
+        participation: probability with which each of `reports` users reports at all, by a secret coin
+            independent of its value; None when everyone does.
+        honest_fraction: share of the reports (with sampling or participation: of the population) that run the
+            randomizer as told.
+        delta0: local delta of an (epsilon0, delta0)-LDP randomizer; published for `generic` with `clone`
+            only.
+        analysis: name of the bound, one of the randomizer's; None means its default.
+
+    Raises:
+        InvalidParameter: a value is out of range, or two contradict each other.
+    """
+
+    randomizer: LocalRandomizer
+    reports: int
+    sampled_from: int | None = None
+    participation: float | None = None
+    honest_fraction: float = 1.0
+    delta0: float = 0.0
+    analysis: str | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "randomizer", parse_randomizer(self.randomizer))
+        put(self, "reports", validation.whole("reports", self.reports, 1, validation.MAXIMUM_REPORTS))
+        put(self, "honest_fraction", validation.share("honest_fraction", self.honest_fraction))
+        if self.sampled_from is not None:
+            population = validation.whole("sampled_from", self.sampled_from, 1, validation.MAXIMUM_REPORTS)
+            if population < self.reports:
+                raise InvalidParameter(
+                    "sampled_from", population, f"at least the {self.reports} reports sampled from it"
+                )
+            put(self, "sampled_from", population)
+        if self.participation is not None:
+            put(self, "participation", validation.share("participation", self.participation))
+            if self.participation < validation.MINIMUM_PROBABILITY:
+                expected = f"a probability from {exact_text(validation.MINIMUM_PROBABILITY)} to 1"
+                raise InvalidParameter("participation", self.participation, expected)
+            if self.sampled_from is not None:
+                raise InvalidParameter(
+                    "participation", self.participation, "nothing when sampled_from is given"
+                )
+        put(self, "delta0", validation.share("delta0", self.delta0, zero=True))
+        if 0 < self.delta0 < validation.MINIMUM_PROBABILITY:
+            expected = f"0 or a number from {exact_text(validation.MINIMUM_PROBABILITY)} to below 1"
+            raise InvalidParameter("delta0", self.delta0, expected)
+        self._choose_analysis()
+        self._check_honesty()
+
+    def _choose_analysis(self) -> None:
+        names, randomizer = self.randomizer.analyses, self.randomizer
+        if self.participation is not None and not randomizer.takes_participation:
+            expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
+            raise InvalidParameter("participation", self.participation, expected)
+        if self.participation is not None and isinstance(randomizer, DecomposedRandomizer):
+            least = randomizer.least_probability
+            if self.participation * least < LEAST_PROBABILITY:
+                floor, found = exact_text(LEAST_PROBABILITY), exact_text(least)
+                expected = f"no output less likely than {floor}, one of {found} among them"
+                raise InvalidParameter("participation", self.participation, expected)
+        if self.delta0 > 0 and not isinstance(randomizer, Generic):
+            expected = f"0 for {randomizer.kind}: published for generic alone"
+            raise InvalidParameter("delta0", self.delta0, expected)
+        silent = self.participation is not None and self.participation < 1
+        if silent or self.delta0 > 0:
+            # The tight pair is a bound, not a decomposition: it has no silent component and no published
+            # slack.
+            names = tuple(name for name in names if name != "tight")
+        object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
+        if not isinstance(self.analysis, str) or self.analysis not in names:
+            expected = f"one of {', '.join(names)} for {randomizer.kind}"
+            if names != randomizer.analyses:
+                expected += " with participation or delta0"
+            raise InvalidParameter("analysis", self.analysis, expected)
+
+    def _check_honesty(self) -> None:
+        least = self.randomizer.minimum_honest
+        if least == 0 and self.honest_fraction < 1:
+            expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        if self.reports < least:
+            raise InvalidParameter("reports", self.reports, f"at least {least} for {self.randomizer.kind}")
+        if self.honest_reports < least:
+            count = "one" if least == 1 else str(least)
+            expected = f"a share of the {self.reports} reports that leaves at least {count} honest"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+
+    @property
+    def slack(self) -> float:
+        """Total variation distance of the round to one that its profile bounds; for `generic` with delta0 it
+        is `n delta0 (1 + exp(-epsilon0)/2)`.
+
+        With sampling n is the expected number of honest reports, since the distance is linear in n.
+        Source: Feldman, McMillan, Talwar, Theorem 3.8.
+        """
+        honest = float(self.honest_reports)
+        if self.sampled_from is not None:
+            honest = self.reports * honest_share(self.honest_fraction, self.sampled_from) / self.sampled_from
+        return self.randomizer.slack(honest, self.delta0)
+
+    @property
+    def honest_reports(self) -> int:
+        """Reports that hide one another: `floor(honest_fraction * reports)`; with sampling, their
+        expectation's floor."""
+        return honest_share(self.honest_fraction, self.reports)
+
+    @property
+    def typical(self) -> ShuffledRound:
+        """The round in which as many reports are honest as are expected to be, for certain."""
+        honest, certain = _certain_count(self)
+        if certain or self.honest_reports < self.randomizer.minimum_honest:
+            return self
+        return dataclasses.replace(
+            self, reports=self.honest_reports, sampled_from=honest, honest_fraction=1.0
+        )
+
+    def to_mapping(self) -> dict[str, object]:
+        """The JSON form, every field present."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "randomizer": self.randomizer.to_mapping()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> ShuffledRound:
+        """The round a JSON form describes.
+
+        Raises:
+            InvalidParameter: a field is unknown or missing, or a value is bad.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(mapping, Mapping):
+            raise InvalidParameter("round", mapping, f"a mapping with the fields {', '.join(names)}")
+        for name in mapping:
+            if name not in names:
+                raise InvalidParameter("round", name, f"only the fields {', '.join(names)}")
+        for name in ("randomizer", "reports"):
+            if name not in mapping:
+                raise InvalidParameter("round", sorted(mapping), f"a value for {name}")
+        return cls(**mapping)  # type: ignore[arg-type]  # the constructor checks every value
+
+
+def certain_round(value: object) -> ShuffledRound:
+    """The value, if it is a round.
+
+    Raises:
+        InvalidParameter: it is something else.
+    """
+    if not isinstance(value, ShuffledRound):
+        raise InvalidParameter("round", value, "a ShuffledRound")
+    return value
+
+
+def honest_share(fraction: float, count: int) -> int:
+    """`floor(fraction * count)` without the rounding of the product: `fraction` as written in decimal."""
+    return math.floor(Fraction(repr(fraction)) * count)
+
+
+class RoundProfile:
+    """The privacy profile of a round: `self(excess)` bounds its hockey-stick divergence at orders `1 +
+    excess`.
+
+    Args:
+        shuffled: the round.
+        smoothing: width of the quadrature's smoothing, in deviations; see `blanket_profile`.
+        listed: whether outcomes are listed where they are few, but for those of a mass of about
+            `NEGLIGIBLE_DELTA`; quadrature has no such limit.
+
+    Attributes:
+        largest_loss: privacy loss beyond which the profile is exactly 0; may be infinite.
+        end: privacy loss beyond which it is negligible, or beyond which losses count as infinite.
+        infinity: lower bound on the mass at infinite loss.
+
+    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order at
+    least 1.
+    """
+
+    def __init__(self, shuffled: ShuffledRound, *, smoothing: float, listed: bool = True) -> None:
+        self._shuffled, self._smoothing = shuffled, smoothing
+        self._cells, self._honest = _honest_cells(shuffled, smoothing)
+        self._every: EveryNumber | None = None
+        self._heaviest = max(cell.weight for cell in self._cells)
+        make = functools.partial(
+            shuffled.randomizer.profile,
+            str(shuffled.analysis),
+            participation=1.0 if shuffled.participation is None else shuffled.participation,
+            outcomes=(_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY) if listed else 0,
+        )
+        self._base = make(smoothing=smoothing)
+        self._rough = self._base if self.is_simple else make(smoothing=_ROUGHER * smoothing)
+        self.largest_loss = self._sampled_loss(self._base.largest_loss)
+        self.infinity = self._infinite_loss()
+        self.end = self._last_loss()
+        self._every = self._every_number()
+
+    def sharper(self, share: float) -> RoundProfile:
+        """The same profile, with bounds that smoothing keeps apart by about so much of what it does here. It
+        begins with what was found here."""
+        found = copy.copy(self)
+        found.sharpen(share)
+        return found
+
+    def sharpen(self, share: float) -> None:
+        """Let smoothing keep bounds apart by about so much of what it did."""
+        self._smoothing *= math.sqrt(share)
+        self._cells, _ = _honest_cells(self._shuffled, self._smoothing)
+        self._heaviest = max(cell.weight for cell in self._cells)
+        self._base, self._rough = self._base.sharper(share), self._rough.sharper(share)
+        self._every = self._every_number()
+
+    def __call__(self, excess: FloatArray) -> ProfileBounds:
+        """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        found = self._tabled(excess)
+        return self._mixture(excess) if found is None else found
+
+    def _tabled(self, excess: FloatArray) -> ProfileBounds | None:
+        """The same where honest reports may be of many numbers, and profiles of all are known at once; orders
+        may be off by a few roundings."""
+        if self._every is None:
+            return None
+        found = self._every.bounds(excess)
+        return None if found is None else self._with_room(found)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether more orders cost little, but for the first ones."""
+        return self.is_simple or (self._every is not None and self._every.is_known)
+
+    def _every_number(self) -> EveryNumber | None:
+        if len(self._cells) < _MANY_CELLS:
+            return None
+        population, sample = int(self._shuffled.sampled_from or 0), self._shuffled.reports
+        found = counts_in_sample(population, self._honest, sample)
+        numbers = Numbers.of(*found, finest=_FINEST * self._smoothing**2)
+        last, end = (math.expm1(min(one, _UNLIMITED)) for one in (self.end, self._base.largest_loss))
+        return EveryNumber(numbers, self._honest, last, end, self._base.of_counts)
+
+    def at(self, losses: FloatArray) -> ProfileBounds:
+        """Bounds at privacy losses, ascending, shape (losses,), whichever way their orders are rounded."""
+        excess = np.expm1(losses)
+        # A sampled user's orders are quotients, and taken to be rounded as they are.
+        return rounded_orders(self, excess) if self._is_certain else self(excess)
+
+    def sketch(self, excess: FloatArray) -> ProfileBounds:
+        """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
+
+        def sketched(_: Cell, count: int, orders: FloatArray) -> ProfileBounds:
+            return self._base.sketch(count, orders)
+
+        upper, lower = mixture(self._cells, self._honest, sketched, excess)
+        return ProfileBounds(upper.sum(axis=0), lower.sum(axis=0))
+
+    def _mixture(self, excess: FloatArray) -> ProfileBounds:
+        """The bounds cell by cell; cells that keep them far apart are halved, and stay so."""
+        found = self._of_cells(self._cells, excess)
+        for _ in range(_HALVINGS):
+            most = _WIDE * self._smoothing**2 * sum(bounds.upper for _, bounds in found) + _UNSEEN
+            wide = [
+                not cell.is_single and bool(np.any(bounds.upper - bounds.lower > most))
+                for cell, bounds in found
+            ]
+            if not any(wide) or len(found) + sum(wide) > _MOST_CELLS:
+                break
+            halves = [half for (cell, _), far in zip(found, wide, strict=True) if far for half in cell.halves]
+            finer = iter(self._of_cells(halves, excess))
+            found = [
+                one
+                for old, far in zip(found, wide, strict=True)
+                for one in ((next(finer), next(finer)) if far else (old,))
+            ]
+        self._cells = [cell for cell, _ in found]
+        return self._summed([bounds for _, bounds in found])
+
+    def _of_cells(self, cells: list[Cell], excess: FloatArray) -> list[tuple[Cell, ProfileBounds]]:
+        upper, lower = mixture(cells, self._honest, self._bounds, excess)
+        return [(cell, ProfileBounds(*bounds)) for cell, *bounds in zip(cells, upper, lower, strict=True)]
+
+    def _summed(self, bounds: list[ProfileBounds]) -> ProfileBounds:
+        return self._with_room(ProfileBounds(*np.sum(bounds, axis=0)))
+
+    def _with_room(self, bounds: ProfileBounds) -> ProfileBounds:
+        upper, lower = bounds
+        # Weights of a mixture are products of up to ten million ratios, and leave out a negligible mass.
+        room = 1e-14 if self.is_simple else 1e-8
+        left_out = 0.0 if self.is_simple else NEGLIGIBLE_DELTA
+        return ProfileBounds(upper * (1 + room) + left_out, lower * (1 - room))
+
+    def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
+        base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
+        return base.bounds(count, excess) if self._is_certain else base.near(count, excess)
+
+    @property
+    def _rate(self) -> float:
+        """The largest probability with which a user may have been sampled."""
+        return self._cells[-1].most / self._honest
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether every user is certainly sampled."""
+        return self.is_simple and self._rate >= 1
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether the number of honest reports is certain, so that the profile is not a mixture."""
+        return len(self._cells) == 1
+
+    @property
+    def is_enumerated(self) -> bool:
+        """Whether the profile is a sum over outcomes, so that more orders cost next to nothing."""
+        return self._base.is_listed(self._cells[-1].most)
+
+    def outline(self, excess: FloatArray) -> ProfileBounds:
+        """Wider bounds, cheap for mixtures too: from the cells that weigh most, the others counted as 0 and
+        as 1."""
+        cells = sorted(self._cells, key=lambda cell: -cell.weight)
+        bounds = self._summed([one for _, one in self._of_cells(cells[:_OUTLINE_CELLS], excess)])
+        rest = math.fsum(cell.weight for cell in cells[_OUTLINE_CELLS:])
+        return ProfileBounds(bounds.upper + rest, bounds.lower)
+
+    def tail(self, loss: float, value: float, points: int) -> Tail:
+        """Crude upper bounds on the profile from `loss` on, where it is at most `value`, to its end."""
+        losses = np.linspace(loss, self.largest_loss, points)
+        rate, fewest = self._rate, self._cells[0].fewest
+        crude = self._base.crude_log(fewest, np.expm1(np.minimum(losses[1:-1], _UNLIMITED)) / rate)
+        # The crude bound is known up to round-off, of which n multiplies a few units.
+        crude += 1e-6 + 1e-14 * fewest
+        if not self.is_simple:
+            crude = np.logaddexp(crude, math.log(NEGLIGIBLE_DELTA))
+        with np.errstate(divide="ignore"):
+            heights = np.minimum.accumulate(np.append(np.log(value), crude))
+        return Tail(losses, heights)
+
+    def _sampled_loss(self, loss: float) -> float:
+        """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
+        if self._is_certain or math.isinf(loss):
+            return loss
+        return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 32 * UNIT_ROUND_OFF)
+
+    def _infinite_loss(self) -> float:
+        """Lower bound on the mass of outcomes that are impossible under the other input."""
+        terms = [
+            one.weight * (one.fewest / self._honest) * self._base.infinity(one.most) for one in self._cells
+        ]
+        return max(math.fsum(terms) * (1 - 1e-9), 0.0)
+
+    def _last_loss(self) -> float:
+        if self._base.last_loss is not None:
+            return min(self._sampled_loss(self._base.last_loss), LARGEST_RESOLVED_LOSS)
+        end = self._negligible_loss(self._cells[0].fewest)
+        if math.isfinite(self.largest_loss):
+            return end
+        usual = self._negligible_loss(max(self._cells, key=lambda cell: cell.weight).fewest)
+        # The smallest number of honest reports may have next to no weight.
+        far = end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
+        return self._flat_loss(end) if far else end
+
+    def _flat_loss(self, limit: float) -> float:
+        """Loss, up to `limit`, beyond which the upper bound hardly falls: what it is there counts as infinite
+        loss."""
+        losses = np.geomspace(1e-9 * limit, limit, _FLAT_POINTS)
+        upper = self(np.expm1(losses)).upper
+        enough = (1 + _HARDLY * self._smoothing**2) * upper[-1] + NEGLIGIBLE_DELTA
+        return float(losses[int(np.argmax(upper <= enough))])
+
+    def _negligible_loss(self, fewest: int) -> float:
+        """Loss at which a crude bound on the profile of so many honest reports falls below
+        `NEGLIGIBLE_DELTA`, or the largest loss that is resolved."""
+        limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
+        rate = self._rate
+
+        def small(losses: FloatArray) -> BoolArray:
+            crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
+            return np.asarray(crude < math.log(NEGLIGIBLE_DELTA))
+
+        return _first_loss(small, 1e-9 * limit, limit, _SEARCHES)
+
+
+def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: float, searches: int) -> float:
+    """A loss, near the first one between low and high, at which that holds which keeps holding; or the
+    highest."""
+    for _ in range(searches):
+        losses = np.geomspace(low, high, _SEARCH_POINTS)
+        found = np.flatnonzero(holds(losses))
+        if found.size == 0:
+            break
+        low, high = float(losses[max(found[0] - 1, 0)]), float(losses[found[0]])
+    return high
+
+
+def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell], int]:
+    """The numbers of honest reports that may have been sampled, in cells as fine as the smoothing, and of how
+    many honest users."""
+    honest, certain = _certain_count(shuffled)
+    if certain:
+        return [Cell.of(certain, np.ones(1))], honest
+    population, sample = int(shuffled.sampled_from or 0), shuffled.reports
+    return sampling_cells(*counts_in_sample(population, honest, sample), finest=1.5 * smoothing**2), honest
+
+
+def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:
+    """How many users are honest, and how many of them certainly report; 0 when that is not certain."""
+    if shuffled.sampled_from is None:
+        return shuffled.honest_reports, shuffled.honest_reports
+    honest = honest_share(shuffled.honest_fraction, shuffled.sampled_from)
+    return honest, shuffled.reports if honest == shuffled.sampled_from else 0
+
+
+def is_certain(shuffled: ShuffledRound) -> bool:
+    """Whether it is certain how many users of a round are honest."""
+    return _certain_count(shuffled)[1] > 0
+
+
+def sampling_terms(shuffled: ShuffledRound, *, finest: float, narrowest: float) -> list[SamplingTerm]:
+    """The mixture over the number of honest reports in the sample, in groups of that relative width, or so
+    many deviations, where they weigh most: one certain term unless users are sampled and some are
+    dishonest."""
+    honest, certain = _certain_count(shuffled)
+    if certain:
+        cells = [Cell.of(certain, np.ones(1))]
+    else:
+        population, sample = int(shuffled.sampled_from or 0), shuffled.reports
+        numbers = counts_in_sample(population, honest, sample)
+        cells = sampling_cells(*numbers, finest=finest, narrowest=narrowest)
+    return [
+        SamplingTerm(
+            weight=one.weight,
+            fewest=one.fewest,
+            most=one.most,
+            lower_rate=one.fewest / honest,
+            upper_rate=one.most / honest,
+        )
+        for one in cells
+    ]

@@ -1,0 +1,4 @@
+"""The ledger behind a command: a database, or a server asked over HTTP.
+
+Imports `failures` only.
+"""

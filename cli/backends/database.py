@@ -1,0 +1,330 @@
+"""The ledger a command works on: a database here, or a server. Commands do not know which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
+from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
+from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.ledger.checkpoints import SavedHeads, ScheduledCheckpoints
+from shuffle_ledger.ledger.decisions import (
+    admit_together,
+    change_budget,
+    open_cohort,
+    quote,
+    quote_at,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import NotFound
+from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted, cohort_names, make_bundle
+from shuffle_ledger.ledger.health import Health, health, retry
+from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports import budget as budget_of
+from shuffle_ledger.ledger.reports import heads as heads_of
+from shuffle_ledger.ledger.storage import Standing, standing_after
+from shuffle_ledger.ledger.values import (
+    Checkpoint,
+    Cohort,
+    Outcome,
+    Pending,
+    Quote,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+)
+from shuffle_ledger.ledger.verification import Numbers, VerificationReport, verify
+
+Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
+
+
+class Ledger(Protocol):
+    """What commands ask of a ledger. Errors are those of `ledger`, wherever it is."""
+
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
+        """See `ledger.decisions.admission.open_cohort`."""
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """See `ledger.decisions.admission.change_budget`."""
+
+    def cohorts(self) -> list[Cohort]:
+        """Return the cohorts in the order of their names."""
+
+    def cohort(self, name: str) -> ShownCohort:
+        """Return a cohort with the slots of its plan; raises NotFound."""
+
+    def budget(self, cohort: str) -> BudgetStatement:
+        """See `ledger.reports.budgets.budget`."""
+
+    def price(self, cohort: str, described: ShuffledRound) -> Quote:
+        """See `ledger.decisions.admission.quote`."""
+
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `ledger.decisions.admission.quote`: under the request's identifier, which may be registered."""
+
+    def record(self, round_id: str) -> RoundRecord:
+        """See `ledger.decisions.admission.round_record`."""
+
+    def registered(self, round_id: str) -> RoundRecord | None:
+        """Return the round that an identifier is bound to, None if to nothing."""
+
+    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
+        """Register a round and have it decided; also return whether it had been decided before."""
+
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """Do as `register` with the first of some rounds, or with more of them, in their order."""
+
+    def retry(self, round_id: str) -> Outcome | Pending:
+        """Have a round decided that was left alone after too many failures."""
+
+    def settle(self, round_id: str, *, reports: int) -> Settled:
+        """See `ledger.decisions.admission.settle`."""
+
+    def void(self, round_id: str, *, reason: str) -> Voided:
+        """See `ledger.decisions.admission.void`."""
+
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
+        """Compute the privacy losses of rounds ahead, where this program computes any."""
+
+    def heads(self) -> dict[str, Any]:
+        """See `ledger.reports.budgets.heads`."""
+
+    def standing(self, *, follows: Checkpoint | None) -> Standing:
+        """See `ledger.storage.anchor.standing_after`."""
+
+    def verify(
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+    ) -> VerificationReport:
+        """See `ledger.verification.verifier.verify`."""
+
+    def statement(
+        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> Statement:
+        """See `ledger.evidence.statement_builder.make_statement`."""
+
+    def bundle(
+        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> bytes:
+        """See `ledger.evidence.bundle.make_bundle`."""
+
+    def health(self) -> Health:
+        """See `ledger.health.health`; with the broker's queues, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseLedger:
+    """A ledger in a database that this program opened."""
+
+    session: Session
+
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
+        """See `Ledger`."""
+        return open_cohort(
+            self.session.store,
+            name=name,
+            population=population,
+            epsilon=epsilon,
+            delta=delta,
+            policy=policy,
+            actor=self.session.settings.actor,
+            plan=plan,
+            accountant=self.session.accountant,
+        )
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return change_budget(
+            session.store, session.accountant, cohort, epsilon=epsilon, reason=reason, actor=actor
+        )
+
+    def cohorts(self) -> list[Cohort]:
+        """See `Ledger`."""
+        return self.session.store.cohorts()
+
+    def cohort(self, name: str) -> ShownCohort:
+        """See `Ledger`."""
+        return shown_cohort(self.session.store, name)
+
+    def budget(self, cohort: str) -> BudgetStatement:
+        """See `Ledger`."""
+        return budget_of(self.session.store, self.session.accountant, cohort)
+
+    def price(self, cohort: str, described: ShuffledRound) -> Quote:
+        """See `Ledger`."""
+        store, request = self.session.store, RoundRequest(round_id="quote", cohort=cohort, round=described)
+        return quote_at(store, self.session.accountant, store.view(request.cohort), request)
+
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `Ledger`."""
+        return quote(self.session.store, self.session.accountant, request)
+
+    def record(self, round_id: str) -> RoundRecord:
+        """See `Ledger`."""
+        return round_record(self.session.store, round_id)
+
+    def registered(self, round_id: str) -> RoundRecord | None:
+        """See `Ledger`."""
+        try:
+            return round_record(self.session.store, round_id)
+        except NotFound:
+            return None
+
+    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        if session.settings.broker_url is None:
+            return register_and_admit(session.store, session.accountant, request, actor=actor)
+        answer = register(session.store, request, actor=actor)
+        if not isinstance(answer, Pending):
+            return answer, True
+        return decide(session, request.round_id), False
+
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """See `Ledger`: more than one where they are decided here, and at once."""
+        session = self.session
+        together: list[Outcome] = []
+        if session.settings.broker_url is None and len(requests) > 1:
+            actor = session.settings.actor
+            together = admit_together(session.store, session.accountant, requests, actor=actor)
+        return [(outcome, False) for outcome in together] or [self.register(requests[0])]
+
+    def retry(self, round_id: str) -> Outcome | Pending:
+        """See `Ledger`."""
+        retry(self.session.store, round_id)
+        return decide(self.session, round_id)
+
+    def settle(self, round_id: str, *, reports: int) -> Settled:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return settle(session.store, session.accountant, round_id, reports=reports, actor=actor)
+
+    def void(self, round_id: str, *, reason: str) -> Voided:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return void(session.store, session.accountant, round_id, reason=reason, actor=actor)
+
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
+        """See `Ledger`."""
+        here = self.session.settings.broker_url is None  # where workers decide, they compute
+        return losses_ahead(self.session, rounds, processes=processes if here else 1)
+
+    def heads(self) -> dict[str, Any]:
+        """See `Ledger`."""
+        return heads_of(self.session.store)
+
+    def standing(self, *, follows: Checkpoint | None) -> Standing:
+        """See `Ledger`."""
+        return standing_after(self.session.store, follows)
+
+    def verify(
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+    ) -> VerificationReport:
+        """See `Ledger`."""
+        session = self.session
+        return verify(session.store, session.accountant, cohort, against=against, numbers=numbers)
+
+    def statement(
+        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> Statement:
+        """See `Ledger`."""
+        session, now = self.session, datetime.now(UTC)
+        return wanted.made(
+            session.store, session.accountant, made_at=now, checkpoint=checkpoint, progress=progress
+        )
+
+    def bundle(
+        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> bytes:
+        """See `Ledger`."""
+        store = self.session.store
+        return make_bundle(store, cohort_names(store, cohorts), checkpoint=checkpoint, progress=progress).data
+
+    def health(self) -> Health:
+        """See `Ledger`."""
+        return health_of(self.session)
+
+
+def decide(session: Session, round_id: str) -> Outcome | Pending:
+    """Return a registered round's outcome, decided here or by a worker."""
+    from shuffle_ledger.workers.dispatch import decide as dispatched  # noqa: PLC0415 - Celery, which only rounds need
+
+    return dispatched(session.store, session.accountant, session.settings, round_id)
+
+
+def health_of(session: Session) -> Health:
+    """Return the state of a ledger, and of the broker that the settings name."""
+    from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
+
+    checkpoints = ScheduledCheckpoints.of(session.settings)
+    found, queues = health(session.store, checkpoints), queue_lengths(session.settings)
+    alarms = (*found.alarms, *queue_alarms(session.settings, queues))
+    return replace(found, alarms=alarms, queues=queues)
+
+
+@contextmanager
+def open_ledger(
+    *,
+    server: str | None = None,
+    database_url: str | None = None,
+    broker_url: str | None = None,
+    actor: str | None = None,
+    anchored: bool = True,
+) -> Iterator[Ledger]:
+    """Open the ledger that options and settings name, and close it again. Options win over the environment.
+
+    Unless `anchored`, a database is not compared with the checkpoint that the settings name.
+
+    Raises:
+        BadValue: options for a database together with a server, or no token for it.
+    """
+    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor, server=server)
+    if server is None and (database_url is not None or settings.server is None):
+        if not anchored:
+            settings = settings.model_copy(update={"checkpoint": None})
+        with open_session(settings) as session:
+            yield DatabaseLedger(session=session)
+        return
+    for field, value in (("database_url", database_url), ("broker_url", broker_url), ("actor", actor)):
+        if value is not None:
+            raise BadValue(field, value, "it left out with a server, which has its own")
+    from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
+    from shuffle_ledger.ledger.client import LedgerClient  # noqa: PLC0415 - the same
+
+    token = settings.token.get_secret_value() if settings.token else ""
+    if not token:
+        raise BadValue("SHUFFLE_LEDGER_TOKEN", token, "a token for the server, such as sl_ID_SECRET")
+    with LedgerClient(settings.server or "", token) as client:
+        yield ServedLedger(client=client, wait_seconds=settings.decision_timeout_seconds)

@@ -1,0 +1,165 @@
+"""The ledger of a command behind a server: `backends.database.Ledger` in the words of
+`ledger.client.client`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.checkpoints import SavedHeads
+from shuffle_ledger.ledger.client import LedgerClient
+from shuffle_ledger.ledger.decisions import quote_repeated
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
+from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort
+from shuffle_ledger.ledger.storage import Standing
+from shuffle_ledger.ledger.values import (
+    Checkpoint,
+    Cohort,
+    Outcome,
+    Pending,
+    Quote,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+)
+from shuffle_ledger.ledger.verification import Numbers, VerificationReport
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.backends.database import Awaits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedLedger:
+    """A ledger behind a server; the token names the actor."""
+
+    client: LedgerClient
+    wait_seconds: float
+
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
+        """See `Ledger`."""
+        return self.client.open_cohort(
+            name=name, population=population, epsilon=epsilon, delta=delta, policy=policy, plan=plan
+        )
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """See `Ledger`; requests may be repeated, so only who looks first knows what changes."""
+        try:
+            same = self.client.cohort(cohort).epsilon_budget == epsilon
+        except NotFound:
+            same = False  # what else is wrong is said first
+        changed = self.client.change_budget(cohort, epsilon=epsilon, reason=reason)
+        if same:
+            raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
+        return changed
+
+    def cohorts(self) -> list[Cohort]:
+        """See `Ledger`."""
+        return self.client.cohorts()
+
+    def cohort(self, name: str) -> ShownCohort:
+        """See `Ledger`."""
+        return self.client.cohort(name)
+
+    def budget(self, cohort: str) -> BudgetStatement:
+        """See `Ledger`."""
+        return self.client.budget(cohort)
+
+    def price(self, cohort: str, described: ShuffledRound) -> Quote:
+        """See `Ledger`."""
+        return self.client.quote(cohort, [described]).quotes[0]
+
+    def price_named(self, request: RoundRequest) -> Quote:
+        """See `Ledger`; only registering finds an identifier of a cohort that the token does not see."""
+        now = self.price(request.cohort, request.round)
+        record = self.registered(request.round_id)
+        if record is None:
+            return now
+        return quote_repeated(request, record, self.cohort(request.cohort).status, now)
+
+    def record(self, round_id: str) -> RoundRecord:
+        """See `Ledger`."""
+        return self.client.round(round_id)
+
+    def registered(self, round_id: str) -> RoundRecord | None:
+        """See `Ledger`."""
+        try:
+            return self.client.round(round_id)
+        except NotFound:
+            return None
+
+    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
+        """See `Ledger`; only who looks first knows whether it had been decided before."""
+        known = self._is_decided(request.round_id)
+        return self.client.register(request, wait_seconds=self.wait_seconds), known
+
+    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+        """See `Ledger`."""
+        return [self.register(requests[0])]
+
+    def retry(self, round_id: str) -> Outcome | Pending:
+        """See `Ledger`."""
+        return self.client.retry(round_id, wait_seconds=self.wait_seconds)
+
+    def settle(self, round_id: str, *, reports: int) -> Settled:
+        """See `Ledger`."""
+        return self.client.settle(round_id, reports=reports)
+
+    def void(self, round_id: str, *, reason: str) -> Voided:
+        """See `Ledger`."""
+        return self.client.void(round_id, reason=reason)
+
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
+        """See `Ledger`; the server computes."""
+        return nullcontext(lambda _: None)
+
+    def heads(self) -> dict[str, Any]:
+        """See `Ledger`."""
+        return self.client.heads()
+
+    def standing(self, *, follows: Checkpoint | None) -> Standing:
+        """See `Ledger`."""
+        return self.client.standing(follows=follows)
+
+    def verify(
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+    ) -> VerificationReport:
+        """See `Ledger`."""
+        return self.client.verify(cohort, against=against, numbers=numbers)
+
+    def statement(
+        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> Statement:
+        """See `Ledger`; the server does not say how far it is."""
+        made = self.client.statement(wanted)
+        return replace(made, checkpoint=checkpoint.to_json() if checkpoint is not None else None)
+
+    def bundle(
+        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
+    ) -> bytes:
+        """See `Ledger`."""
+        return self.client.bundle(cohorts, checkpoint=checkpoint)
+
+    def health(self) -> Health:
+        """See `Ledger`."""
+        return self.client.health()
+
+    def _is_decided(self, round_id: str) -> bool:
+        try:
+            return self.client.round(round_id).outcome is not None
+        except NotFound:
+            return False

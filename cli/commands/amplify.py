@@ -1,0 +1,146 @@
+"""`amplify`: what one round costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from shuffle_ledger.accounting import (
+    Accountant,
+    Certificate,
+    InvalidParameter,
+    RenyiBound,
+    ShuffledRound,
+    attack_delta,
+    attack_epsilon,
+    exact_text,
+)
+from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.options import (
+    NO_LEDGER,
+    output_options,
+    question_options,
+    round_options,
+    server_refused,
+)
+from shuffle_ledger.cli.rendering.present import (
+    certificate_document,
+    document_of,
+    facts,
+    lower,
+    present,
+    upper,
+)
+from shuffle_ledger.ledger.values import Json, number
+
+
+@click.command()
+@round_options
+@question_options
+@server_refused(NO_LEDGER)
+@output_options
+def amplify(
+    described: ShuffledRound,
+    delta: float | None,
+    epsilon: float | None,
+    precision: float,
+    renyi: float | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Bound the privacy loss of one shuffled round."""
+    accountant = Accountant(precision=precision)
+    certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
+    attacked = (
+        attack_epsilon(described, delta=certificate.delta_upper)
+        if of == "epsilon"
+        else attack_delta(described, epsilon=certificate.epsilon_upper)
+    )
+    document = certificate_document(certificate, of=of)
+    known = None if attacked is None else number(attacked)
+    document |= {
+        f"attack_{of}_lower": known,
+        "attack_known": attacked is not None,
+        "round": document_of(described),
+    }
+    title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
+    rows = certificate_facts(certificate, of=of)
+    if renyi is not None:
+        bound = renyi_bound(accountant, {described: 1}, renyi)
+        document |= renyi_document(bound)
+        rows |= renyi_facts(bound)
+    document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
+    rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
+    present(document, lambda: facts(title, rows), as_json=as_json)
+
+
+def certify(
+    accountant: Accountant, rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None
+) -> tuple[Certificate, str]:
+    """Returns the certificate of `rounds`, and which of "epsilon" and "delta" it bounds."""
+    if delta is not None and epsilon is None:
+        return accountant.certify(rounds, delta=delta), "epsilon"
+    if epsilon is not None and delta is None:
+        return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
+    given = "neither" if delta is None else "both"
+    raise click.UsageError(f"give one of --delta and --epsilon; {given} was given")
+
+
+def drawn(
+    accountant: Accountant,
+    rounds: Mapping[ShuffledRound, int],
+    certificate: Certificate,
+    *,
+    title: str,
+    picture: Path | None,
+) -> dict[str, Json]:
+    """Returns what the answer says of the picture that was asked for, once it is drawn."""
+    if picture is None:
+        return {}
+    from shuffle_ledger.cli.rendering.profile_charts import plot_profile  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
+
+    plot_profile(accountant, rounds, answer=certificate, title=title, picture=picture)
+    return {"plot": str(picture)}
+
+
+def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]:
+    """Returns the rows that people read of a certificate `of` "epsilon" or "delta"."""
+    given = "delta" if of == "epsilon" else "epsilon"
+    wide = "as narrow as asked" if certificate.precise else "wider than asked; the bounds hold all the same"
+    return {
+        f"{of}, at most": upper(getattr(certificate, f"{of}_upper")),
+        f"{of}, at least": lower(getattr(certificate, f"{of}_lower")),
+        f"at {given}": getattr(certificate, f"{given}_upper"),
+        "rounds": certificate.rounds,
+        "interval": wide,
+        "width by cause": _width(certificate),
+        "method": certificate.method,
+    }
+
+
+def renyi_bound(accountant: Accountant, rounds: Mapping[ShuffledRound, int], order: float) -> RenyiBound:
+    """Returns bounds on the Renyi divergence of `rounds`."""
+    try:
+        return accountant.renyi_divergence(rounds, order=order)
+    except InvalidParameter as problem:
+        raise BadValue("renyi", problem.value, problem.expected) from None
+
+
+def renyi_document(bound: RenyiBound) -> dict[str, Json]:
+    """Returns what the JSON answer says of a Renyi divergence."""
+    return {"renyi": {"order": bound.order, "upper": number(bound.upper), "lower": number(bound.lower)}}
+
+
+def renyi_facts(bound: RenyiBound) -> dict[str, object]:
+    """Returns the rows that people read of a Renyi divergence."""
+    name = f"Renyi divergence of order {exact_text(bound.order)}"
+    return {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)}
+
+
+def _width(certificate: Certificate) -> str:
+    causes = ("discretization", "truncation", "round_off")
+    return ", ".join(
+        f"{cause.replace('_', ' ')} {upper(getattr(certificate.error, cause))}" for cause in causes
+    )

@@ -1,0 +1,200 @@
+"""`audit statement`: what was promised to a cohort's users, whether it was kept, and how anybody can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.session import settings_from
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.files.fields import calendar_date, whole_number
+from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
+from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
+from shuffle_ledger.cli.rendering.audit_views import alarm_lines
+from shuffle_ledger.cli.rendering.present import document_of, present
+from shuffle_ledger.cli.rendering.progress import progress_on
+from shuffle_ledger.cli.rendering.statements.spreadsheet import spreadsheet
+from shuffle_ledger.ledger.checkpoints import sign_standing
+from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
+from shuffle_ledger.ledger.values import SigningKey
+
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+LOST = "entries were lost when the database was put back, and what they spent is unknown"
+Form = Literal["html", "pdf", "json", "csv"]
+
+
+class AsOfType(click.ParamType[AsOf]):
+    """Reads a sequence, a day (its end) or a moment (UTC unless it says otherwise)."""
+
+    name = "an entry's sequence, a day as YYYY-MM-DD, or a moment as YYYY-MM-DDTHH:MM:SS"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> AsOf:
+        if not isinstance(value, str):
+            return None
+        for read in (whole_number, _end_of_day, _moment):
+            try:
+                return read(value.strip())
+            except ValueError:
+                continue
+        return self.fail(f"got {value!r}, expected {self.name}", param, ctx)
+
+
+@click.command()
+@click.argument("cohort", required=False)
+@click.option("--all", "every", is_flag=True, help="All cohorts, in one statement.")
+@click.option(
+    "--as-of", type=AsOfType(), metavar="WHEN", help="What stood then: SEQUENCE, day or moment (UTC)."
+)
+@click.option("--since", type=WHOLE, metavar="SEQUENCE", help="Also say what changed after this entry.")
+@click.option(
+    "--extends",
+    type=FILE,
+    help="Prove that it extends this: an earlier checkpoint, heads, or JSON statement.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "pdf", "json", "csv"]),
+    help="As what.  [default: html; json for --json without -o]",
+)
+@click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
+@click.option("--bundle", type=NEW_FILE, metavar="FILE.zip", help="Write the evidence, for `audit verify`.")
+@click.option(
+    "--signing-key",
+    type=FILE,
+    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
+)
+@ledger_options
+@server_option
+@output_options
+def statement(
+    cohort: str | None,
+    every: bool,
+    as_of: AsOf,
+    since: int | None,
+    extends: Path | None,
+    form: Form | None,
+    output: Path | None,
+    bundle: Path | None,
+    signing_key: Path | None,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.
+
+    With --json, standard output is the JSON statement, or with -o a summary of what was written.
+    """
+    _check_usage(cohort, as_of, since, every=every)
+    form = _form(form, output, bundle, as_json=as_json)
+    path = signing_key or settings_from().signing_key
+    key = SigningKey.load(path) if path is not None else None
+    earlier = read_earlier_heads(extends) if extends else []
+    names = (cohort,) if cohort is not None else None
+    wanted = StatementWanted(cohorts=names, as_of=as_of, since=since, kept=tuple(earlier))
+    opening = open_ledger(server=server, database_url=database_url, actor=actor)
+    with opening as ledger, progress_on(sys.stderr) as tell:
+        checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
+        made = ledger.statement(wanted, checkpoint=checkpoint, progress=tell)
+        evidence = b""
+        if bundle is not None:
+            evidence = ledger.bundle(names, checkpoint=checkpoint, progress=tell)
+            write_bytes_whole(bundle, evidence)
+    content = _SETTERS[form](made)
+    if output is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+        return _exit_code(made)
+    write_bytes_whole(output, content)
+    if as_json:
+        written = {
+            "output": str(output),
+            "format": form,
+            "sha256": _sha256(content),
+            "bundle": {"output": str(bundle), "sha256": _sha256(evidence)} if bundle is not None else None,
+            "cohorts": {
+                each.cohort: {"verdict": each.verdict, "status": each.status, "head": each.head}
+                for each in made.cohorts
+            },
+        }
+        present(document_of(written), lambda: "", as_json=True)
+    return _exit_code(made)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: bool) -> None:
+    if (cohort is None) == (not every):
+        raise click.UsageError("name one COHORT, or say --all")
+    if every and (isinstance(as_of, int) or since is not None):
+        message = "--as-of takes a day or a moment with --all, and --since nothing: entries count by cohort"
+        raise click.UsageError(message)
+
+
+def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_json: bool) -> Form:
+    for path in (output, bundle):
+        if path is not None:
+            checked_place(path)  # before what may take minutes
+    if output is not None and bundle is not None and output.resolve() == bundle.resolve():
+        raise click.UsageError("-o and --bundle name the same file")
+    if as_json and output is None and form not in (None, "json"):
+        raise click.UsageError(f"--json prints JSON and nothing else: name a file with -o for {form}")
+    return form or ("json" if as_json and output is None else "html")
+
+
+def _exit_code(made: Statement) -> ExitCode:
+    overspent = [each.cohort for each in made.cohorts if each.status == "overspent"]
+    for line in alarm_lines(overspent, []):
+        sys.stderr.write(f"shuffle-ledger: {line}\n")
+    damaged = [each for each in made.cohorts if each.verdict == "unknown"]
+    for each in damaged:
+        sys.stderr.write(f"shuffle-ledger: {each.cohort}: {(*each.chain_problems, LOST)[0]}\n")
+    return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
+
+
+def _html(made: Statement) -> bytes:
+    from shuffle_ledger.cli.rendering.statements.html import html  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
+
+    return html(made)
+
+
+def _pdf(made: Statement) -> bytes:
+    from shuffle_ledger.cli.rendering.statements.pdf import pdf  # noqa: PLC0415 - nor for fpdf2
+
+    return pdf(made)
+
+
+def _json(made: Statement) -> bytes:
+    return (json.dumps(document_of(made), allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def _csv(made: Statement) -> bytes:
+    return spreadsheet(made)
+
+
+_SETTERS: Mapping[Form, Callable[[Statement], bytes]] = {
+    "html": _html,
+    "pdf": _pdf,
+    "json": _json,
+    "csv": _csv,
+}
+
+
+def _end_of_day(text: str) -> datetime:
+    return datetime.combine(calendar_date(text), time.max, tzinfo=UTC)
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

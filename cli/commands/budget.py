@@ -1,0 +1,122 @@
+"""`budget`: what a cohort may spend, and what it has spent."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from shuffle_ledger.accounting import AccountsReading
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.commands.plan_slots import slot_facts
+from shuffle_ledger.cli.options import ledger_options, output_options, server_option
+from shuffle_ledger.cli.rendering.present import bar, document_of, facts, lower, present, shown, upper
+from shuffle_ledger.ledger.reports import BudgetStatement, FittingRounds
+
+
+@click.command()
+@click.argument("cohort")
+@ledger_options
+@server_option
+@output_options
+def budget(
+    cohort: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+) -> None:
+    """Show what COHORT may spend, has spent, and has left."""
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        statement = ledger.budget(cohort)
+    present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
+
+
+def budget_facts(statement: BudgetStatement) -> Table:
+    """Returns a cohort's budget as a table for people."""
+    alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
+    return facts(
+        f"{alarm}{statement.cohort}: {budget_text(statement)}",
+        {
+            **fit_facts(statement),
+            "spent": f"{spent_text(statement)}, by the reading that decides",
+            "decided by": statement.decided_by,
+            "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
+            "remaining": _remaining_text(statement),
+            **filter_facts(statement),
+            **plan_facts(statement),
+            "admitted": statement.rounds_admitted,
+            "refused": statement.rounds_refused,
+            "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
+            "pending": statement.rounds_pending,
+            "without the shuffler": f"at most epsilon {upper(statement.local_epsilon_upper)}",
+            "population": statement.population,
+            "policy, status": f"{statement.policy}, {statement.status}",
+            "head": f"{statement.head.sequence} {statement.head.digest}",
+        },
+    )
+
+
+def fit_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
+    if not statement.fits:
+        return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
+    kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
+    return {"still fits": "of each kind by itself, if nothing else is registered", **kinds}
+
+
+def fit_text(fitting: FittingRounds) -> str:
+    """Returns how many more rounds of one kind fit, and of which."""
+    described = f"{fitting.round.randomizer.describe()}, {shown(fitting.round.reports)} reports"
+    return f"at least {shown(fitting.rounds_at_least)} more of {described}"
+
+
+def filter_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns what each filter says, and what the same rounds would cost if they were fixed in advance."""
+    if not statement.filters:
+        return {}
+    readings = {
+        f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {upper(one.delta)} of delta"
+        for one in statement.filters
+    }
+    most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
+    composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
+    rule = {"filters": "one of them must be within the budget", **readings}
+    return {**rule, **account_facts(statement.delta_accounts), "composition": composed}
+
+
+def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
+    """Returns how much of delta approximate rounds have used, of what is set aside for them."""
+    if accounts is None:
+        return {}
+    certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)
+    slack = (accounts.slack_used_upper, accounts.slack_share)
+    return {
+        "delta accounts": "for approximate rounds; both must hold, but for the repetition filter",
+        "  certain loss": f"{upper(certain[0])} used of {lower(certain[1])}",
+        "  local delta": f"{upper(slack[0])} used of {lower(slack[1])}, at epsilon {shown(accounts.epsilon)}",
+    }
+
+
+def plan_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns what of a plan is still free, and what all of it costs."""
+    if statement.epsilon_promised_upper is None:
+        return {}
+    promised = f"all of it costs at most epsilon {upper(statement.epsilon_promised_upper)}"
+    return {"plan": promised, **slot_facts(statement.slots)}
+
+
+def budget_text(statement: BudgetStatement) -> str:
+    """Returns the budget as people read it."""
+    return f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
+
+
+def _remaining_text(statement: BudgetStatement) -> str:
+    """Epsilon that is left, and delta for approximate rounds, which needs both."""
+    epsilon, accounts = lower(statement.epsilon_remaining), statement.delta_accounts
+    if accounts is None:
+        return epsilon
+    certain = max(0.0, accounts.certain_loss_share - accounts.certain_loss_used_upper)
+    slack = max(0.0, accounts.slack_share - accounts.slack_used_upper)
+    return f"{epsilon}; of delta {lower(certain)} for certain losses and {lower(slack)} for local deltas"
+
+
+def spent_text(statement: BudgetStatement) -> str:
+    """Returns the certified interval as people read it."""
+    most, least = upper(statement.epsilon_spent_upper), lower(statement.epsilon_spent_lower)
+    return f"at most {most} (and at least {least})"

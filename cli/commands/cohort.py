@@ -1,0 +1,161 @@
+"""`cohort`: the groups of users whose budgets are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.files.round_files import read_composition
+from shuffle_ledger.cli.options import (
+    FILE,
+    REAL,
+    TEXT,
+    WHOLE,
+    ledger_options,
+    output_options,
+    server_option,
+    server_refused,
+)
+from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
+from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
+from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort
+
+
+@click.group()
+def cohort() -> None:
+    """Open, list and show cohorts."""
+
+
+@cohort.command("open")
+@click.argument("name")
+@click.option("--population", type=WHOLE, metavar="N", required=True, help="Users in the cohort.")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
+@click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@click.option(
+    "--policy",
+    type=TEXT,
+    metavar="POLICY",
+    default=POLICY_ADAPTIVE,
+    show_default=True,
+    help=f"One of: {', '.join(POLICIES)}.",
+)
+@click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
+@ledger_options
+@server_option
+@output_options
+def open_(
+    name: str,
+    plan: Path | None,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+    **content: Any,
+) -> None:
+    """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
+    planned = read_composition(plan) if plan is not None else None
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        opened = ledger.open_cohort(name=name, plan=planned, **content)
+    present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
+
+
+@cohort.command("plan")
+@click.argument("file", type=FILE)
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
+@click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@server_refused("a plan is priced here, without any ledger; `cohort open --plan` sends it to one")
+@output_options
+def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
+    """Say what the rounds in FILE cost together, whether a budget holds them, and what epsilon0 would fit."""
+    quote = quote_plan(file, epsilon=epsilon, delta=delta)
+    present(document_of(quote), lambda: facts(f"The plan in {file}", plan_facts(quote)), as_json=as_json)
+
+
+@cohort.command("budget")
+@click.argument("name")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon from now on.")
+@click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
+@ledger_options
+@server_option
+@output_options
+def budget_(
+    name: str,
+    epsilon: float,
+    reason: str,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Change the budget of the cohort NAME, by an entry that says who did it and why.
+
+    Exits with 3 if the cohort is overspent after it.
+    """
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        changed = ledger.change_budget(name, epsilon=epsilon, reason=reason)
+    present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
+    if changed.status != "overspent":
+        return ExitCode.DONE
+    tell_overspent(changed.name)
+    return ExitCode.REFUSED
+
+
+@cohort.command("list")
+@ledger_options
+@server_option
+@output_options
+def list_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
+    """List every cohort."""
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        cohorts = ledger.cohorts()
+    present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
+
+
+@cohort.command()
+@click.argument("name")
+@ledger_options
+@server_option
+@output_options
+def show(name: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
+    """Show the cohort NAME."""
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        found = ledger.cohort(name)
+    present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
+
+
+def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
+    """Returns a cohort's table for people."""
+    return facts(
+        f"Cohort {found.name}",
+        {
+            "population": found.population,
+            "epsilon budget": found.epsilon_budget,
+            "delta budget": found.delta_budget,
+            "policy": found.policy,
+            "assumes": ASSUMES[found.policy],
+            "status": found.status,
+            "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
+            **slot_facts(slots),
+        },
+    )
+
+
+def cohort_table(cohorts: list[Cohort]) -> Table:
+    """Returns the table of all cohorts for people."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cohort", overflow="fold")
+    for name in ("population", "epsilon budget", "delta budget"):
+        table.add_column(name, justify="right")
+    table.add_column("policy")
+    table.add_column("status")
+    for found in cohorts:
+        numbers = (shown(found.population), shown(found.epsilon_budget), shown(found.delta_budget))
+        table.add_row(found.name, *numbers, found.policy, found.status)
+    return table

@@ -1,0 +1,52 @@
+"""`compose`: what many rounds cost together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.cli.commands.amplify import (
+    certificate_facts,
+    certify,
+    drawn,
+    renyi_bound,
+    renyi_document,
+    renyi_facts,
+)
+from shuffle_ledger.cli.files.round_files import read_composition
+from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
+from shuffle_ledger.cli.rendering.present import certificate_document, facts, present
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@question_options
+@server_refused(NO_LEDGER)
+@output_options
+def compose(
+    file: Path,
+    delta: float | None,
+    epsilon: float | None,
+    precision: float,
+    renyi: float | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Bound the privacy loss of all rounds in FILE together.
+
+    FILE is CSV with a header, or JSON lines: randomizer, reports and, as needed, sampled_from, participation,
+    honest_fraction, delta0, analysis, count.
+    """
+    rounds = read_composition(file)
+    accountant = Accountant(precision=precision)
+    certificate, of = certify(accountant, rounds, delta=delta, epsilon=epsilon)
+    document, rows = certificate_document(certificate, of=of), certificate_facts(certificate, of=of)
+    title = f"All rounds of {file}"
+    if renyi is not None:
+        bound = renyi_bound(accountant, rounds, renyi)
+        document |= renyi_document(bound)
+        rows |= renyi_facts(bound)
+    document |= drawn(accountant, rounds, certificate, title=title, picture=plot)
+    present(document, lambda: facts(title, rows), as_json=as_json)

@@ -1,0 +1,39 @@
+"""The demo's tables."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shuffle_ledger.cli.commands.budget import budget_text, fit_text
+from shuffle_ledger.cli.commands.demo_run import DemoCohort, DemoResult
+from shuffle_ledger.cli.rendering.present import bar, lower, shown, upper
+
+
+def demo_tables(result: DemoResult) -> RenderableType:
+    """Returns a table per cohort, and where the pictures are."""
+    imported = result.imported
+    counts = f"{shown(imported.rounds_admitted)} admitted, {shown(imported.rounds_refused)} refused"
+    closing = Text(f"{shown(imported.rounds)} rounds: {counts}.\nPictures and {result.summary}:")
+    pictures = [Text(f"  {cohort.picture}") for cohort in result.cohorts]
+    tables = [_cohort_table(cohort) for cohort in result.cohorts]
+    return Group(*tables, closing, *pictures)
+
+
+def _cohort_table(cohort: DemoCohort) -> RenderableType:
+    statement = cohort.budget
+    share = statement.epsilon_spent_upper / statement.epsilon_budget
+    users = f"  {shown(statement.population)} users, {budget_text(statement)}"
+    title = Text.assemble((statement.cohort, "bold"), users)
+    spent, left = upper(statement.epsilon_spent_upper), lower(statement.epsilon_remaining)
+    table = Table(box=None, pad_edge=False, show_footer=True)
+    table.add_column("use case", footer="all", min_width=16)
+    table.add_column("admitted", footer=shown(statement.rounds_admitted), justify="right")
+    table.add_column("refused", footer=shown(statement.rounds_refused), justify="right")
+    for name, counts in cohort.use_cases.items():
+        table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
+    most = max(statement.fits, key=lambda one: one.rounds_at_least, default=None)
+    fitting = Text(f"still fits: {fit_text(most) if most else 'no kind of rounds was admitted yet'}")
+    reading = Text(f"{bar(share, 40)} spent at most {spent}, remaining {left}, by the reading that decides")
+    return Group(title, fitting, reading, table, Text())

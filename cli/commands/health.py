@@ -1,0 +1,50 @@
+"""`health`: does everything go its way, and what needs somebody."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.options import broker_option, ledger_options, output_options, server_option
+from shuffle_ledger.cli.rendering.present import facts, present
+from shuffle_ledger.ledger.health import Health, health_document
+
+
+@click.command()
+@ledger_options
+@broker_option
+@server_option
+@output_options
+def health(
+    database_url: str | None, actor: str | None, broker_url: str | None, server: str | None, as_json: bool
+) -> int:
+    """Show what waits, what is stuck and what verification found: exits with 0 when nobody is needed.
+
+    Exits with 6 when the last verification of a cohort found something, with 1 for every other alarm.
+    """
+    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        found = ledger.health()
+    present(health_document(found), lambda: health_facts(found), as_json=as_json)
+    if found.cohorts_broken:
+        return ExitCode.NOT_VERIFIED
+    return ExitCode.FAILED if found.alarms else ExitCode.DONE
+
+
+def health_facts(found: Health) -> Table:
+    """Returns the state of a ledger as a table for people."""
+    rows: dict[str, object] = {
+        "pending": found.rounds_pending,
+        "longest wait": f"{found.longest_wait_seconds:.0f} seconds",
+        "stuck": found.rounds_stuck,
+        "cohorts": found.cohorts,
+        "not verified lately": found.cohorts_unverified,
+        "found broken": found.cohorts_broken,
+        "overspent": found.cohorts_overspent,
+        "frozen": found.cohorts_frozen,
+        "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
+    }
+    rows |= {f"queue {name}": length for name, length in (found.queues or {}).items()}
+    rows |= {f"alarm {number}": alarm for number, alarm in enumerate(found.alarms, start=1)}
+    return facts("Somebody is needed." if found.alarms else "All is well.", rows)

@@ -1,0 +1,245 @@
+"""`round`: quote, register, settle, void and import rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.commands.round_views import decision_facts, import_facts, quote_facts, record_facts
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
+from shuffle_ledger.cli.files.round_import import plan_import, run_import
+from shuffle_ledger.cli.options import (
+    DATE,
+    FILE,
+    WHOLE,
+    broker_option,
+    ledger_options,
+    output_options,
+    round_options,
+    server_option,
+)
+from shuffle_ledger.cli.rendering.present import document_of, present, tell_overspent
+from shuffle_ledger.ledger.values import (
+    Admitted,
+    Pending,
+    Refused,
+    RoundRequest,
+    Settled,
+    Voided,
+    decision_document,
+    record_document,
+)
+
+
+@click.group("round")
+def round_() -> None:
+    """Quote, register, settle, void and import rounds."""
+
+
+@round_.command("quote")
+@click.argument("cohort")
+@click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
+@round_options
+@click.option("--collected-on", type=DATE, metavar="DATE", help="As registered, with --id.")
+@click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
+@click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
+@ledger_options
+@server_option
+@output_options
+def quote_(
+    cohort: str,
+    round_id: str | None,
+    described: ShuffledRound,
+    collected_on: date | None,
+    use_case: str | None,
+    check: bool,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Say what COHORT's ledger would decide about a round. Leaves no trace.
+
+    Exits with 0 whatever would be decided, unless --check is given. With --id, a name that is registered is
+    answered like a repeated registration: with 5 if it has other content, or must not be collected any more.
+    """
+    if round_id is None and (collected_on is not None or use_case is not None):
+        raise click.UsageError("--collected-on and --use-case are compared with those of --id, not given")
+    request = RoundRequest(
+        round_id=round_id or "quote",
+        cohort=cohort,
+        round=described,
+        collected_on=collected_on,
+        use_case=use_case,
+    )
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        answer = ledger.price(cohort, described) if round_id is None else ledger.price_named(request)
+    present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
+    return ExitCode.REFUSED if check and answer.would_be == "refused" else ExitCode.DONE
+
+
+@round_.command("register")
+@click.argument("cohort")
+@click.option(
+    "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
+)
+@round_options
+@click.option("--collected-on", type=DATE, metavar="DATE", help="Day of collection.")
+@click.option("--use-case", metavar="TEXT", help="What the round is for.")
+@ledger_options
+@broker_option
+@server_option
+@output_options
+def register_(
+    cohort: str,
+    round_id: str,
+    described: ShuffledRound,
+    collected_on: date | None,
+    use_case: str | None,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused, 7 if undecided.
+
+    Admitted permits one release of this round. Registering it again answers with its present state: exits
+    with 5 once it is voided or settled, or its cohort is frozen or overspent.
+    """
+    request = RoundRequest(
+        round_id=round_id, cohort=cohort, round=described, collected_on=collected_on, use_case=use_case
+    )
+    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        answer, _ = ledger.register(request)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    return _code_of(answer)
+
+
+@round_.command("settle")
+@click.argument("round_id", metavar="ID")
+@click.option(
+    "--reports",
+    type=WHOLE,
+    metavar="N",
+    required=True,
+    help="Reports that were really shuffled, counted as at registration: before the honest fraction is taken;"
+    " with --participation the users.",
+)
+@ledger_options
+@server_option
+@output_options
+def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
+    """Record what the round ID really collected; fewer reports than planned cost more.
+
+    Exits with 3 if the cohort is overspent with it.
+    """
+    answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
+    if not (isinstance(answer, Settled) and answer.overspent):
+        return ExitCode.DONE
+    tell_overspent(answer.cohort)
+    return ExitCode.REFUSED
+
+
+@round_.command("void")
+@click.argument("round_id", metavar="ID")
+@click.option(
+    "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
+)
+@ledger_options
+@server_option
+@output_options
+def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
+    """Close the round ID as one of which nothing was or will be released, and give back what it reserved.
+
+    Under policy fixed nothing is given back, unless every round of the cohort is voided.
+    """
+    _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
+
+
+@round_.command("show")
+@click.argument("round_id", metavar="ID")
+@ledger_options
+@server_option
+@output_options
+def show_(
+    round_id: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+) -> None:
+    """Show the round ID and all that has happened to it."""
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        record = ledger.record(round_id)
+    present(record_document(record), lambda: record_facts(record), as_json=as_json)
+
+
+@round_.command("retry")
+@click.argument("round_id", metavar="ID")
+@ledger_options
+@broker_option
+@server_option
+@output_options
+def retry_(round_id: str, as_json: bool, **where: Any) -> int:
+    """Decide the round ID, which was left alone after too many failures; exits like `round register`."""
+    with open_ledger(**where) as ledger:
+        answer = ledger.retry(round_id)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    return _code_of(answer)
+
+
+@round_.command("import")
+@click.argument("file", type=FILE)
+@click.option(
+    "--cohorts",
+    "cohort_file",
+    type=FILE,
+    help="Open cohorts that are missing: cohort,population,epsilon,delta.",
+)
+@ledger_options
+@broker_option
+@server_option
+@output_options
+def import_(
+    file: Path,
+    cohort_file: Path | None,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Register and decide every round of FILE, in file order.
+
+    FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
+    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis. The whole file is
+    checked before anything is written. An interrupted import is finished by running it again. Exits with 0
+    when every round is decided, also when the budget refused some: the answer counts them; with 7 while some
+    are undecided. A round that is voided, or of a cohort that is frozen or overspent since it admitted the
+    round, is a conflict (5).
+    """
+    lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
+    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
+        summary = run_import(ledger, plan)
+    present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
+    return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
+
+
+def _close(
+    close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool
+) -> Settled | Voided:
+    with open_ledger(**where) as ledger:
+        answer = close(ledger)
+    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    return answer
+
+
+def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:
+    if isinstance(answer, Admitted):
+        return ExitCode.DONE
+    return ExitCode.REFUSED if isinstance(answer, Refused) else ExitCode.UNDECIDED

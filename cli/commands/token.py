@@ -1,0 +1,114 @@
+"""`token`: who may use the HTTP API."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.options import REAL, database_options, output_options
+from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.ledger.access import LIFETIME_DAYS, AccessToken, IssuedToken, Role, issue, revoke, tokens
+from shuffle_ledger.ledger.values import Json
+
+WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the database"
+
+
+@click.group()
+def token() -> None:
+    """Create, list and revoke the tokens of the HTTP API."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice([role.value for role in Role]), required=True, help="What the bearer may do."
+)
+@click.option(
+    "--cohort", "cohorts", multiple=True, metavar="NAME", help="Limit it to this cohort; may be repeated."
+)
+@click.option(
+    "--expires-in-days",
+    "lifetime_days",
+    type=REAL,
+    default=LIFETIME_DAYS,
+    show_default=True,
+    metavar="N",
+    help="How long it is valid.",
+)
+@database_options(WHY_HERE)
+@output_options
+def create_(
+    name: str,
+    role: str,
+    cohorts: tuple[str, ...],
+    lifetime_days: float,
+    database_url: str | None,
+    actor: str | None,
+    as_json: bool,
+) -> None:
+    """Create a token for NAME, the actor of what is done with it. It is shown now and never again."""
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session:
+        issued = issue(
+            session.store,
+            name=name,
+            role=role,
+            actor=settings.actor,
+            cohorts=cohorts or None,
+            lifetime_days=lifetime_days,
+        )
+    document = document_of(issued.issued)
+    shown: Json = {"token": issued.token, **document} if isinstance(document, dict) else None
+    present(shown, lambda: issued_facts(issued), as_json=as_json)
+
+
+@token.command("list")
+@database_options(WHY_HERE)
+@output_options
+def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """List every token there is or was, without the secrets, which nobody has."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        found = tokens(session.store)
+    present(document_of(found), lambda: token_table(found), as_json=as_json)
+
+
+@token.command("revoke")
+@click.argument("token_id", metavar="ID")
+@database_options(WHY_HERE)
+@output_options
+def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Revoke the token ID, from now on and for ever."""
+    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+        revoked = revoke(session.store, token_id)
+    present(document_of(revoked), lambda: token_table([revoked]), as_json=as_json)
+
+
+def issued_facts(issued: IssuedToken) -> Table:
+    """Returns a new token for people."""
+    return facts(
+        "Keep this token now: it is not shown again.",
+        {
+            "token": issued.token,
+            "actor": issued.issued.name,
+            "role": issued.issued.role,
+            "cohorts": _scope(issued.issued),
+            "expires": issued.issued.expires_at.isoformat(timespec="seconds"),
+        },
+    )
+
+
+def token_table(found: list[AccessToken]) -> Table:
+    """Returns tokens as a table for people."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "actor", "role", "cohorts", "created by", "expires", "revoked"):
+        table.add_column(name, overflow="fold")
+    for each in found:
+        revoked = each.revoked_at.isoformat(timespec="seconds") if each.revoked_at else "-"
+        expires = each.expires_at.isoformat(timespec="seconds")
+        table.add_row(each.token_id, each.name, each.role, _scope(each), each.created_by, expires, revoked)
+    return table
+
+
+def _scope(token: AccessToken) -> str:
+    return "all" if token.cohorts is None else ", ".join(token.cohorts)

@@ -1,0 +1,101 @@
+"""`worker` decides queued rounds; `scheduler` does the upkeep. Both become Celery workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.options import broker_option, database_options, output_options
+from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.queues import queue_names
+
+PROCESSES_MAX = 64
+
+
+@click.command()
+@click.option(
+    "--concurrency", type=click.IntRange(1, PROCESSES_MAX), default=1, show_default=True, help="Processes."
+)
+@click.option(
+    "--sweep/--no-sweep",
+    default=True,
+    show_default=True,
+    help="Also do what `scheduler` does. With several workers: --no-sweep, and one scheduler.",
+)
+@database_options("workers decide where the ledger is")
+@broker_option
+@output_options
+def worker(
+    concurrency: int,
+    sweep: bool,
+    database_url: str | None,
+    actor: str | None,
+    broker_url: str | None,
+    as_json: bool,
+) -> None:
+    """Decide queued rounds until stopped."""
+    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    started = {"started": True, "concurrency": concurrency, "sweep": sweep}
+    present({**started}, lambda: f"Deciding queued rounds in {concurrency} process(es).", as_json=as_json)
+    _become_celery(settings, concurrency=concurrency, rounds=True, upkeep=sweep)
+
+
+@click.command()
+@database_options("workers decide where the ledger is")
+@broker_option
+@output_options
+def scheduler(database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool) -> None:
+    """Queue again what was lost, and verify the chains in turn, until stopped. Decides nothing.
+
+    One is enough; two do the same work twice, and no harm.
+    """
+    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    present({"started": True}, lambda: "Sweeping and verifying.", as_json=as_json)
+    _become_celery(settings, concurrency=1, rounds=False, upkeep=True)
+
+
+def _checked(settings: Settings) -> Settings:
+    if not settings.broker_url:
+        raise BadValue(
+            "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
+        )
+    with open_session(settings):
+        pass  # an uninitialised ledger is better told now than by every task
+    return settings
+
+
+def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep: bool) -> NoReturn:
+    """Replaces this process, so that signals reach Celery itself; its output goes to standard error."""
+    chosen = {
+        "SHUFFLE_LEDGER_DATABASE_URL": settings.database_url,
+        "SHUFFLE_LEDGER_BROKER_URL": settings.broker_url or "",
+        "SHUFFLE_LEDGER_ACTOR": settings.actor,
+    }
+    names = queue_names(settings.queue)
+    wanted = ((names.rounds, rounds), (names.recomputation, rounds), (names.upkeep, upkeep))
+    consumed = [name for name, is_wanted in wanted if is_wanted]
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "--quiet",
+        "--app",
+        "shuffle_ledger.workers.celery_app",
+        "worker",
+    ]
+    command += ["--loglevel", "INFO", "--concurrency", str(concurrency), "--queues", ",".join(consumed)]
+    command += ["--without-gossip", "--without-mingle"]  # workers share the database, and need no more
+    if upkeep:
+        schedule = Path(tempfile.mkdtemp(prefix="shuffle-ledger-")) / "schedule"
+        command += ["--beat", "--schedule", str(schedule)]
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.execve(sys.executable, command, {**os.environ, **chosen})  # noqa: S606 - our own interpreter, no shell

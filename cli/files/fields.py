@@ -1,0 +1,130 @@
+"""Fields of a round or a cohort: from texts or JSON values to typed ones, naming what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.ledger.values import read_json
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of field.
+
+    Attributes:
+        expected: what the field takes, as a phrase.
+        from_text: reads an option or a CSV cell; ValueError when it is something else.
+        from_json: reads a JSON value; ValueError when it is something else.
+    """
+
+    expected: str
+    from_text: Callable[[str], object]
+    from_json: Callable[[object], object]
+
+    def read(self, field: str, value: object, *, text: bool) -> object:
+        """Returns the typed value of `field`; raises BadValue with the field's name otherwise."""
+        try:
+            return self.from_text(str(value).strip()) if text else self.from_json(value)
+        except ValueError:
+            raise BadValue(field, value, self.expected) from None
+
+
+def whole_number(text: str) -> int:
+    """Returns the integer that `text` spells in decimal digits."""
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def real_number(text: str) -> float:
+    """Returns the float that `text` spells; NaN and infinities pass, for the field's own check to name."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
+
+
+def calendar_date(text: str) -> date:
+    """Returns the date that `text` spells as YYYY-MM-DD."""
+    if not _DATE.fullmatch(text):
+        raise ValueError(text)
+    return date.fromisoformat(text)
+
+
+def _json_whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(value)
+    return value
+
+
+def _json_real(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(value) from None
+
+
+def _json_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def _json_date(value: object) -> date:
+    return calendar_date(_json_text(value))
+
+
+def _json_randomizer(value: object) -> object:
+    if not isinstance(value, str | Mapping):
+        raise ValueError(value)
+    return value
+
+
+def _randomizer_text(text: str) -> object:
+    """A call as it is, the JSON form as the object that it writes."""
+    return read_json(text) if text.startswith("{") else text
+
+
+TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
+WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
+REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
+DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=_json_date)
+RANDOMIZER = Kind(
+    expected="a randomizer such as krr(k=10, epsilon0=1.15), or its JSON form",
+    from_text=_randomizer_text,
+    from_json=_json_randomizer,
+)
+
+Fields = Mapping[str, Any]  # typed values by field name; a field that was not given is absent
+
+ROUND_FIELDS: Mapping[str, Kind] = {
+    "randomizer": RANDOMIZER,
+    "reports": WHOLE,
+    "sampled_from": WHOLE,
+    "participation": REAL,
+    "honest_fraction": REAL,
+    "delta0": REAL,
+    "analysis": TEXT,
+}
+
+
+def round_from_fields(fields: Fields) -> ShuffledRound:
+    """Returns the round that `fields` describe.
+
+    Raises:
+        BadValue: for `sampled_from` together with `participation`.
+        InvalidParameter: for whatever the accountant does not accept, or not yet.
+    """
+    if "sampled_from" in fields and "participation" in fields:
+        raise BadValue("participation", fields["participation"], "it left out where sampled_from is given")
+    return ShuffledRound.from_mapping({name: fields[name] for name in ROUND_FIELDS if name in fields})

@@ -1,0 +1,204 @@
+"""`round import`: checks everything, then opens cohorts and decides rounds in file order.
+
+Rounds are decided together, in one commit, where each is decided at once, and else one by one. Nothing
+remembers how far an import came. Each step is safe to repeat: a round that is decided answers with its
+present state, one that was registered when the process died is decided now. Running the import again
+therefore finishes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from shuffle_ledger.cli.backends.database import Ledger
+from shuffle_ledger.cli.failures import BadLine
+from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
+from shuffle_ledger.cli.rendering.present import console_on
+from shuffle_ledger.ledger.decisions import refuse_other_content, refuse_uncollectable
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.values import (
+    Admitted,
+    Cohort,
+    Outcome,
+    Pending,
+    Refused,
+    RoundRequest,
+    checked_reports,
+)
+
+TOGETHER_MAX = 32  # rounds in one commit
+_DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
+_WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
+_SETTLED = "settled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSummary:
+    """What an import did. The counts are of the file's rounds, whenever they were decided."""
+
+    rounds: int
+    rounds_admitted: int  # and not settled yet
+    rounds_refused: int
+    rounds_pending: int  # queued, and no worker answered in time
+    rounds_settled: int  # admitted and settled before this run
+    rounds_known: int  # how many of all these were decided before this run
+    cohorts_opened: int
+    cohorts: Mapping[str, Mapping[str, int]]  # by cohort: the same four counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportPlan:
+    """An import that was checked against the ledger and may start."""
+
+    opening: Sequence[Cohort]
+    file: Path
+    lines: Sequence[RequestLine]
+
+
+def plan_import(
+    ledger: Ledger,
+    lines: Sequence[RequestLine],
+    cohorts: Sequence[CohortLine],
+    *,
+    file: Path,
+    cohort_file: Path | None = None,
+) -> ImportPlan:
+    """Returns what is to be done, having written nothing.
+
+    Raises:
+        BadLine: the first line the ledger would not take: a cohort or round that exists with other content, a
+            cohort nobody opens, more reports than its users, a round that must not be collected any more.
+    """
+    opening = []
+    for wanted in cohorts:
+        with _line_named(cohort_file or file, wanted.line):
+            if _is_missing(ledger, wanted.cohort):
+                opening.append(wanted.cohort)
+    known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
+    for line in lines:
+        with _line_named(file, line.line):
+            _check(ledger, line.request, known)
+    return ImportPlan(opening=opening, file=file, lines=lines)
+
+
+def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
+    """Opens the cohorts of `plan`, registers and decides its rounds in order, and shows how far it is.
+
+    `processes` compute privacy losses ahead, one per core if None; where workers decide, they compute.
+
+    Raises:
+        BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
+    """
+    for cohort in plan.opening:
+        _open(ledger, cohort)
+    requests = [line.request for line in plan.lines]
+    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
+    known = 0
+    rounds = [request.round for request in requests]
+    ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
+    with _progress(len(rounds)) as advance, ahead as await_loss:
+        done, size = 0, 1
+        while done < len(requests):
+            some = requests[done : done + size]
+            for request in some:
+                await_loss(request.round)
+            with _line_named(plan.file, plan.lines[done].line):
+                answers = _registered(ledger, some)
+            for request, (word, was_decided) in zip(some, answers, strict=False):
+                known += was_decided
+                counts[request.cohort][word] += 1
+                advance()
+            done += len(answers)
+            # Whoever finds what was decided before, or has to compute, goes on with one.
+            fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
+            size = min(2 * size, TOGETHER_MAX) if fluent else 1
+    return _summary(counts, known=known, opened=len(plan.opening))
+
+
+def _registered(ledger: Ledger, requests: Sequence[RoundRequest]) -> list[tuple[str, bool]]:
+    """Registers the first of some rounds, or more; returns a word for each, and if it was decided before.
+
+    Only the first of them can be a repetition, so any conflict is about its line.
+    """
+    try:
+        answers: list[tuple[Outcome | Pending, bool]] = ledger.register_some(requests)
+    except NotCollectable as closed:
+        if closed.state != _SETTLED:
+            raise
+        return [(_SETTLED, True)]
+    return [(_WORDS[type(answer)], was_decided) for answer, was_decided in answers]
+
+
+def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> ImportSummary:
+    total = sum(counts.values(), Counter[str]())
+    words = (*_WORDS.values(), _SETTLED)
+    return ImportSummary(
+        rounds=total.total(),
+        rounds_admitted=total["admitted"],
+        rounds_refused=total["refused"],
+        rounds_pending=total["pending"],
+        rounds_settled=total[_SETTLED],
+        rounds_known=known,
+        cohorts_opened=opened,
+        cohorts={name: {word: count[word] for word in words} for name, count in counts.items()},
+    )
+
+
+def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
+    try:
+        found = ledger.cohort(wanted.name)
+    except NotFound:
+        return True
+    if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
+        raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
+    return False
+
+
+def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
+    if request.cohort not in cohorts:
+        raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
+    population = cohorts[request.cohort].population
+    checked_reports(request.round.reports, field="reports", population=population)
+    if request.round.sampled_from is not None:
+        checked_reports(request.round.sampled_from, field="sampled_from", population=population)
+    found = ledger.registered(request.round_id)
+    if found is None:
+        return
+    refuse_other_content(request, found.request)
+    if found.state != _SETTLED:  # which is counted
+        refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
+
+
+def _open(ledger: Ledger, cohort: Cohort) -> None:
+    ledger.open_cohort(
+        name=cohort.name,
+        population=cohort.population,
+        epsilon=cohort.epsilon_budget,
+        delta=cohort.delta_budget,
+        policy=cohort.policy,
+    )
+
+
+@contextmanager
+def _line_named(file: Path, line: int) -> Iterator[None]:
+    try:
+        yield
+    except (Conflict, InvalidValue, NotFound) as problem:
+        raise BadLine(str(file), line, problem) from problem
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    console = console_on(sys.stderr)
+    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("rounds", total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,104 @@
+"""What `audit` shows to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from shuffle_ledger.cli.rendering.present import facts, shown
+from shuffle_ledger.ledger.checkpoints import Signature
+from shuffle_ledger.ledger.recovery import Reconciled
+from shuffle_ledger.ledger.values import Checkpoint
+from shuffle_ledger.ledger.verification import Comparison, VerificationReport
+
+_SIGNED = {
+    "trusted": "signed by the given key",
+    "valid": "signed by a key that nobody vouched for: pin it with --public-key",
+    "none": "signed by nobody: whoever could write the file could change it",
+}
+
+
+def report_view(report: VerificationReport) -> RenderableType:
+    """Returns what verification found, for people: a sentence or two, and a table."""
+    listed = [found.cohort for found in report.cohorts if found.status == "overspent"]
+    frozen = [found.cohort for found in report.cohorts if found.status == "frozen"]
+    said = [*alarm_lines(listed, frozen), verdict(report.ok, alarming=bool(listed or frozen))]
+    said += report.problems
+    if report.against is not None:
+        said.append(_compared(report.against))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cohort", overflow="fold")
+    for name in ("entries", "numbers checked"):
+        table.add_column(name, justify="right")
+    table.add_column("found", overflow="fold")
+    for found in report.cohorts:
+        problems = "\n".join(
+            f"entry {problem.sequence}: {problem.what}" if problem.sequence else problem.what
+            for problem in found.problems
+        )
+        table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
+    return Group(*said, table)
+
+
+def verdict(ok: bool, *, alarming: bool) -> str:
+    """Returns what verification found, in a sentence; a broken promise is no fault of the record."""
+    if not ok:
+        return "Something is wrong."
+    return "The record itself holds: every entry verifies." if alarming else "Everything holds."
+
+
+def alarm_lines(overspent: Sequence[str], frozen: Sequence[str]) -> list[str]:
+    """Returns a line for the overspent cohorts and one for the frozen ones, where there are any."""
+    found = []
+    if overspent:
+        found.append(f"OVERSPENT: {', '.join(overspent)}. More was spent than the budget.")
+    if frozen:
+        found.append(f"FROZEN: {', '.join(frozen)}. Entries were lost, and what was spent is unknown.")
+    return found
+
+
+def signature_text(signature: Signature) -> str:
+    """Returns how far a signature can be believed, for people."""
+    return _SIGNED[signature]
+
+
+def heads_table(found: list[dict[str, object]]) -> Table:
+    """Returns the heads as a table for people."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("cohort", "sequence", "digest"):
+        table.add_column(name, overflow="fold")
+    for head in found:
+        table.add_row(*(str(head[name]) for name in ("cohort", "sequence", "digest")))
+    return table
+
+
+def checkpoint_facts(made: Checkpoint, file: Path | None) -> Table:
+    """Returns a checkpoint's table for people."""
+    return facts(
+        "Checkpoint",
+        {
+            "ledger": made.ledger_id,
+            "cohorts": len(made.heads),
+            "created at": made.created_at.isoformat(timespec="seconds"),
+            "public key": made.public_key.hex(),
+            "file": str(file) if file else "none: printed by --json, written by --output",
+        },
+    )
+
+
+def reconciled_facts(done: Reconciled) -> Table:
+    """Returns the table of an accepted loss for people."""
+    return facts(
+        f"Reconciliation {done.number}",
+        {
+            "frozen for ever": ", ".join(done.frozen) or None,
+            "lost, never opened again": ", ".join(done.lost) or None,
+        },
+    )
+
+
+def _compared(against: Comparison) -> str:
+    return f"Compared with {against.heads} heads kept elsewhere, {_SIGNED[against.signature]}."

@@ -1,0 +1,100 @@
+"""Answers: one strict JSON value on standard output for scripts, tables for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from shuffle_ledger.accounting import Certificate, exact_text, lower_text, upper_text
+from shuffle_ledger.cli.failures import Failure
+from shuffle_ledger.ledger.values import Json, document_of, number
+
+__all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
+
+upper, lower = upper_text, lower_text  # as commands call them
+
+PIPED_WIDTH = 120  # columns, where there is no terminal to ask
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
+
+
+def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Writes one answer to standard output: `document` under `--json`, else what `people()` makes."""
+    if as_json:
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+    else:
+        console = console_on(sys.stdout)
+        with console.capture() as rendered:
+            console.print(people())
+        sys.stdout.writelines(line.rstrip() + "\n" for line in rendered.get().splitlines())
+    sys.stdout.flush()
+
+
+def present_failure(failure: Failure, *, as_json: bool) -> None:
+    """Writes the sentence to standard error, and under `--json` also the object to standard output."""
+    sys.stderr.write(f"shuffle-ledger: {failure.message}\n")
+    if as_json:
+        error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
+        for name in _DETAILS:
+            if (detail := getattr(failure, name)) is not None:
+                error[name] = detail
+        present({"error": error}, lambda: "", as_json=True)
+
+
+def tell_overspent(cohort: str) -> None:
+    """Writes to standard error that a command left a cohort overspent."""
+    sys.stderr.write(
+        f"shuffle-ledger: cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any"
+        " more, and rounds that it admitted must not be collected any more.\n"
+    )
+
+
+def console_on(stream: object) -> Console:
+    """Returns a console that adds nothing of its own; without a terminal, plain and `PIPED_WIDTH` wide."""
+    terminal = bool(getattr(stream, "isatty", lambda: False)())
+    return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
+
+
+def certificate_document(certificate: Certificate, *, of: str) -> dict[str, Json]:
+    """Returns the JSON form of an interval `of` "epsilon" or "delta"; the other one was given."""
+    given = "delta" if of == "epsilon" else "epsilon"
+    return {
+        f"{of}_upper": number(getattr(certificate, f"{of}_upper")),
+        f"{of}_lower": number(getattr(certificate, f"{of}_lower")),
+        given: number(getattr(certificate, f"{given}_upper")),
+        "rounds": certificate.rounds,
+        "error": document_of(certificate.error),
+        "precise": certificate.precise,
+        "method": certificate.method,
+    }
+
+
+def facts(title: str, rows: Mapping[str, object]) -> Table:
+    """Returns a two-column table: what, and how much."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, shown(value))
+    return table
+
+
+def shown(value: object) -> str:
+    """Returns `value` as people read it: a number that was given exactly, nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return exact_text(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value)
+    return f"{value:,}"
+
+
+def bar(fraction: float, width: int = 24) -> str:
+    """Returns a bar of `width` cells, filled as `fraction` says: rounded up, but full only from 1 on."""
+    filled = width if fraction >= 1 else min(width - 1, math.ceil(fraction * width))
+    return "█" * filled + "░" * (width - filled)

@@ -1,0 +1,428 @@
+"""A statement as a document: its chapters, sentences and tables, before it is set in any format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import lower_text, upper_text
+from shuffle_ledger.cli.rendering.audit_views import alarm_lines
+from shuffle_ledger.cli.rendering.statements import tables
+from shuffle_ledger.cli.rendering.statements.numbers import (
+    Digits,
+    certainty,
+    day,
+    grouped,
+    moment,
+    one_in,
+    percent,
+    plain,
+)
+from shuffle_ledger.cli.rendering.statements.tables import Table
+from shuffle_ledger.ledger.evidence import CohortStatement, Statement, Verdict
+
+VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
+DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
+_COUNTS = (
+    ". It counts rounds that reveal no more than the cohort's first one, up to the number whose composition"
+    " with itself is certified; any other round closes it"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """A heading with paragraphs."""
+
+    heading: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortPages:
+    """One cohort's part of the document."""
+
+    cohort: str
+    verdict: Verdict
+    verdict_word: str
+    verdict_sentence: str
+    used: float  # share of the budget, for the bar; at most 1
+    used_text: str
+    chapters: tuple[Chapter, ...]  # the first page
+    conditions: Table
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+    statement: CohortStatement  # for the drawings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The whole."""
+
+    alarms: tuple[str, ...]  # before everything else: cohorts that are overspent or frozen
+    title: str
+    subtitle: str
+    overview: Table | None  # of several cohorts
+    cohorts: tuple[CohortPages, ...]
+    evidence: tuple[tuple[str, str], ...]
+    terms: tuple[tuple[str, str], ...]  # footnotes 1 to 9
+
+
+def document_from(statement: Statement, *, rows_max: int) -> Document:
+    """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
+    one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
+    made = f"Made {moment(statement.made_at)} by {statement.software}"
+    named = {
+        status: [each.cohort for each in statement.cohorts if each.status == status]
+        for status in ("overspent", "frozen")
+    }
+    return Document(
+        alarms=tuple(alarm_lines(named["overspent"], named["frozen"])),
+        title=f"Privacy statement: {one.cohort}"
+        if one
+        else f"Privacy statement: {len(statement.cohorts)} cohorts",
+        subtitle=f"As of entry {one.head.sequence:,}, {moment(one.as_of)}. {made}." if one else f"{made}.",
+        overview=None if one else tables.overview(statement.cohorts, VERDICT_WORDS),
+        cohorts=tuple(_pages(each, statement, rows_max) for each in statement.cohorts),
+        evidence=tuple(_evidence(statement)),
+        terms=TERMS,
+    )
+
+
+def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> CohortPages:
+    digits = Digits.for_budget(cohort.promise.epsilon_budget)
+    budget = cohort.promise.epsilon_budget
+    return CohortPages(
+        cohort=cohort.cohort,
+        verdict=cohort.verdict,
+        verdict_word=VERDICT_WORDS[cohort.verdict],
+        verdict_sentence=_verdict_sentence(cohort, digits),
+        used=min(1.0, cohort.spent.epsilon_upper / budget),
+        used_text=f"at most {digits.upper(cohort.spent.epsilon_upper)} of {plain(budget)} spent"
+        f" ({percent(cohort.spent.epsilon_upper, budget)})",
+        chapters=tuple(_chapters(cohort, statement, digits)),
+        conditions=tables.conditions(statement.conditions),
+        facts=tuple(_facts(cohort, digits)),
+        tables=tuple(tables.of_cohort(cohort, digits, rows_max)),
+        statement=cohort,
+    )
+
+
+def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
+    promise = cohort.promise
+    if cohort.verdict == "unknown" and not cohort.chain_problems:
+        return (
+            f"The ledger’s database was put back to an earlier state, as entry"
+            f" {cohort.lost[0].sequence:,} says."
+            " What was spent in the entries that were lost is unknown, so nobody can say whether the promise"
+            " was kept; the ledger decides nothing more for this cohort."
+        )
+    if cohort.verdict == "unknown":
+        return (
+            "The chain of entries this statement is made from was changed, so that nothing in it"
+            " can be relied"
+            f" on: {'; '.join(cohort.chain_problems[:3])}."
+        )
+    if cohort.verdict == "broken":
+        first = cohort.overspends[0]
+        return (
+            f"The promise was not kept: after entry {first.sequence:,} of {day(first.recorded_at)}"
+            f" up to epsilon¹"
+            f" {digits.upper(first.epsilon_spent_upper)} was spent, of"
+            f" {plain(first.epsilon_budget)}. The ledger"
+            " charged what really happened, and admits nothing more while it stands above the budget."
+        )
+    return (
+        f"The promise of epsilon¹ {plain(promise.epsilon_budget)} at delta²"
+        f" {plain(promise.delta_budget)} was kept"
+        " after every entry up to this statement's last one, if the conditions below hold."
+    )
+
+
+def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[Chapter]:
+    return [
+        Chapter(heading="What was promised", paragraphs=tuple(_promised(cohort))),
+        Chapter(heading="Was it kept?", paragraphs=tuple(_kept(cohort, digits))),
+        Chapter(heading="How sure is that?", paragraphs=tuple(_sure(cohort, statement, digits))),
+    ]
+
+
+def _promised(cohort: CohortStatement) -> list[str]:
+    promise = cohort.promise
+    return [
+        (
+            f"The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything that"
+            " is published from their reports, even knowing all other users’ data, learns little about any"
+            " one of them: of two answers of a user that seemed equally likely before, one is at most"
+            f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
+            f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
+            f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
+        ),
+        f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}",
+    ]
+
+
+def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
+    admitted, refused = len(cohort.rounds), len(cohort.refusals)
+    voided = sum(1 for each in cohort.rounds if each.closing and each.closing.kind == "voided")
+    most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
+    answer = {"kept": "Yes. ", "broken": "No. ", "unknown": "It cannot be said. By its own account: "}
+    found = [
+        f"{answer[cohort.verdict]}{_fits_sentence(cohort)}At most epsilon {most} of {budget} is spent"
+        f" by the reading that decides, which leaves {digits.lower(cohort.epsilon_remaining)}."
+        f" {admitted:,} rounds⁵ were admitted"
+        + (f" ({voided:,} of them voided, and never released)" if voided else "")
+        + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
+    ]
+    if cohort.overspends:
+        found.append(
+            "More was spent than promised after "
+            + _listed([f"entry {each.sequence:,}" for each in cohort.overspends])
+            + ": see Overspends."
+        )
+    if cohort.budget_changes:
+        found.append(
+            "The budget was changed by "
+            + _listed([f"entry {each.sequence:,}" for each in cohort.budget_changes])
+            + ": see Budget changes."
+        )
+    if cohort.since:
+        found.append(_since_sentence(cohort, digits))
+    return found
+
+
+def _fits_sentence(cohort: CohortStatement) -> str:
+    if not cohort.fits:
+        return ""
+    kinds = [
+        f"at least {one.rounds_at_least:,} of {one.round.randomizer.describe()},"
+        f" {one.round.reports:,} reports"
+        for one in cohort.fits
+    ]
+    return f"Of each kind by itself, so many more rounds still fit: {'; '.join(kinds)}. "
+
+
+def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
+    since = cohort.since
+    if since is None:
+        return ""
+    kept = (
+        "that entry is, digit by digit, the head that was kept elsewhere, so this statement extends"
+        " the earlier one"
+        if since.proven
+        else "compare that entry’s digest, in the account below, with the earlier statement's head: if they"
+        " are equal, this"
+        " statement extends it"
+    )
+    return (
+        f"Since entry {since.earlier.sequence:,} of {day(since.recorded_at)}: {since.entries:,} entries,"
+        f" {since.rounds_admitted:,} rounds admitted, {since.rounds_refused:,} refused,"
+        f" {since.rounds_settled:,}"
+        f" settled, {since.rounds_voided:,} voided; spending went from at most"
+        f" {digits.upper(since.spent_then.epsilon_upper)} to at most"
+        f" {digits.upper(since.spent_now.epsilon_upper)};"
+        f" {kept}."
+    )
+
+
+def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[str]:
+    signed = (
+        "A signature binds the last entry’s digest⁷ to a key; compare the key with one you were"
+        " given another way."
+        if statement.checkpoint
+        else "Nobody signed this statement’s digests⁷: they show that the record hangs together,"
+        " not who wrote it."
+    )
+    return [
+        (
+            f"The number is a proven interval⁶, not an estimate: from"
+            f" {digits.lower(cohort.spent.epsilon_lower)} to"
+            f" {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included."
+            f" The larger end"
+            " decided every round. Whoever has the evidence bundle can check the record and compute"
+            " every number"
+            " again on another computer: shuffle-ledger audit verify BUNDLE --public-key KEY."
+        ),
+        signed + " Without an honest shuffler only each device’s own noise protects a user⁸: all rounds"
+        " together then"
+        f" reveal up to epsilon {digits.upper(cohort.local_epsilon_upper)}"
+        f" ({certainty(cohort.local_epsilon_upper)}, in the words above).",
+    ]
+
+
+def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
+    promise, spent = cohort.promise, cohort.spent
+    causes = (cohort.discretization, cohort.truncation, cohort.round_off)
+    named = zip(("discretization", "truncation", "round-off"), causes, strict=True)
+    found = [
+        ("Cohort", cohort.cohort),
+        ("Users", f"{promise.population:,}"),
+        ("Privacy unit", promise.privacy_unit),
+        ("Neighbouring relation", promise.neighbours),
+        ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
+        ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
+        ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
+        ("Status", cohort.status),
+        (
+            "Spent",
+            (
+                f"epsilon from {digits.lower(spent.epsilon_lower)} to"
+                f" {digits.upper(spent.epsilon_upper)}, the larger"
+                f" one decides. What the width comes from: {_causes(named)}"
+            ),
+        ),
+        ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
+    ]
+    if promise.policy != "fixed":
+        reading = cohort.composition
+        found.append(
+            (
+                "Cost so far",
+                (
+                    f"of these very rounds, had they been fixed in advance: epsilon from"
+                    f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
+                    " An odometer reading, not a promise."
+                ),
+            )
+        )
+    found += [
+        (
+            f"{each.name} filter",
+            (
+                f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta"
+                f" {upper_text(each.delta)} of its own. The smallest count decides: one within the budget is"
+                " enough"
+                f"{_COUNTS if each.name == 'repetition' else ''}"
+            ),
+        )
+        for each in cohort.filters
+    ]
+    found += _delta_accounts(cohort)
+    found += [
+        (
+            "Without the shuffler",
+            (
+                f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
+                f" {upper_text(cohort.local_delta_upper)} at most"
+            ),
+        ),
+        ("Decided by", cohort.decided_by.split(";")[0]),  # what it assumes stands beside the policy
+        ("Method", f"{cohort.method}; numerical policies: {', '.join(cohort.numerical_policies)}"),
+        ("Head of the chain", f"entry {cohort.head.sequence:,}, SHA-256 {grouped(cohort.head.digest)}"),
+    ]
+    if cohort.head != cohort.head_now:
+        found.append(("The chain goes on to", f"entry {cohort.head_now.sequence:,}"))
+    if cohort.since:
+        earlier = cohort.since.earlier
+        found.append(("Compared since", f"entry {earlier.sequence:,}, SHA-256 {grouped(earlier.digest)}"))
+    if cohort.rounds_pending:
+        found.append(("Waiting for a decision", f"{cohort.rounds_pending:,} rounds"))
+    return found
+
+
+def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
+    """How much of delta approximate rounds have used, of what is set aside for them."""
+    accounts = cohort.delta_accounts
+    if accounts is None:
+        return []
+    certain = f"{upper_text(accounts.certain_loss_used_upper)} of {lower_text(accounts.certain_loss_share)}"
+    slack = f"{upper_text(accounts.slack_used_upper)} of {lower_text(accounts.slack_share)}"
+    text = (
+        f"used {certain} for losses that are certain, and {slack} for local deltas, at epsilon"
+        f" {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+    )
+    return [("Delta of approximate rounds", text)]
+
+
+def _causes(named: Iterable[tuple[str, float]]) -> str:
+    """What an interval's width is made of, without what is nothing."""
+    found = [f"{name} {upper_text(value, digits=2)}" for name, value in named if value > 0]
+    return ", ".join(found) or "nothing, it has none"
+
+
+def _evidence(statement: Statement) -> list[tuple[str, str]]:
+    found = [
+        ("Software", statement.software),
+        ("Numerical policy", statement.numerical_policy),
+        ("Format", statement.format),
+    ]
+    checkpoint = statement.checkpoint
+    if checkpoint is None:
+        return [*found, ("Checkpoint", "none: no signing key was given")]
+    return [
+        *found,
+        ("Checkpoint", f"made {checkpoint['created_at']} of ledger {checkpoint['ledger_id']}"),
+        ("Public key", f"Ed25519 {grouped(checkpoint['public_key'])}"),
+        ("Signature", grouped(checkpoint["signature"])),
+    ]
+
+
+def _listed(items: Sequence[str], limit: int = 5) -> str:
+    shown = list(items[:limit])
+    more = len(items) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+TERMS: tuple[tuple[str, str], ...] = (
+    (
+        "Epsilon",
+        (
+            "How much more likely one user’s answer may make anything that is published, as a natural"
+            " logarithm. At 0"
+            " nothing is learned about anybody; at 1 odds change at most by a factor of 2.72, at 2 by 7.39."
+        ),
+    ),
+    ("Delta", "A probability with which that may fail. It should be far below one in the number of users."),
+    (
+        "Cohort",
+        "A fixed group of users who share one budget, because the same people report again and again.",
+    ),
+    (
+        "Policy",
+        (
+            "How the parameters of rounds may be chosen. What spending adds up to depends on whether"
+            " earlier results"
+            " may influence later rounds."
+        ),
+    ),
+    (
+        "Round",
+        (
+            "One collection. Every device randomizes its answer before it is sent; a shuffler mixes the"
+            " reports of many"
+            " users; only the mixture is seen, so that each report hides among the others."
+        ),
+    ),
+    (
+        "Proven interval",
+        (
+            "The exact value of the analysis lies between its two ends. Every approximation was made on"
+            " the safe side,"
+            " and how much each cause contributes is stated."
+        ),
+    ),
+    (
+        "Digest, chain",
+        (
+            "Every decision is an entry. Each entry holds the digest (SHA-256) of the one before: a"
+            " byte that changes"
+            " anywhere changes every later digest. Keep the last one, and nobody can rewrite the"
+            " record unseen."
+        ),
+    ),
+    (
+        "Without the shuffler",
+        (
+            "The sum of what the devices’ own randomization allows, over every round a user may have"
+            " sent a report for,"
+            " voided ones included."
+        ),
+    ),
+    (
+        "Slot",
+        (
+            "A round is charged as the next one of a fixed grid that reveals at least as much: its"
+            " reports are rounded"
+            " down, its sampling rate up, by at most one percent."
+        ),
+    ),
+)

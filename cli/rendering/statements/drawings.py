@@ -1,0 +1,137 @@
+"""The two drawings of a statement: epsilon over time, and the privacy profile."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from typing import Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.ledger.evidence import CohortStatement
+from shuffle_ledger.ledger.values import EntryKind
+
+INK, FAINT, SPENT, LIMIT, ALARM = "#1c2733", "#8b949e", "#234f72", "#6b7280", "#9b2c2c"
+_DOTS_PER_INCH = 220
+
+
+def drawing(
+    cohort: CohortStatement, what: Literal["spending", "profile"], kind: Literal["svg", "png"]
+) -> bytes:
+    """Returns one drawing of a cohort, as SVG to stand within HTML, or as PNG."""
+    # Salt and font are fixed, so that the same statement gives the same bytes.
+    settings = {"svg.fonttype": "path", "svg.hashsalt": "shuffle-ledger", "font.family": "DejaVu Sans"}
+    with mpl.rc_context({**settings, "font.size": 8}):  # type: ignore[dict-item]  # names of settings
+        figure = Figure(figsize=(6.9, 2.3), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        (_draw_spending if what == "spending" else _draw_profile)(axes, cohort)
+        _quiet(axes)
+        written = io.BytesIO()
+        metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        figure.savefig(written, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+    return _inline(written.getvalue(), what) if kind == "svg" else written.getvalue()
+
+
+def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
+    by_day = _has_days(cohort)
+    places = _places(cohort, by_day=by_day)
+    uppers = [_finite(each.spent.epsilon_upper) for each in cohort.moments]
+    lowers = [each.spent.epsilon_lower for each in cohort.moments]
+    budgets = [each.epsilon_budget for each in cohort.moments]
+    axes.fill_between(places, lowers, uppers, step="post", color=SPENT, alpha=0.25, linewidth=0)
+    axes.step(places, uppers, where="post", color=SPENT, linewidth=1.4, label="spent, at most")
+    axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label="budget")
+    refused = [i for i, each in enumerate(cohort.moments) if each.kind is EntryKind.REFUSED]
+    if refused:
+        at = ([places[i] for i in refused], [uppers[i] for i in refused])
+        axes.scatter(
+            *at, s=9, marker="x", linewidths=0.7, color=FAINT, label=f"refused ({len(refused):,})", zorder=3
+        )
+    above = {each.sequence for each in cohort.overspends}
+    if above:
+        over = [i for i, each in enumerate(cohort.moments) if each.sequence in above]
+        at = ([places[i] for i in over], [uppers[i] for i in over])
+        axes.scatter(*at, s=22, color=ALARM, label=f"above the budget ({len(over):,})", zorder=4)
+    axes.set_ylim(0, 1.15 * max([*budgets, *(each for each in uppers if math.isfinite(each))]))
+    axes.set_ylabel(f"ε at δ = {exact_text(cohort.promise.delta_budget)}")
+    if by_day:
+        axes.xaxis.set_major_locator(locator := AutoDateLocator())  # type: ignore[no-untyped-call]  # half typed
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
+        axes.set_xlabel("day of collection")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("entry")
+    axes.legend(loc="upper left", frameon=False, ncols=4, fontsize=7)
+
+
+def _draw_profile(axes: Axes, cohort: CohortStatement) -> None:
+    points = [each for each in cohort.profile if math.isfinite(each.epsilon_upper)]
+    deltas = [each.delta for each in points]
+    uppers, lowers = [each.epsilon_upper for each in points], [each.epsilon_lower for each in points]
+    axes.fill_betweenx(deltas, lowers, uppers, color=SPENT, alpha=0.25, linewidth=0)
+    axes.plot(uppers, deltas, color=SPENT, linewidth=1.4, marker="o", markersize=2.6, label="at most")
+    promise = cohort.promise
+    axes.plot(
+        [promise.epsilon_budget],
+        [promise.delta_budget],
+        color=LIMIT,
+        marker="D",
+        markersize=4,
+        linestyle="none",
+        label="promised",
+    )
+    axes.set_yscale("log")
+    axes.set_xlim(0, 1.1 * max([promise.epsilon_budget, *uppers]))
+    axes.set_xlabel("ε")
+    axes.set_ylabel("δ")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
+    axes.legend(loc="upper right", frameon=False, fontsize=7)
+
+
+def _quiet(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.spines[["left", "bottom"]].set_linewidth(0.6)
+    axes.tick_params(colors=INK, width=0.6, labelsize=7)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+    axes.grid(visible=True, axis="y", color="#e5e7eb", linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def _has_days(cohort: CohortStatement) -> bool:
+    """Whether every decided round says on which day it was collected, in order."""
+    days = [e.collected_on for e in cohort.moments if e.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)]
+    known = [each for each in days if each is not None]
+    return bool(known) and len(known) == len(days) == len(cohort.moments) - 1 and known == sorted(known)
+
+
+def _places(cohort: CohortStatement, *, by_day: bool) -> list[float]:
+    if not by_day:
+        return [float(each.sequence) for each in cohort.moments]
+    days = [each.collected_on for each in cohort.moments]
+    # The cohort was opened before its first round; on the axis, on the same day.
+    first = next(each for each in days if each is not None)
+    return [float(date2num(each or first)) for each in days]  # type: ignore[no-untyped-call]  # the same
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.nan
+
+
+def _inline(svg: bytes, name: str) -> bytes:
+    """Returns the drawing without the head of an SVG file, its identifiers made its own."""
+    text = svg.decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    return text.encode("utf-8")

@@ -1,0 +1,362 @@
+"""The tables of a statement, as texts in columns; a line break within a cell is meant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.rendering.statements.numbers import Digits, day, moment, percent, plain
+from shuffle_ledger.ledger.evidence import CohortStatement, Condition, EpsilonBounds, StatedRound, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column's heading; numbers stand right, below each other."""
+
+    name: str
+    width: int  # share of the table's width, relative to the others
+    numeric: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table, with a sentence above it."""
+
+    title: str
+    intro: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int = 0  # rows that are not shown, from the middle
+    alarming: bool = False
+
+
+def conditions(listed: Iterable[Condition]) -> Table:
+    """Returns what the promise rests on, and what would break it."""
+    return Table(
+        title="What it rests on, and what would break it",
+        intro=(
+            "The numbers hold while these do. No software can see them from within; somebody has"
+            " to vouch for them."
+        ),
+        columns=(
+            Column(name="It rests on", width=20),
+            Column(name="Holds when", width=45),
+            Column(name="Otherwise", width=35),
+        ),
+        rows=tuple((each.name, each.holds_when, each.otherwise) for each in listed),
+    )
+
+
+def overview(cohorts: Sequence[CohortStatement], words: Mapping[Verdict, str]) -> Table:
+    """Returns one line per cohort."""
+    rows = []
+    for each in cohorts:
+        digits = Digits.for_budget(each.promise.epsilon_budget)
+        spent, budget = each.spent.epsilon_upper, each.promise.epsilon_budget
+        counts = (f"{len(each.rounds):,}", f"{len(each.refusals):,}")
+        told = (plain(budget), plain(each.promise.delta_budget), digits.upper(spent), percent(spent, budget))
+        rows.append((each.cohort, words[each.verdict], f"{each.promise.population:,}", *told, *counts))
+    return Table(
+        title="All cohorts",
+        intro="Each has its own pages below.",
+        columns=(
+            Column(name="Cohort", width=22),
+            Column(name="Promise", width=12),
+            Column(name="Users", width=14, numeric=True),
+            Column(name="Budget ε", width=9, numeric=True),
+            Column(name="at δ", width=9, numeric=True),
+            Column(name="Spent, at most", width=12, numeric=True),
+            Column(name="of budget", width=9, numeric=True),
+            Column(name="Admitted", width=9, numeric=True),
+            Column(name="Refused", width=9, numeric=True),
+        ),
+        rows=tuple(rows),
+        alarming=any(each.verdict != "kept" for each in cohorts),
+    )
+
+
+def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterable[Table]:
+    """Yields a cohort's tables: what is wrong first."""
+    if cohort.chain_problems:
+        yield _problems(cohort)
+    if cohort.lost:
+        yield _lost(cohort, rows_max)
+    if cohort.overspends:
+        yield _overspends(cohort, digits, rows_max)
+    if cohort.budget_changes:
+        yield _budget_changes(cohort, rows_max)
+    yield _kinds(cohort, digits, rows_max)
+    yield _rounds(cohort, digits, rows_max)
+    if any(each.closing and each.closing.kind == "voided" for each in cohort.rounds):
+        yield _voids(cohort, rows_max)
+    yield _refusals(cohort, digits, rows_max)
+
+
+def _problems(cohort: CohortStatement) -> Table:
+    return Table(
+        title="The chain is damaged",
+        intro="What was changed, as far as the chain itself tells.",
+        columns=(Column(name="Found", width=1),),
+        rows=tuple((each,) for each in cohort.chain_problems),
+        alarming=True,
+    )
+
+
+def _lost(cohort: CohortStatement, rows_max: int) -> Table:
+    rows = [
+        (f"{each.sequence:,}", moment(each.recorded_at), each.actor, each.reason or "")
+        for each in cohort.lost
+    ]
+    return _table(
+        "Entries lost",
+        "The database was put back to an earlier state. What followed that state is gone, and what it spent.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Recorded", width=24),
+            Column(name="By", width=20),
+            Column(name="Reason", width=48),
+        ),
+        rows,
+        rows_max,
+        alarming=True,
+    )
+
+
+def _overspends(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    rows = [
+        (
+            f"{each.sequence:,}",
+            moment(each.recorded_at),
+            each.round_id or "",
+            digits.upper(each.epsilon_spent_upper),
+            plain(each.epsilon_budget),
+        )
+        for each in cohort.overspends
+    ]
+    return _table(
+        "Overspends",
+        "After each of these entries more was spent than the budget then in force.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Recorded", width=24),
+            Column(name="Round", width=40),
+            Column(name="Spent, at most", width=14, numeric=True),
+            Column(name="Budget", width=14, numeric=True),
+        ),
+        rows,
+        rows_max,
+        alarming=True,
+    )
+
+
+def _budget_changes(cohort: CohortStatement, rows_max: int) -> Table:
+    rows = [
+        (
+            f"{each.sequence:,}",
+            moment(each.recorded_at),
+            each.actor,
+            plain(each.epsilon_before),
+            plain(each.epsilon_after),
+            each.reason or "no reason was given",
+        )
+        for each in cohort.budget_changes
+    ]
+    return _table(
+        "Budget changes",
+        "The promise itself was changed; each change is an entry that says who did it and why.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Recorded", width=22),
+            Column(name="By", width=15),
+            Column(name="From ε", width=9, numeric=True),
+            Column(name="To ε", width=9, numeric=True),
+            Column(name="Reason", width=37),
+        ),
+        rows,
+        rows_max,
+    )
+
+
+def _kinds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    found: Counter[ShuffledRound] = Counter()
+    alone: dict[ShuffledRound, EpsilonBounds] = {}
+    for each in cohort.rounds:
+        charged = _charged(each)
+        if charged is not None:
+            found[charged[0]] += 1
+            alone[charged[0]] = charged[1]
+    ordered = sorted(found, key=lambda kind: (-found[kind], -alone[kind].epsilon_upper))
+    rows = [
+        (
+            mechanism(kind).replace("\n", ", "),
+            f"{kind.reports:,}",
+            f"{found[kind]:,}",
+            digits.lower(alone[kind].epsilon_lower),
+            digits.upper(alone[kind].epsilon_upper),
+        )
+        for kind in ordered
+    ]
+    return _table(
+        "What is charged, by kind",
+        "Rounds that are charged alike. What a round reveals alone is an interval; the rounds"
+        " together reveal less"
+        " than the sum.",
+        (
+            Column(name="Mechanism", width=48),
+            Column(name="Reports", width=14, numeric=True),
+            Column(name="Rounds", width=10, numeric=True),
+            Column(name="ε alone, at least", width=14, numeric=True),
+            Column(name="at most", width=14, numeric=True),
+        ),
+        rows,
+        rows_max,
+    )
+
+
+def _charged(stated: StatedRound) -> tuple[ShuffledRound, EpsilonBounds] | None:
+    closing = stated.closing
+    if closing is None:
+        return stated.accounted, stated.alone
+    if closing.accounted is None or closing.alone is None:
+        return None
+    return closing.accounted, closing.alone
+
+
+def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    return _table(
+        "Rounds admitted",
+        "In the order of decision. Reports: as declared, as charged (the slot⁹), and as settled. ε"
+        " alone: what the"
+        " round would reveal by itself. ε total: what all rounds together reveal, after this one.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Round", width=27),
+            Column(name="Mechanism, as declared", width=25),
+            Column(name="Reports", width=13, numeric=True),
+            Column(name="ε alone, at most", width=11, numeric=True),
+            Column(name="ε total, at least", width=11, numeric=True),
+            Column(name="at most", width=11, numeric=True),
+            Column(name="Closed", width=16),
+        ),
+        [_round_row(each, digits) for each in cohort.rounds],
+        rows_max,
+    )
+
+
+def _round_row(stated: StatedRound, digits: Digits) -> tuple[str, ...]:
+    closing = stated.closing
+    reports = [f"{stated.declared.reports:,}"]
+    if stated.accounted.reports != stated.declared.reports:
+        reports.append(f"charged {stated.accounted.reports:,}")
+    closed, alone = "open", [digits.upper(stated.alone.epsilon_upper)]
+    if closing is not None:
+        closed = f"{closing.kind}\nentry {closing.sequence:,}\n{closing.actor}, {day(closing.recorded_at)}"
+        if closing.reports is not None:
+            reports.append(f"settled {closing.reports:,}")
+        if closing.alone is not None and closing.alone != stated.alone:
+            alone.append(f"settled {digits.upper(closing.alone.epsilon_upper)}")
+        if closing.overspent:
+            closed += "\noverspent"
+    whose = ", ".join(each for each in (stated.use_case, stated.actor) if each)
+    when = f"for {day(stated.collected_on)}, " if stated.collected_on else ""
+    return (
+        f"{stated.sequence:,}",
+        f"{stated.round_id}\n{whose}\n{when}decided {day(stated.recorded_at)}",
+        mechanism(stated.declared),
+        "\n".join(reports),
+        "\n".join(alone),
+        digits.lower(stated.spent.epsilon_lower),
+        digits.upper(stated.spent.epsilon_upper),
+        closed,
+    )
+
+
+def _voids(cohort: CohortStatement, rows_max: int) -> Table:
+    rows = [
+        (
+            f"{each.closing.sequence:,}",
+            each.round_id,
+            f"{each.closing.actor}\n{moment(each.closing.recorded_at)}",
+            each.closing.reason or "",
+            each.closing.attestation or "",
+        )
+        for each in cohort.rounds
+        if each.closing and each.closing.kind == "voided"
+    ]
+    return _table(
+        "Rounds voided",
+        "Admitted, and then never released. Under policy fixed they keep what they reserved, unless every"
+        " round was voided; under other policies they gave it back. Without the shuffler they count.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Round", width=22),
+            Column(name="By", width=20),
+            Column(name="Reason", width=25),
+            Column(name="Attested", width=25),
+        ),
+        rows,
+        rows_max,
+    )
+
+
+def _refusals(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    rows = [
+        (
+            f"{each.sequence:,}",
+            f"{each.round_id}\n{each.use_case or ''}".strip(),
+            f"{mechanism(each.declared)}\n{each.declared.reports:,} reports",
+            digits.upper(each.requested.epsilon_upper) if each.requested else "not computed",
+            f"{each.reason.replace('_', ' ')}\n{each.actor}, {day(each.recorded_at)}",
+        )
+        for each in cohort.refusals
+    ]
+    return _table(
+        "Rounds refused",
+        "They were not to be collected, and cost nothing. What they asked for is the total with them.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Round", width=26),
+            Column(name="Mechanism, as declared", width=33),
+            Column(name="Asked for ε, at most", width=13, numeric=True),
+            Column(name="Reason", width=20),
+        ),
+        rows,
+        rows_max,
+    )
+
+
+def mechanism(shuffled: ShuffledRound) -> str:
+    """Returns what a round does, without its number of reports: the call, and what differs from defaults."""
+    rest = [str(shuffled.analysis)]
+    if shuffled.sampled_from is not None:
+        rest.append(f"secret sample of {shuffled.sampled_from:,}")
+    if shuffled.participation is not None:
+        rest.append(f"participation {plain(shuffled.participation)}")
+    if shuffled.honest_fraction != 1:
+        rest.append(f"honest fraction {plain(shuffled.honest_fraction)}")
+    if shuffled.delta0:
+        rest.append(f"delta0 {plain(shuffled.delta0)}")
+    return f"{shuffled.randomizer.describe()}\n{', '.join(rest)}"
+
+
+def _table(
+    title: str,
+    intro: str,
+    columns: tuple[Column, ...],
+    rows: Sequence[tuple[str, ...]],
+    rows_max: int,
+    *,
+    alarming: bool = False,
+) -> Table:
+    left_out = max(0, len(rows) - rows_max)
+    shown = [*rows[: rows_max // 2], *rows[len(rows) - (rows_max - rows_max // 2) :]] if left_out else rows
+    return Table(
+        title=f"{title} ({len(rows):,})",
+        intro=intro,
+        columns=columns,
+        rows=tuple(shown),
+        left_out=left_out,
+        alarming=alarming,
+    )

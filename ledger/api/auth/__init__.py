@@ -1,0 +1,1 @@
+"""Who may ask: tokens, sessions, and limits on failed sign-ins."""

@@ -1,0 +1,173 @@
+"""The gate in front of every route: nobody gets in without a token, and no request is larger than allowed.
+
+It comes before the framework looks at a request, so that a stranger learns neither which addresses exist nor
+what a well-formed request would be, and his body is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, unquote
+
+import anyio
+from fastapi import HTTPException
+from fastapi.responses import RedirectResponse, Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shuffle_ledger.ledger.access import AccessToken, authenticate
+from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
+from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
+from shuffle_ledger.ledger.api.problems import TOO_LARGE, TOO_MANY_FAILURES, UNAUTHORIZED, problem, problem_of
+from shuffle_ledger.ledger.storage.store import Store
+
+API_PREFIX = "/v1/"
+# What strangers may see: whether the server lives, and the page that asks for a token.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"})
+BODY_BYTES_MAX = 1 << 20
+BODY_SECONDS_MAX = 30.0
+_UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
+
+
+class Door:
+    """Says whose token it is, and makes whoever shows too many wrong ones wait."""
+
+    def __init__(self, store: Store, failures: FailureLimit) -> None:
+        self._store = store
+        self._failures = failures
+
+    def let_guess(self, token: AccessToken) -> None:
+        """Raise a 429 if a token met too many identifiers of cohorts that it does not see."""
+        wait = self._failures.wait_seconds(_bearer(token))
+        if wait > 0:
+            raise HTTPException(TOO_MANY_FAILURES.status, headers={"Retry-After": str(wait)})
+
+    def count_guess(self, token: AccessToken) -> None:
+        """Count an identifier of a cohort that a token does not see: against the token, not its address."""
+        self._failures.count(_bearer(token))
+
+    async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
+        """Return whose token it is, or the answer to a wrong one, which is counted."""
+        address = scope["client"][0] if scope.get("client") else "unknown"
+        wait = self._failures.wait_seconds(address)
+        if wait > 0:
+            detail = f"Too many wrong tokens came from your address; try again in {wait} s."
+            return problem(TOO_MANY_FAILURES, detail, headers={"Retry-After": str(wait)})
+        found = await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
+        if found is None:
+            self._failures.count(address)
+            return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
+        return found
+
+
+class Gate:
+    """ASGI middleware: authentication, then the limits of a request."""
+
+    def __init__(self, app: ASGIApp, *, store: Store, door: Door, sessions: Sessions) -> None:
+        self._app = app
+        self._store = store
+        self._door = door
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it here."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # there are no websockets: the server closes the connection
+        scope["path"] = _segments(scope)
+        answer = await self._admit(scope)
+        if answer is None:
+            body = await _whole_body(scope, receive)
+            if isinstance(body, bytes):
+                receive = _replayed(body, receive)
+            else:
+                answer = body
+        await (answer or self._app)(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> Response | None:
+        scope.setdefault("state", {})["token"] = None
+        path: str = scope["path"]
+        if path in OPEN_PATHS:
+            return None
+        try:
+            if path.startswith(API_PREFIX) or path == "/metrics":
+                return await self._admit_bearer(scope)
+            return await self._admit_cookie(scope)
+        except Exception as error:  # noqa: BLE001 - who cannot be checked does not get in
+            return problem_of(error)
+
+    async def _admit_bearer(self, scope: Scope) -> Response | None:
+        scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
+        found = await self._door.check(scope, credentials.strip())
+        if isinstance(found, AccessToken):
+            scope["state"]["token"] = found
+            return None
+        return found
+
+    async def _admit_cookie(self, scope: Scope) -> Response | None:
+        cookie = _cookie(scope)
+        token = await anyio.to_thread.run_sync(partial(self._sessions.bearer, self._store, cookie))
+        if token is None:
+            return RedirectResponse("/login", status_code=303)
+        scope["state"]["token"] = token
+        scope["state"]["csrf"] = self._sessions.form_secret(cookie)
+        return None
+
+
+def _bearer(token: AccessToken) -> str:
+    return f"token {token.token_id}"
+
+
+def _cookie(scope: Scope) -> str:
+    try:
+        jar = SimpleCookie(Headers(scope=scope).get("cookie", ""))
+    except CookieError:
+        return ""
+    return jar[COOKIE].value if COOKIE in jar else ""
+
+
+def _segments(scope: Scope) -> str:
+    """Return the path with its segments as the client separated them: `%2F` inside a name stays inside."""
+    raw = scope.get("raw_path") or scope["path"].encode("utf-8")
+    segments = raw.split(b"?", 1)[0].decode("latin-1").split("/")
+    return "/".join(
+        quote(unquote(segment), safe=_KEPT) if "%" in segment else segment for segment in segments
+    )
+
+
+_KEPT = "!$&'()*+,;=:@-._~"
+
+
+async def _whole_body(scope: Scope, receive: Receive) -> bytes | Response:
+    declared = Headers(scope=scope).get("content-length", "0")
+    too_large = f"A body may have at most {BODY_BYTES_MAX} bytes, and arrive within {BODY_SECONDS_MAX:g} s."
+    if not declared.isdigit() or int(declared) > BODY_BYTES_MAX:
+        return problem(TOO_LARGE, too_large)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            while True:
+                message = await receive()
+                body += message.get("body", b"")
+                if len(body) > BODY_BYTES_MAX:
+                    return problem(TOO_LARGE, too_large)
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        return problem(TOO_LARGE, too_large)
+
+
+def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    messages = iter(({"type": "http.request", "body": body, "more_body": False},))
+
+    async def again() -> Message:
+        return next(messages, None) or await receive()
+
+    return again

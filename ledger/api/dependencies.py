@@ -1,0 +1,236 @@
+"""What routes share: the store, the desks, how rounds get decided, and what somebody may see."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, ParamSpec, TypeVar
+from urllib.parse import unquote
+
+import anyio
+from fastapi import Depends, Header, Path, Query, Request
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.api.auth.middleware import Door
+from shuffle_ledger.ledger.api.auth.sessions import Sessions
+from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.memory import Memory
+from shuffle_ledger.ledger.api.recent import RecentBudgets
+from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
+from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
+from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
+from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.reports.listing import PAGE_MAX
+from shuffle_ledger.ledger.reports.profile import ProfilePoint
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest, checked_text
+
+WAIT_SECONDS_MAX = 300.0
+POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
+FITS_LINE_MAX = 8  # a refusal does not wait behind more than so many other computations to say what fits
+LEFT_OVER_MAX = 10_000
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})", re.ASCII)
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """How a registered round gets decided; the composition root says, for `ledger` knows no broker."""
+
+    decide: Callable[[Accountant, str], Outcome | Pending]  # in this process
+    publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
+    broker_answers: Callable[[], bool] | None = None
+    health: Callable[[], Health] | None = None  # with the broker's queues; None: the ledger's own
+
+
+@dataclass(kw_only=True)
+class Service:
+    """One server's view of the ledger."""
+
+    settings: Settings
+    store: Store
+    dispatch: Dispatch
+    sessions: Sessions
+    deciding: Desk
+    pricing: Desk
+    reading: Desk
+    budgets: RecentBudgets  # at the desk for reading
+    auditing: Desk
+    door: Door
+    profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
+    _fits: Memory[Fits] = field(default_factory=Memory)
+    _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
+
+    async def registered(
+        self, request: RoundRequest, *, actor: str, wait_seconds: float | None
+    ) -> Outcome | Pending:
+        """Register a round and have it decided: at once where that is quick, else as `decided`."""
+        if self.dispatch.publish is None and self.deciding.is_quick:
+            outcome = await self.deciding.run(
+                lambda accountant: admit_at_once(self.store, accountant, request, actor=actor), quick=True
+            )
+            if outcome is not None:
+                return outcome
+        answer = await in_thread(register, self.store, request, actor=actor)
+        if isinstance(answer, Pending):
+            return await self.decided(answer, wait_seconds=wait_seconds)
+        return answer
+
+    async def decided(self, pending: Pending, *, wait_seconds: float | None) -> Outcome | Pending:
+        """Return a round's outcome; Pending if it is not decided after `wait_seconds`.
+
+        With a broker, None does not wait; without one, a decision here is waited for as settings allow.
+        """
+        if self.dispatch.publish is not None:
+            await in_thread(self.dispatch.publish, pending.round_id)
+            return await self._polled(pending, wait_seconds or 0.0)
+        task = asyncio.ensure_future(
+            self.deciding.run(lambda accountant: self.dispatch.decide(accountant, pending.round_id))
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        allowed = self.settings.decision_timeout_seconds if wait_seconds is None else wait_seconds
+        done, _ = await asyncio.wait({task}, timeout=allowed)
+        return task.result() if done else pending
+
+    async def decide_left_over(self) -> None:
+        """Decide what a server that died left undecided, when there are no workers to do so."""
+        if self.dispatch.publish is not None:
+            return
+        for round_id in await in_thread(pending_rounds, self.store, limit=LEFT_OVER_MAX):
+            try:
+                await self.deciding.run(functools.partial(_decided, self.dispatch, round_id))
+            except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
+                _log.exception("round %s, left over, could not be decided", round_id)
+
+    async def fits_instead(self, request: RoundRequest) -> Fits | None:
+        """Return what would fit in place of a refused round; None when the server is too busy to say."""
+        view = await in_thread(self.store.view, request.cohort)
+        key = (view.cohort, view.spent, request.round)
+        if key not in self._fits and self.pricing.waiting >= FITS_LINE_MAX:
+            return None
+
+        async def computed() -> Fits:
+            return await self.pricing.run(lambda accountant: what_fits(self.store, accountant, request))
+
+        try:
+            return await self._fits.get(key, computed)
+        except Exception:  # noqa: BLE001 - the refusal stands, and is worth more than this
+            _log.exception("what would fit instead of round %s is not known", request.round_id)
+            return None
+
+    async def _polled(self, pending: Pending, wait_seconds: float) -> Outcome | Pending:
+        loop = asyncio.get_running_loop()
+        ends, pause = loop.time() + wait_seconds, POLL_FIRST_SECONDS
+        while True:
+            answer = await in_thread(self._outcome, pending)
+            if not isinstance(answer, Pending) or loop.time() + pause >= ends:
+                return answer
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL_MAX_SECONDS)
+
+    def _outcome(self, pending: Pending) -> Outcome | Pending:
+        return present_answer(self.store, self.store.round(pending.round_id))
+
+    def _finished(self, task: asyncio.Task[Outcome | Pending]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("a decision failed: %s", task.exception())
+
+
+def _decided(dispatch: Dispatch, round_id: str, accountant: Accountant) -> Outcome | Pending:
+    return dispatch.decide(accountant, round_id)
+
+
+async def in_thread(
+    work: Callable[Parameters, Answer], *arguments: Parameters.args, **named: Parameters.kwargs
+) -> Answer:
+    """Return what `work` returns, in a thread of the pool."""
+    return await anyio.to_thread.run_sync(functools.partial(work, *arguments, **named))
+
+
+def service_of(request: Request) -> Service:
+    """Return the server's service."""
+    service: Service = request.app.state.service
+    return service
+
+
+class Needs:
+    """A dependency: the bearer's token, if its role has a permission; raises NotAllowed."""
+
+    def __init__(self, permission: Permission) -> None:
+        self._permission = permission
+
+    def __call__(self, request: Request) -> AccessToken:
+        """Return the token."""
+        token: AccessToken | None = request.state.token
+        if token is None:
+            raise LedgerError("a route that needs a token is open to strangers")
+        if not token.may(self._permission):
+            raise NotAllowed(f"the role {token.role} may not {self._permission}")
+        return token
+
+
+def refuse_limited(token: AccessToken) -> None:
+    """Raise NotAllowed for a token that does not see every cohort, for what is about all of them."""
+    if token.cohorts is not None:
+        raise NotAllowed("this is about every cohort, and the token is limited to some")
+
+
+def seen_cohort(token: AccessToken, segment: str) -> str:
+    """Return the cohort's name that a path's segment is, as `seen_name`."""
+    return seen_name(token, unquote(segment))
+
+
+def seen_name(token: AccessToken, name: str) -> str:
+    """Return a cohort's name if the token sees it; else NotFound, exactly as if it did not exist."""
+    try:
+        name = checked_text("cohort", name)
+    except InvalidValue:
+        raise NotFound(f"no cohort {name!r}") from None
+    if not token.sees(name):
+        raise NotFound(f"no cohort {name!r}")
+    return name
+
+
+def seen_round(store: Store, token: AccessToken, round_id: str) -> str:
+    """Return a round's identifier if the token sees its cohort; else NotFound, as if it did not exist."""
+    try:
+        round_id = checked_text("round_id", unquote(round_id))
+    except InvalidValue:
+        raise NotFound(f"no round {round_id!r}") from None
+    if not token.sees(store.round(round_id).cohort):
+        raise NotFound(f"no round {round_id!r}")
+    return round_id
+
+
+def wait_of(prefer: str | None) -> float | None:
+    """Return the seconds that `Prefer: wait=N` asks for, None if it does not; others are ignored."""
+    found = _WAIT.search(prefer) if prefer else None
+    return min(float(found.group(1)), WAIT_SECONDS_MAX) if found else None
+
+
+_NAME = {"minLength": 1, "maxLength": 200}
+Asked = Annotated[Service, Depends(service_of)]
+Reader = Annotated[AccessToken, Depends(Needs(Permission.READ))]
+Registrar = Annotated[AccessToken, Depends(Needs(Permission.REGISTER))]
+Manager = Annotated[AccessToken, Depends(Needs(Permission.MANAGE))]
+Auditor = Annotated[AccessToken, Depends(Needs(Permission.ENTRIES))]
+Watcher = Annotated[AccessToken, Depends(Needs(Permission.METRICS))]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+CohortName = Annotated[str, Path(description="A cohort's name.", json_schema_extra=dict(_NAME))]
+RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
+Prefer = Annotated[
+    str | None,
+    Header(description="`wait=N`: wait up to N seconds for the outcome.", max_length=200),
+]

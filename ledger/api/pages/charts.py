@@ -1,0 +1,198 @@
+"""Numbers and pictures on pages: bounds rounded to their side, and charts as inline SVG."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
+
+from shuffle_ledger.accounting import exact_text, lower_text, upper_text
+from shuffle_ledger.ledger.reports.profile import ProfilePoint
+
+_EXPONENT = re.compile(r"e\+?(-?)0*([0-9])")  # 1e-07 is read as 1e-7
+WIDTH, HEIGHT = 720.0, 260.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
+_STEPS = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
+_TICKS = 5
+_DELTA_MIN = 1e-30
+_DAY = 86_400.0
+_FORMS = ((600.0, "%H:%M:%S"), (2 * _DAY, "%H:%M"), (300 * _DAY, "%b %d"), (math.inf, "%b %Y"))
+
+
+def upper(value: float | None) -> str:
+    """Return an upper bound as people read it, rounded up."""
+    return _short(upper_text(value))
+
+
+def lower(value: float) -> str:
+    """Return a lower bound, or what is left of a budget, rounded down."""
+    return _short(lower_text(value))
+
+
+def plain(value: object) -> str:
+    """Return any other value: numbers that were given exactly, moments to the minute."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return _short(exact_text(value))
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _short(text: str) -> str:
+    return _EXPONENT.sub(r"e\1\2", text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A line of the grid, and what it says."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A point of a chart, and what it says when somebody points at it."""
+
+    x: float
+    y: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A line over axes, in the units of the picture."""
+
+    title: str
+    line: str  # the points of a polyline
+    area: str  # the same, closed at the bottom
+    limit: float | None  # where the horizontal line of a limit is
+    limit_text: str
+    limit_at: Literal["start", "end"]  # where it stands: away from the line
+    vertical: float | None = None  # where a vertical line is
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    marks: tuple[Mark, ...] = field(default_factory=tuple)
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    top: float = _TOP
+    bottom: float = HEIGHT - _BOTTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A cohort's state after one entry."""
+
+    at: datetime
+    epsilon_upper: float
+    refused: bool
+    text: str
+
+
+def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
+    """Return epsilon spent over time against the budget; None when there is nothing to draw."""
+    if len(moments) < 2:  # a moment is no time
+        return None
+    first, last = moments[0].at.timestamp(), moments[-1].at.timestamp()
+    last = max(last, first + 1.0)
+    finite = [moment.epsilon_upper for moment in moments if math.isfinite(moment.epsilon_upper)]
+    top = 1.12 * max([budget, *finite])
+
+    def x(moment: datetime) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (moment.timestamp() - first) / (last - first)
+
+    def y(value: float) -> float:
+        return _scaled(min(value, top), 0.0, top)
+
+    steps: list[tuple[float, float]] = []
+    for moment in moments:
+        if steps:
+            steps.append((x(moment.at), steps[-1][1]))
+        steps.append((x(moment.at), y(moment.epsilon_upper)))
+    marks = [
+        Mark(x=round(x(each.at), 1), y=round(y(each.epsilon_upper), 1), kind="refused", text=each.text)
+        for each in moments
+        if each.refused
+    ]
+    return Chart(
+        title="Epsilon spent (at most) over time, against the budget",
+        line=_points(steps),
+        area=_closed(steps),
+        limit=y(budget),
+        limit_text=f"budget {plain(budget)}",
+        limit_at="start",
+        x_ticks=_time_ticks(first, last),
+        y_ticks=tuple(Tick(place=y(value), text=plain(value)) for value in _round_values(top)),
+        marks=tuple(marks),
+    )
+
+
+def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: float) -> Chart | None:
+    """Return delta over epsilon on a logarithmic scale, with the budget's two lines; None without points."""
+    if not points:
+        return None
+    values = [max(point.delta_upper, _DELTA_MIN) for point in points]
+    low = math.floor(math.log10(max(min([*values, delta]), delta * 1e-6)))
+    end = points[-1].epsilon
+
+    def x(value: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * value / end
+
+    def y(value: float) -> float:
+        return _scaled(max(math.log10(value), low), low, 0.0)
+
+    within = sum(value > 10.0**low for value in values)  # and one point more: below, nothing is drawn
+    line = [(x(point.epsilon), y(value)) for point, value in zip(points, values, strict=True)][: within + 1]
+    step = max(1, math.ceil(-low / 6))
+    return Chart(
+        title="Privacy profile: delta (at most) as a function of epsilon",
+        line=_points(line),
+        area=_closed(line),
+        limit=y(delta),
+        limit_text=f"δ {plain(delta)}",
+        limit_at="end",
+        vertical=x(epsilon),
+        x_ticks=tuple(Tick(place=x(value), text=plain(value)) for value in _round_values(end)),
+        y_ticks=tuple(Tick(place=y(10.0**power), text=f"1e{power}") for power in range(0, low - 1, -step)),
+    )
+
+
+def _scaled(value: float, low: float, high: float) -> float:
+    return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low), 1)
+
+
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+def _closed(places: Sequence[tuple[float, float]]) -> str:
+    bottom = HEIGHT - _BOTTOM
+    return _points([(places[0][0], bottom), *places, (places[-1][0], bottom)])
+
+
+def _round_values(end: float) -> list[float]:
+    rough = end / _TICKS
+    power = Decimal(1).scaleb(math.floor(math.log10(rough)))
+    step = next(power * factor for factor in _STEPS if power * factor >= rough)
+    return [float(step * number) for number in range(math.floor(Decimal(end) / step) + 1)]
+
+
+def _time_ticks(first: float, last: float) -> tuple[Tick, ...]:
+    form = next(form for seconds, form in _FORMS if last - first < seconds)
+    span = WIDTH - _LEFT - _RIGHT
+    shares = [step / (_TICKS - 1) for step in range(_TICKS)]
+    moments = [datetime.fromtimestamp(first + (last - first) * share, UTC).strftime(form) for share in shares]
+    return tuple(
+        Tick(place=_LEFT + span * share, text=text)
+        for number, (share, text) in enumerate(zip(shares, moments, strict=True))
+        if text not in moments[:number]  # nothing stands there twice
+    )

@@ -1,0 +1,276 @@
+"""Pages for people: rendered here, without scripts; every number is one that the API gives too."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
+from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service, in_thread, seen_cohort
+from shuffle_ledger.ledger.api.pages import charts
+from shuffle_ledger.ledger.api.pages.charts import Moment
+from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
+from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
+from shuffle_ledger.ledger.reports.listing import cohort_heads, latest_entries
+from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.requests import RoundRequest
+
+ENTRIES_DRAWN = 1000
+ENTRIES_LISTED = 200
+PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
+FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction")
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
+)
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+router = APIRouter(include_in_schema=False)
+_templates = Environment(
+    loader=PackageLoader("shuffle_ledger.ledger.api.pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters |= {
+    "upper": charts.upper,
+    "lower": charts.lower,
+    "plain": charts.plain,
+    "segment": lambda name: quote(name, safe=""),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One entry as the history lists it."""
+
+    sequence: int
+    at: datetime
+    kind: str
+    round_id: str | None
+    what: str | None
+    reports: int | None
+    spent: float
+    reason: str | None
+    actor: str
+
+
+@router.get("/style.css")
+async def style() -> Response:
+    """Answer the pages' style."""
+    text = (files("shuffle_ledger.ledger.api.pages") / "templates" / "style.css").read_text("utf-8")
+    return Response(text, media_type="text/css", headers={"Cache-Control": "max-age=3600"})
+
+
+@router.get("/login")
+async def login_form(request: Request) -> HTMLResponse:
+    """Ask for a token."""
+    return page("login.html.jinja", request, wrong=None)
+
+
+@router.post("/login")
+async def log_in(request: Request, service: Asked) -> Response:
+    """Start a session for a valid token."""
+    _refuse_other_sites(request)
+    text = (await _form(request)).get("token", "").strip()
+    found = await service.door.check(request.scope, text)
+    if not isinstance(found, AccessToken):
+        wrong = (
+            "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
+        )
+        return page("login.html.jinja", request, status=found.status_code, wrong=wrong)
+    answer = RedirectResponse("/", status_code=303)
+    answer.set_cookie(
+        COOKIE,
+        service.sessions.start(found),
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        # Without TLS a session may cross this machine only.
+        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+    )
+    return answer
+
+
+@router.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Forget the session."""
+    await _checked_form(request)
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+@router.get("/")
+async def cohorts(request: Request, token: Reader, service: Asked) -> HTMLResponse:
+    """Show the cohorts that the bearer sees, with what is left of their budgets."""
+    found = await in_thread(cohort_heads, service.store)
+    # How many wait in all cohorts is not for whom some of them do not exist.
+    waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
+    seen = [head for head in found if token.sees(head.body.cohort)]
+    return page("cohorts.html.jinja", request, heads=seen, waiting=waiting)
+
+
+@router.get("/cohorts/{cohort}")
+async def cohort_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
+    """Show a cohort: its budget over time, its profile, its rounds."""
+    return await _cohort(request, service, seen_cohort(token, cohort))
+
+
+@router.post("/cohorts/{cohort}/quote")
+async def quote_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
+    """Show what a planned round would cost, on the cohort's page."""
+    name = seen_cohort(token, cohort)
+    form = await _checked_form(request)
+    asked = {field: form.get(field, "").strip() for field in FORM_FIELDS}
+    batch: BatchQuote | None = None
+    wrong = None
+    try:
+        planned = RoundRequest(round_id="quote", cohort=name, round=_planned(asked))
+        batch = await service.pricing.run(
+            lambda accountant: quote_batch(service.store, accountant, [planned], fits=True)
+        )
+    except (InvalidParameter, InvalidValue) as error:
+        wrong = str(error)
+    return await _cohort(request, service, name, asked=asked, batch=batch, wrong=wrong)
+
+
+def page(template: str, request: Request, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page; every one says who is logged in."""
+    state = request.scope.get("state", {})
+    shared = {"bearer": state.get("token"), "form_secret": state.get("csrf", "")}
+    text = _templates.get_template(template).render({**shared, **values})
+    return HTMLResponse(text, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+
+async def _cohort(
+    request: Request,
+    service: Service,
+    name: str,
+    *,
+    asked: Mapping[str, str] | None = None,
+    batch: BatchQuote | None = None,
+    wrong: str | None = None,
+) -> HTMLResponse:
+    statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
+    view = await in_thread(service.store.view, name)
+    entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
+    bodies = [entry.content() for entry in entries]
+    listed = bodies[-ENTRIES_LISTED:][::-1]
+    return page(
+        "cohort.html.jinja",
+        request,
+        status=422 if wrong else 200,
+        statement=statement,
+        held=view.held,
+        spending=charts.spending_chart([_moment(body) for body in bodies], budget=statement.epsilon_budget),
+        profile=charts.profile_chart(
+            await _profile(service, view), epsilon=statement.epsilon_budget, delta=statement.delta_budget
+        ),
+        rows=[_row(body) for body in listed],
+        shown=len(listed),
+        asked=asked or dict.fromkeys(FORM_FIELDS, ""),
+        batch=batch,
+        wrong=wrong,
+    )
+
+
+async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ...]:
+    """Return a cohort's profile, or nothing while it is computed."""
+
+    async def computed() -> tuple[ProfilePoint, ...]:
+        return await service.pricing.run(lambda accountant: profile_of(service.store, accountant, view))
+
+    key = (view.cohort, view.spent)
+    try:
+        return await asyncio.wait_for(service.profiles.get(key, computed), PROFILE_SECONDS)
+    except TimeoutError:
+        return ()
+
+
+def _moment(body: EntryBody) -> Moment:
+    refused = body.kind is EntryKind.REFUSED
+    text = f"{body.round_id}: {body.details.get('reason')}" if refused else ""
+    return Moment(at=body.recorded_at, epsilon_upper=body.spent.epsilon_upper, refused=refused, text=text)
+
+
+def _row(body: EntryBody) -> Row:
+    asked = body.details.get("request", {}).get("round")
+    described = ShuffledRound.from_mapping(asked) if asked else None
+    reason = body.details.get("reason")
+    requested = body.details.get("requested") if body.kind is EntryKind.REFUSED else None
+    if requested:
+        reason = (
+            f"{str(reason).replace('_', ' ')}: ε would have been {charts.upper(requested['epsilon_upper'])}"
+        )
+    return Row(
+        sequence=body.sequence,
+        at=body.recorded_at,
+        kind=str(body.kind).replace("_", " "),
+        round_id=body.round_id,
+        what=described.randomizer.describe() if described else None,
+        reports=described.reports if described else body.details.get("reports"),
+        spent=body.spent.epsilon_upper,
+        reason=str(reason).replace("_", " ") if reason else None,
+        actor=body.actor,
+    )
+
+
+def _planned(asked: Mapping[str, str]) -> ShuffledRound:
+    fields: dict[str, object] = {
+        "randomizer": asked["randomizer"],
+        "reports": _whole("reports", asked["reports"]),
+    }
+    if asked["sampled_from"]:
+        fields["sampled_from"] = _whole("sampled_from", asked["sampled_from"])
+    if asked["honest_fraction"]:
+        try:
+            fields["honest_fraction"] = float(asked["honest_fraction"])
+        except ValueError:
+            given = asked["honest_fraction"]
+            raise InvalidValue(field="honest_fraction", value=given, expected="a number") from None
+    return ShuffledRound.from_mapping(fields)
+
+
+def _whole(field: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise InvalidValue(field=field, value=text, expected="a whole number")
+    return int(text)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = (await request.body()).decode("utf-8", "replace")
+    return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=20))
+
+
+async def _checked_form(request: Request) -> dict[str, str]:
+    """Return a form's fields; raises NotAllowed unless one of this session's own pages sent it."""
+    _refuse_other_sites(request)
+    form = await _form(request)
+    expected = str(request.scope.get("state", {}).get("csrf") or "")
+    if not expected or not hmac.compare_digest(form.get("form_secret", "").encode(), expected.encode()):
+        raise NotAllowed("the form is not one of this session: load the page again")
+    return form
+
+
+def _refuse_other_sites(request: Request) -> None:
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site") not in (None, "same-origin", "none") or (
+        origin not in (None, "null") and urlsplit(origin or "").netloc != request.headers.get("host")
+    ):
+        raise NotAllowed("the form was sent by another site")

@@ -1,0 +1,1 @@
+"""The routes under `/v1`: each parses, makes one call and presents."""

@@ -1,0 +1,133 @@
+"""Routes for auditors: the chain, its heads, and the replay of both."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse, Response
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.dependencies import (
+    Asked,
+    Auditor,
+    CohortName,
+    Limit,
+    Service,
+    in_thread,
+    refuse_limited,
+    seen_cohort,
+    seen_name,
+)
+from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, answers
+from shuffle_ledger.ledger.api.schemas.audit import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
+from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.statement_request import cohort_names
+from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.reports.listing import entries_after
+from shuffle_ledger.ledger.reports.published_entries import page_of
+from shuffle_ledger.ledger.storage.anchor import standing_after
+from shuffle_ledger.ledger.values.documents import document_of
+from shuffle_ledger.ledger.verification.verifier import verify
+
+router = APIRouter(prefix="/v1", tags=["auditing"], route_class=StrictRoute)
+
+
+@router.get("/cohorts/{cohort}/entries", responses=answers(200, ANSWERS.entries, "A page of entries."))
+async def entries(
+    cohort: CohortName,
+    token: Auditor,
+    service: Asked,
+    after: Annotated[int, Query(ge=0, lt=1 << 62, description="Only entries behind this sequence.")] = 0,
+    limit: Limit = 100,
+) -> JSONResponse:
+    """Read a cohort's chain in pages: go on with `after` until it is null."""
+    name = seen_cohort(token, cohort)
+    page = await in_thread(entries_after, service.store, name, after=after, limit=limit)
+    return JSONResponse(document_of(page_of(page)))
+
+
+@router.get("/heads", responses=answers(200, ANSWERS.heads, "The heads of the chains."))
+async def list_heads(token: Auditor, service: Asked) -> JSONResponse:
+    """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting."""
+    found = await in_thread(heads, service.store)
+    seen = [head for head in found["heads"] if token.sees(head["cohort"])]
+    return JSONResponse(document_of({**found, "heads": seen}))
+
+
+@router.post(
+    "/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "What was found.")
+)
+async def verification_of_one(cohort: CohortName, token: Auditor, service: Asked) -> JSONResponse:
+    """Replay a cohort's chain, and compute an even sample of its numbers again."""
+    return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort)))
+
+
+@router.post("/verification", responses=answers(200, ANSWERS.verification, "What was found."))
+async def verification(body: VerifyChains, token: Auditor, service: Asked) -> JSONResponse:
+    """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere."""
+    if body.cohort is not None:
+        seen_name(token, body.cohort)
+    return await _verified(service, token, body)
+
+
+@router.post("/standing", responses=answers(200, ANSWERS.standing, "Where all chains end."))
+async def standing(body: LedgerStanding, token: Auditor, service: Asked) -> JSONResponse:
+    """Read which ledger this is and where all its chains end, to sign it with a key that is not here.
+
+    Answers `503`, type `...:behind_checkpoint`, when the ledger lacks what the earlier checkpoint has seen.
+    """
+    refuse_limited(token)
+    found = await in_thread(standing_after, service.store, body.earlier())
+    named = [
+        {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest.hex()}
+        for head in found.heads
+    ]
+    return JSONResponse(document_of({"ledger_id": found.ledger_id, "at": found.at, "heads": named}))
+
+
+@router.post("/statements", responses=answers(200, ANSWERS.statement, "The statement."))
+async def statement(body: MakeStatement, token: Auditor, service: Asked) -> Response:
+    """State what was promised to the users of cohorts, and whether it was kept."""
+    wanted = body.wanted(_named(token, body.cohorts))
+    if wanted.cohorts is None:
+        refuse_limited(token)
+
+    def made(accountant: Accountant) -> bytes:
+        return _json(wanted.made(service.store, accountant, made_at=datetime.now(UTC)))
+
+    return Response(await service.auditing.run(made), media_type="application/json")
+
+
+@router.post("/bundles", response_class=Response, responses=BUNDLED)
+async def bundle(body: MakeBundle, token: Auditor, service: Asked) -> Response:
+    """Read the evidence of cohorts in one file, verified where no ledger is. It names every cohort."""
+    refuse_limited(token)
+    cohorts, checkpoint = _named(token, body.cohorts), body.signed()
+
+    def made(_accountant: Accountant) -> bytes:
+        return make_bundle(service.store, cohort_names(service.store, cohorts), checkpoint=checkpoint).data
+
+    return Response(await service.auditing.run(made), media_type=BUNDLE_TYPE)
+
+
+def _named(token: AccessToken, cohorts: list[str] | None) -> tuple[str, ...] | None:
+    return None if cohorts is None else tuple(seen_name(token, name) for name in cohorts)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(document_of(value), allow_nan=False, ensure_ascii=False).encode("utf-8")
+
+
+async def _verified(service: Service, token: AccessToken, wanted: VerifyChains) -> JSONResponse:
+    if wanted.cohort is None:
+        refuse_limited(token)
+    work = partial(
+        verify, service.store, cohort=wanted.cohort, against=wanted.saved(), numbers=wanted.numbers
+    )
+    return JSONResponse(document_of(await service.auditing.run(work)))

@@ -1,0 +1,96 @@
+"""Routes about cohorts: open, list, show, budget, quote."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+
+from shuffle_ledger.ledger.api.dependencies import (
+    Asked,
+    CohortName,
+    Limit,
+    Manager,
+    Reader,
+    in_thread,
+    seen_cohort,
+)
+from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
+from shuffle_ledger.ledger.api.schemas.requests import ChangeBudget, OpenCohort, QuoteRounds
+from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
+from shuffle_ledger.ledger.decisions.admission import change_budget, open_cohort
+from shuffle_ledger.ledger.decisions.quoting import quote_batch
+from shuffle_ledger.ledger.errors import NotAllowed
+from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.values.documents import document_of
+from shuffle_ledger.ledger.values.requests import RoundRequest, checked_text
+
+COHORTS_MAX = 1000
+
+router = APIRouter(prefix="/v1", tags=["cohorts"], route_class=StrictRoute)
+
+
+@router.post("/cohorts", status_code=201, responses=OPENED)
+async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONResponse:
+    """Open a cohort with a budget. The same name with the same content changes nothing."""
+    if not token.sees(checked_text("name", body.name)):
+        raise NotAllowed("the token is limited to other cohorts")
+    content = {**body.model_dump(exclude={"plan"}), "plan": body.planned(), "actor": token.name}
+    desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
+    opened = await desk.run(lambda accountant: open_cohort(service.store, accountant=accountant, **content))
+    return JSONResponse(document_of(opened), 201)
+
+
+@router.get("/cohorts", responses=answers(200, ANSWERS.cohorts, "The cohorts in the order of their names."))
+async def list_(
+    token: Reader,
+    service: Asked,
+    after: Annotated[str, Query(max_length=200, description="Only names behind this one.")] = "",
+    limit: Limit = COHORTS_MAX,
+) -> JSONResponse:
+    """List the cohorts that the token sees, in the order of their names."""
+    found = await in_thread(service.store.cohorts)
+    seen = [cohort for cohort in found if cohort.name > after and token.sees(cohort.name)]
+    return JSONResponse(document_of(seen[:limit]))
+
+
+@router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.shown_cohort, "The cohort."))
+async def show(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """Show a cohort, with the slots of its plan and how many of each are taken."""
+    name = seen_cohort(token, cohort)
+    return JSONResponse(document_of(await in_thread(shown_cohort, service.store, name)))
+
+
+@router.get("/cohorts/{cohort}/budget", responses=answers(200, ANSWERS.budget, "The budget."))
+async def show_budget(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """Show what a cohort may spend, has spent, and has left."""
+    name = seen_cohort(token, cohort)
+    found = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
+    return JSONResponse(document_of(found))
+
+
+@router.put(
+    "/cohorts/{cohort}/budget", responses=answers(200, ANSWERS.cohort, "The cohort, with that budget.")
+)
+async def change_budget_(
+    cohort: CohortName, body: ChangeBudget, token: Manager, service: Asked
+) -> JSONResponse:
+    """Change a cohort's epsilon, by an entry that says who did it and why. Repeating it changes nothing."""
+    name = seen_cohort(token, cohort)
+    found = await in_thread(service.store.cohort, name)
+    if found.epsilon_budget != body.epsilon:
+        work = partial(change_budget, service.store, name=name, actor=token.name, **body.model_dump())
+        found = await service.deciding.run(work)
+    return JSONResponse(document_of(found))
+
+
+@router.post("/cohorts/{cohort}/quote", responses=answers(200, ANSWERS.quote, "The prices."))
+async def quote_(cohort: CohortName, body: QuoteRounds, token: Reader, service: Asked) -> JSONResponse:
+    """Price rounds as if they were registered now, in this order. Leaves no trace and promises nothing."""
+    name = seen_cohort(token, cohort)
+    await in_thread(service.store.cohort, name)  # before any round is looked at: no cohort, no answer
+    requests = [RoundRequest(round_id="quote", cohort=name, round=each.round()) for each in body.rounds]
+    work = partial(quote_batch, service.store, requests=requests, fits=body.fits)
+    return JSONResponse(document_of(await service.pricing.run(work)))

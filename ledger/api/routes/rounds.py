@@ -1,0 +1,125 @@
+"""Routes about rounds: register, show, retry, settle, void."""
+
+from __future__ import annotations
+
+from urllib.parse import quote as quoted
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.dependencies import (
+    Asked,
+    Prefer,
+    Reader,
+    Registrar,
+    RoundId,
+    Service,
+    in_thread,
+    seen_name,
+    seen_round,
+    wait_of,
+)
+from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, answers
+from shuffle_ledger.ledger.api.problems import REFUSED, problem
+from shuffle_ledger.ledger.api.schemas.requests import RegisterRound, SettleRound, VoidRound
+from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
+from shuffle_ledger.ledger.decisions.admission import settle, void
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.health import retry
+from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest
+
+router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
+
+
+@router.post("/rounds", status_code=201, responses=REGISTERED)
+async def register_(
+    body: RegisterRound, token: Registrar, service: Asked, prefer: Prefer = None
+) -> JSONResponse:
+    """Register a round under an identifier you choose, and have it decided.
+
+    `201` admitted, which permits one release of this round; `409` refused; `202` while it is undecided: ask
+    at `Location`, or repeat the request. With `Prefer: wait=N` the answer waits up to N seconds for the
+    outcome. A repeated request answers with the round's present state: `409` (`not_collectable`) once it is
+    voided or settled, or its cohort is frozen or overspent.
+    """
+    name = seen_name(token, body.cohort)
+    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
+    request = body.request()
+    waited = wait_of(prefer)
+    service.door.let_guess(token)
+    try:
+        answer = await service.registered(request, actor=token.name, wait_seconds=waited)
+    except Conflict:
+        await _refuse_foreign(service, token, request.round_id)
+        raise
+    return await _decision(service, request, answer, waited=waited)
+
+
+@router.get(
+    "/rounds/{round_id}", responses=answers(200, ANSWERS.record, "The round and what happened to it.")
+)
+async def show(round_id: RoundId, token: Reader, service: Asked) -> JSONResponse:
+    """Show a round and all that has happened to it."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    return JSONResponse(record_document(await in_thread(round_record, service.store, name)))
+
+
+@router.post("/rounds/{round_id}/retry", status_code=201, responses=RETRIED)
+async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Prefer = None) -> JSONResponse:
+    """Have a round decided that was left alone after too many failures. Answers like a registration."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    await in_thread(retry, service.store, name)
+    stored = await in_thread(service.store.round, name)
+    waited = wait_of(prefer)
+    answer = await in_thread(present_answer, service.store, stored)
+    if isinstance(answer, Pending):
+        answer = await service.decided(answer, wait_seconds=waited)
+    return await _decision(service, RoundRequest.from_bytes(stored.content), answer, waited=waited)
+
+
+@router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))
+async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, service: Asked) -> JSONResponse:
+    """Record what a round really collected; fewer reports than planned cost more."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    answer = await service.deciding.run(
+        lambda accountant: settle(service.store, accountant, name, reports=body.reports, actor=token.name)
+    )
+    return JSONResponse(decision_document(answer))
+
+
+@router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
+async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: Asked) -> JSONResponse:
+    """Close a round of which nothing was or will be released. It gives back what it reserved; under policy
+    `fixed` it does so only when every round of the cohort is voided."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    answer = await service.deciding.run(
+        lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)
+    )
+    return JSONResponse(decision_document(answer))
+
+
+async def _refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
+    """Say of an identifier that a cohort the token does not see uses only that it cannot be used."""
+    found = await in_thread(service.store.round, round_id)
+    if not token.sees(found.cohort):
+        service.door.count_guess(token)
+        raise Conflict(f"round {round_id!r}: this identifier cannot be used")
+
+
+async def _decision(
+    service: Service, request: RoundRequest, answer: Outcome | Pending, *, waited: float | None
+) -> JSONResponse:
+    headers = {"Location": "/v1/rounds/" + quoted(request.round_id, safe="")}
+    if waited is not None:
+        headers["Preference-Applied"] = f"wait={waited:g}"
+    document = decision_document(answer)
+    if isinstance(answer, Admitted):
+        return JSONResponse(document, 201, headers)
+    if isinstance(answer, Pending):
+        return JSONResponse(document, 202, {**headers, "Retry-After": "1"})
+    fits = document_of(await service.fits_instead(request))
+    return problem(REFUSED, answer.message, headers=headers, members={**document, "fits": fits})

@@ -1,0 +1,246 @@
+"""What requests may say. Whatever fits these models fits `values.requests`, but for contradictions.
+
+The names and bounds are the ledger's own; the schema repeats them so that the published description is true.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
+from pydantic_core import CoreSchema
+
+from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
+from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
+from shuffle_ledger.ledger.values.requests import (
+    NAME_LENGTH_MAX,
+    POLICIES,
+    POLICY_ADAPTIVE,
+    POPULATION_MAX,
+    REASON_LENGTH_MAX,
+    RoundRequest,
+)
+
+PLAN_MAX = 1000  # kinds
+# New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
+# blanks. The ledger itself takes every printable character; names that exist are found whatever they are.
+CHARACTERS = (
+    r"!-~\u00ae-\u033f\u03a3-\u052f\u061d-\u06dc\u08e3-\u0957\u0e01-\u0e3a\u0e3f-\u0e5b\u1000-\u10c5"
+    r"\u10d0-\u1248\u1780-\u17dd\u1d00-\u1f15\u2190-\u2328\u3041-\u3096\u3099-\u30ff\u3131-\u318e"
+    r"\u3220-\ua48c\uac00-\ud7a3\uff01-\uffbe"
+)
+_CLASS = CHARACTERS.encode("ascii").decode("unicode_escape")
+
+
+def _text_pattern(length_max: int) -> str:
+    return f"^[{_CLASS}]([ {_CLASS}]{{0,{length_max - 2}}}[{_CLASS}])?$"
+
+
+def _calendar_date(value: object) -> object:
+    if isinstance(value, str):
+        if not re.fullmatch(r"[12][0-9]{3}-[0-9]{2}-[0-9]{2}", value):
+            raise ValueError("a date as YYYY-MM-DD")
+        return date.fromisoformat(value)
+    raise ValueError("a date as YYYY-MM-DD")
+
+
+class _RandomizerField:
+    """A randomizer as a call or in its JSON form, with the schema that says so."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return RANDOMIZER_SCHEMA
+
+
+def whole(value: object) -> object:
+    """Return 30000.0 as 30000, for in JSON they are one number; everything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: whole(item) for name, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, list) else value
+
+
+def _randomizer(value: object) -> object:
+    written = whole(value)
+    try:
+        return parse_randomizer(written)
+    except InvalidParameter:
+        if is_described_in_full(written):
+            raise
+        return written  # `RoundParameters.round` refuses it again, as values that contradict each other
+
+
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX, pattern=_text_pattern(NAME_LENGTH_MAX))
+]
+Reason = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=REASON_LENGTH_MAX, pattern=_text_pattern(REASON_LENGTH_MAX)),
+]
+Epsilon = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
+Delta = Annotated[float, Field(ge=1e-60, lt=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(whole)]
+Day = Annotated[
+    date,
+    BeforeValidator(_calendar_date),
+    Field(json_schema_extra={"pattern": "^[12][0-9]{3}-[0-9]{2}-[0-9]{2}$"}),
+]
+Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
+
+
+class Body(BaseModel):
+    """What every body has in common: no field but those that are named, and each of its own type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class ChangeBudget(Body):
+    """The budget's epsilon from now on, and why; delta never changes."""
+
+    epsilon: Epsilon
+    reason: Reason
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"epsilon": 2.0, "reason": "the board agreed to a longer study"}]}
+    )
+
+
+class RoundParameters(Body):
+    """A round as planned: the same fields as the command line's options and the columns of an import."""
+
+    randomizer: Randomizer
+    reports: Count
+    sampled_from: Count | None = None
+    participation: Share | None = None
+    honest_fraction: Share = 1.0
+    delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]}
+    )
+    _names: ClassVar[tuple[str, ...]] = (
+        "randomizer",
+        "reports",
+        "sampled_from",
+        "participation",
+        "honest_fraction",
+        "delta0",
+        "analysis",
+    )
+
+    def round(self) -> ShuffledRound:
+        """Return the round; raises InvalidParameter where values contradict each other."""
+        return ShuffledRound(**{name: getattr(self, name) for name in self._names})
+
+
+class PlannedRound(RoundParameters):
+    """Rounds of one kind that policy plan reserves."""
+
+    count: Annotated[int, Field(ge=1, le=MAXIMUM_ROUNDS), BeforeValidator(whole)] = 1
+
+
+class OpenCohort(Body):
+    """A cohort to open. Opening it again with the same content changes nothing."""
+
+    name: Name
+    population: Count
+    epsilon: Epsilon
+    delta: Delta
+    policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
+
+    plan: Annotated[list[PlannedRound], Field(min_length=1, max_length=PLAN_MAX)] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
+        }
+    )
+
+    def planned(self) -> dict[ShuffledRound, int] | None:
+        """Return how often each kind of round is planned; raises InvalidParameter."""
+        counts: dict[ShuffledRound, int] = {}
+        for each in self.plan or ():
+            shuffled = each.round()
+            counts[shuffled] = counts.get(shuffled, 0) + each.count
+        return counts or None
+
+
+class RegisterRound(RoundParameters):
+    """A round to register under an identifier you choose. Repeating the request repeats the answer."""
+
+    round_id: Name
+    cohort: Name
+    collected_on: Day | None = None
+    use_case: Name | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "round_id": "health-2025-W02",
+                    "cohort": "nz-phone",
+                    "randomizer": "krr(k=96, epsilon0=2)",
+                    "reports": 30000,
+                    "use_case": "health-types",
+                    "collected_on": "2025-01-06",
+                }
+            ]
+        }
+    )
+
+    def request(self) -> RoundRequest:
+        """Return what is to be registered; raises InvalidParameter, InvalidValue."""
+        return RoundRequest(
+            round_id=self.round_id,
+            cohort=self.cohort,
+            round=self.round(),
+            collected_on=self.collected_on,
+            use_case=self.use_case,
+        )
+
+
+class QuoteRounds(Body):
+    """Rounds to price, one after the other; nothing is stored and nothing is promised."""
+
+    rounds: Annotated[list[RoundParameters], Field(min_length=1, max_length=BATCH_MAX)]
+    fits: Annotated[bool, Field(description="Also say what would fit in place of the first round.")] = False
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"rounds": [{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]}]
+        }
+    )
+
+
+class SettleRound(Body):
+    """How many reports were really shuffled, counted as at registration: before the honest fraction is taken;
+    with participation the users."""
+
+    reports: Count
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reports": 29000}]})
+
+
+class VoidRound(Body):
+    """Your attestation that nothing of the round was or will be released, and why."""
+
+    reason: Reason
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "the collection was cancelled before devices reported"}]}
+    )

@@ -1,0 +1,80 @@
+"""Heads that were kept elsewhere: a signed checkpoint, or the list `reports.budgets.heads` makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
+from shuffle_ledger.ledger.values.checkpoint import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    CheckpointHead,
+    check_signature,
+    read_checkpoint,
+    read_head,
+)
+
+HEADS_FORMAT = "shuffle-ledger-heads-1"
+# "valid": by the key the checkpoint itself names, which nobody vouched for.
+Signature = Literal["trusted", "valid", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedHeads:
+    """Heads that verification compares the chains with, and how far they can be believed."""
+
+    heads: tuple[CheckpointHead, ...]
+    signature: Signature
+    checkpoint: Checkpoint | None  # None: a plain list
+
+
+def read_saved_heads(path: Path, trusted_public_key: bytes | None = None) -> SavedHeads:
+    """Return the heads in a file, its signature checked.
+
+    Raises:
+        InvalidValue: the file holds neither a checkpoint nor heads.
+        BadSignature: it is not signed by the trusted key, or signed by nobody although one was given.
+        OSError: the file cannot be read.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        expected = f"a JSON file of heads or of a checkpoint ({error})"
+        raise InvalidValue(field="against", value=str(path), expected=expected) from error
+    return saved_heads(data, trusted_public_key)
+
+
+def saved_heads(data: object, trusted_public_key: bytes | None = None) -> SavedHeads:
+    """Return the heads in a JSON-able value; as `read_saved_heads`."""
+    match data:
+        case Mapping() if data.get("format") == CHECKPOINT_FORMAT:
+            checkpoint = read_checkpoint(data)
+            check_signature(checkpoint, trusted_public_key)
+            signature: Signature = "valid" if trusted_public_key is None else "trusted"
+            return SavedHeads(heads=checkpoint.heads, signature=signature, checkpoint=checkpoint)
+        case {"format": str(name), "heads": list(listed)} if name == HEADS_FORMAT:
+            if trusted_public_key is not None:
+                raise BadSignature("these heads are signed by nobody; a checkpoint is (`audit checkpoint`)")
+            return SavedHeads(heads=_plain(listed), signature="none", checkpoint=None)
+        case _:
+            expected = f'a mapping with "format": "{CHECKPOINT_FORMAT}" or "{HEADS_FORMAT}", and "heads"'
+            raise InvalidValue(field="against", value=type(data).__name__, expected=expected)
+
+
+def document_of_heads(saved: SavedHeads) -> tuple[dict[str, Any], bytes | None]:
+    """Return what `saved_heads` makes these heads of: the JSON-able value, and the trusted key."""
+    if saved.checkpoint is not None:
+        trusted = saved.checkpoint.public_key if saved.signature == "trusted" else None
+        return saved.checkpoint.to_json(), trusted
+    return {"format": HEADS_FORMAT, "heads": [head.to_json() for head in saved.heads]}, None
+
+
+def _plain(listed: list[Any]) -> tuple[CheckpointHead, ...]:
+    try:
+        return tuple(read_head(item) for item in listed)
+    except InvalidValue as error:
+        raise InvalidValue(field="against", value=error.value, expected=error.expected) from error

@@ -1,0 +1,303 @@
+"""A client for the HTTP API: the ledger's own values, through a server.
+
+Requests are repeated when an answer is lost, which is safe: identifiers make every one of them idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote as quoted
+
+import httpx
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads
+from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
+from shuffle_ledger.ledger.decisions.quoting import BatchQuote
+from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
+from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.listing import ShownCohort
+from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
+from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
+from shuffle_ledger.ledger.values.documents import (
+    NotADocument,
+    Value,
+    decision_of,
+    document_of,
+    record_of_document,
+    value_of,
+)
+from shuffle_ledger.ledger.values.requests import (
+    REASON_LENGTH_MAX,
+    Cohort,
+    Outcome,
+    Pending,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+    checked_epsilon,
+    checked_text,
+)
+from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
+
+__all__ = ["PROBLEM", "LedgerClient"]
+
+WAIT_SECONDS = 60.0  # for a decision, where workers make them
+_SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
+_PAGE = 500
+
+
+class LedgerClient:
+    """A ledger behind a server.
+
+    Methods return what the functions of `ledger` of the same name return, and raise the same errors; besides
+
+    Raises:
+        Unauthorized: the token is none, expired or revoked.
+        NotAllowed: its role or its scope does not include this.
+        Unavailable: the server cannot be reached or does not answer, for as long as `retry_seconds`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            InvalidValue: `url` is not that of a server, or `token` cannot be sent.
+        """
+        self._wire = Wire(
+            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
+        )
+        self._ask = self._wire.ask
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    # Cohorts
+
+    def open_cohort(
+        self,
+        *,
+        name: str,
+        population: int,
+        epsilon: float,
+        delta: float,
+        policy: str,
+        plan: Mapping[ShuffledRound, int] | None = None,
+    ) -> Cohort:
+        """Open a cohort, or return it if it was opened with the same parameters."""
+        Cohort(name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy)
+        body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
+        body |= {"policy": policy}
+        if plan is not None:
+            body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
+        return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
+
+    def cohorts(self) -> list[Cohort]:
+        """Return the cohorts that the token sees, in the order of their names."""
+        found: list[Cohort] = []
+        while True:
+            after = found[-1].name if found else ""
+            page = self._ask("GET", "cohorts", query={"after": after, "limit": _PAGE})
+            found += [value_of(Cohort, each) for each in page]
+            if len(page) < _PAGE:
+                return found
+
+    def cohort(self, name: str) -> ShownCohort:
+        """Return a cohort, with the slots of its plan."""
+        return value_of(ShownCohort, self._ask("GET", f"cohorts/{_segment(name)}"))
+
+    def budget(self, cohort: str) -> BudgetStatement:
+        """Return the budget of a cohort."""
+        name = checked_text("cohort", cohort)
+        return value_of(BudgetStatement, self._ask("GET", f"cohorts/{_segment(name)}/budget"))
+
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+        """Change a cohort's epsilon; a budget that is the present one already stays."""
+        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/budget"
+        body = {"epsilon": checked_epsilon(epsilon), "reason": reason}
+        return value_of(Cohort, self._ask("PUT", path, body))
+
+    def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
+        """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
+        body = {"rounds": [_parameters(each) for each in rounds], "fits": fits}
+        return value_of(BatchQuote, self._ask("POST", f"cohorts/{_segment(cohort)}/quote", body))
+
+    # Rounds
+
+    def register(self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
+        """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`.
+
+        A repeated registration answers with the round's present state. Admitted permits one release.
+
+        Raises:
+            Conflict: the identifier is bound to other content.
+            NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen
+                or overspent (`state`, `cohort_status`).
+        """
+        body = {
+            "round_id": request.round_id,
+            "cohort": request.cohort,
+            "collected_on": document_of(request.collected_on),
+            "use_case": request.use_case,
+            **_parameters(request.round),
+        }
+        return self._decided("rounds", body, wait_seconds)
+
+    def retry(self, round_id: str, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
+        """Have a round decided that was left alone after too many failures; otherwise as `register`."""
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/retry"
+        return self._decided(path, None, wait_seconds)
+
+    def round(self, round_id: str) -> RoundRecord:
+        """Return a registered round and all that has happened to it."""
+        return record_of_document(self._ask("GET", f"rounds/{_segment(round_id)}"))
+
+    def settle(self, round_id: str, *, reports: int) -> Settled:
+        """Record what a round really collected."""
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/settle"
+        answer = decision_of(self._ask("POST", path, {"reports": reports}))
+        return _expected(Settled, answer)
+
+    def void(self, round_id: str, *, reason: str) -> Voided:
+        """Give back what a round reserved, because nothing of it was or will be released."""
+        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/void"
+        answer = decision_of(self._ask("POST", path, {"reason": reason}))
+        return _expected(Voided, answer)
+
+    # The chain
+
+    def entries(self, cohort: str, *, after: int = 0) -> Iterator[PublishedEntry]:
+        """Yield a cohort's entries in order, from the one behind sequence `after`."""
+        last: int | None = after
+        while last is not None:
+            query = {"after": last, "limit": _PAGE}
+            page = value_of(
+                PublishedPage, self._ask("GET", f"cohorts/{_segment(cohort)}/entries", query=query)
+            )
+            yield from page.entries
+            last = page.after
+
+    def heads(self) -> dict[str, Any]:
+        """Return the heads of all chains that the token sees, as `reports.budgets.heads` does."""
+        found: dict[str, Any] = self._ask("GET", "heads")
+        return found
+
+    def standing(self, *, follows: Checkpoint | None = None) -> Standing:
+        """Return where all chains end, to be signed, as `storage.anchor.standing_after` does."""
+        body = {"follows": follows.to_json() if follows else None}
+        found = self._ask("POST", "standing", body)
+        try:
+            listed = [read_head(each) for each in found["heads"]]
+            return Standing(
+                ledger_id=str(found["ledger_id"]),
+                at=datetime.fromisoformat(found["at"]),
+                heads=tuple(
+                    StoredHead(
+                        cohort=each.cohort, sequence=each.sequence, digest=bytes.fromhex(each.digest_hex)
+                    )
+                    for each in listed
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotADocument(f"not where a ledger's chains end: {error}") from error
+
+    def verify(
+        self,
+        cohort: str | None = None,
+        *,
+        against: SavedHeads | None = None,
+        numbers: Numbers = "sampled",
+    ) -> VerificationReport:
+        """Have the server replay one chain or all, as `verification.verifier.verify` does."""
+        body: dict[str, Any] = {"numbers": numbers}
+        if cohort is not None:
+            body["cohort"] = checked_text("cohort", cohort)
+        if against is not None:
+            body["against"], trusted = document_of_heads(against)
+            body["public_key"] = trusted.hex() if trusted else None
+        return value_of(VerificationReport, self._ask("POST", "verification", body, long=True))
+
+    def statement(self, wanted: StatementWanted) -> Statement:
+        """Return a statement, made when the server says, as `evidence.statement_builder.make_statement`
+        does."""
+        as_of = wanted.as_of
+        body = {
+            "cohorts": None if wanted.cohorts is None else list(wanted.cohorts),
+            "as_of": as_of.isoformat() if isinstance(as_of, datetime) else as_of,
+            "since": wanted.since,
+            "kept": [
+                {"cohort": cohort, "sequence": head.sequence, "digest": head.digest}
+                for cohort, head in wanted.kept
+            ],
+        }
+        return value_of(Statement, self._ask("POST", "statements", body, long=True))
+
+    def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> bytes:
+        """Return the evidence of cohorts, all if None, as `evidence.bundle.make_bundle` does."""
+        body = {
+            "cohorts": None if cohorts is None else list(cohorts),
+            "checkpoint": None if checkpoint is None else checkpoint.to_json(),
+        }
+        found = self._ask("POST", "bundles", body, long=True)
+        if not isinstance(found, bytes):
+            raise NotADocument("a bundle is not JSON")
+        return found
+
+    def health(self) -> Health:
+        """Return what `health.health` returns, and how long the broker's queues are."""
+        return value_of(Health, self._ask("GET", "health"))
+
+    def _decided(self, path: str, body: Mapping[str, Any] | None, wait_seconds: float) -> Outcome | Pending:
+        ends = time.monotonic() + wait_seconds
+        while True:
+            left = max(0.0, ends - time.monotonic())
+            prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
+            answer = decision_of(self._ask("POST", path, body, headers=prefer))
+            if isinstance(answer, Settled | Voided):
+                raise NotADocument(f"a registration was answered with {answer!r:.200}")
+            if not isinstance(answer, Pending) or time.monotonic() >= ends:
+                return answer
+
+
+def _expected(kind: type[Value], answer: object) -> Value:
+    if not isinstance(answer, kind):
+        raise NotADocument(f"expected {kind.__name__}, got {answer!r:.200}")
+    return answer
+
+
+def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:
+    return dict(shuffled.to_mapping())
+
+
+def _segment(name: str) -> str:
+    """Return a name as one segment of a path; "." and ".." would be taken for steps."""
+    return quoted(name, safe="").replace(".", "%2E") if name in (".", "..") else quoted(name, safe="")

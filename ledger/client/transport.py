@@ -1,0 +1,193 @@
+"""The wire of `client.client`: requests, repeated when an answer is lost; problems as the ledger's errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from shuffle_ledger.ledger.errors import (
+    BadSignature,
+    BehindCheckpoint,
+    BeyondBudget,
+    Conflict,
+    InvalidValue,
+    LedgerError,
+    NotAllowed,
+    NotCollectable,
+    NotFound,
+    RoundStuck,
+    TryAgain,
+    Unauthorized,
+    Unavailable,
+)
+
+PROBLEM = "urn:shuffle-ledger:problem:"
+TIMEOUT_SECONDS = 90.0
+LONG_SECONDS = 1800.0  # for what the server replays or composes while we wait
+RETRY_SECONDS = 60.0
+RETRY_WAIT_MAX_SECONDS = 5.0
+_KINDS: Mapping[str, type[LedgerError]] = {
+    "unauthorized": Unauthorized,
+    "forbidden": NotAllowed,
+    "not_found": NotFound,
+    "conflict": Conflict,
+    "bad_signature": BadSignature,
+    "behind_checkpoint": BehindCheckpoint,
+    "stuck": RoundStuck,
+    "busy": TryAgain,
+    "too_many_failures": TryAgain,
+    "unavailable": Unavailable,
+}
+
+
+class _Transient(Exception):
+    """An answer that asks to be asked again; `error` is what it means if it stays the last one."""
+
+    def __init__(self, error: LedgerError, wait_seconds: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.wait_seconds = wait_seconds
+
+
+class Wire:
+    """The connections to one server, with one token."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float,
+        retry_seconds: float,
+        transport: httpx.BaseTransport | None,
+    ) -> None:
+        """Connect to nothing yet; raises InvalidValue for what is no address or no token."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidValue(
+                field="server", value=url, expected="an address such as https://ledger.example"
+            )
+        if not token or not token.isascii() or not token.isprintable():
+            raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
+        self._url = url
+        self._retry_seconds = retry_seconds
+        self._timeout_seconds = timeout_seconds
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/v1/",
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json, application/zip"},
+            follow_redirects=False,  # a token goes to the server it was given for
+            transport=transport,
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        long: bool = False,
+    ) -> Any:
+        """Return the content of the answer: a JSON value, or the bytes of a bundle.
+
+        Raises:
+            LedgerError: what the server's problem document says.
+            Unavailable: there is no answer, for as long as `retry_seconds`.
+        """
+        timeout = LONG_SECONDS if long else self._timeout_seconds
+
+        def once() -> Any:
+            try:
+                answer = self._http.request(
+                    method, path, json=body, params=query, headers=headers, timeout=timeout
+                )
+            except httpx.TransportError as error:
+                reason = str(error) or type(error).__name__
+                unavailable = Unavailable(f"the server {self._url} cannot be reached: {reason}")
+                raise _Transient(unavailable) from error
+            return _content(answer)
+
+        trying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, _Transient)),
+            stop=stop_after_delay(self._retry_seconds),
+            wait=_wait,
+            reraise=True,
+        )
+        try:
+            return trying(once)
+        except _Transient as last:
+            raise last.error from last
+
+
+_backing_off = wait_random_exponential(multiplier=0.1, max=RETRY_WAIT_MAX_SECONDS)
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, _Transient) and error.wait_seconds is not None:
+        return min(error.wait_seconds, RETRY_WAIT_MAX_SECONDS)
+    return _backing_off(state)
+
+
+def _content(answer: httpx.Response) -> Any:
+    if answer.is_success and answer.headers.get("Content-Type") == "application/zip":
+        return answer.content
+    try:
+        content = answer.json()
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        problem = Unavailable(f"no ledger answers there: {answer.status_code} {answer.reason_phrase}")
+        if answer.status_code >= 500:  # a proxy whose server is away
+            raise _Transient(problem) from error
+        raise problem from error
+    if answer.is_success:
+        return content
+    if isinstance(content, Mapping) and content.get("outcome") == "refused":
+        return content
+    raise _error_of(answer, content)
+
+
+def _error_of(answer: httpx.Response, content: Any) -> Exception:
+    document = content if isinstance(content, Mapping) else {}
+    kind = str(document.get("type", "")).removeprefix(PROBLEM)
+    detail = str(document.get("detail", f"the server answered {answer.status_code}"))
+    if kind in ("bad_value", "contradiction"):
+        given = _as_given(document.get("value"))
+        return InvalidValue(
+            field=str(document.get("field")), value=given, expected=str(document.get("expected"))
+        )
+    if kind == "beyond_budget":
+        numbers = ("epsilon_upper", "epsilon_budget", "delta_budget")
+        upper, epsilon, delta = (_number(document.get(name)) for name in numbers)
+        return BeyondBudget(upper, epsilon=epsilon, delta=delta)
+    if kind == "not_collectable":
+        present = {name: str(document.get(name)) for name in ("round_id", "state", "cohort_status")}
+        return NotCollectable(detail, **present)
+    error = _KINDS.get(kind, LedgerError)(detail)
+    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
+        wait = answer.headers.get("Retry-After", "")
+        return _Transient(error, float(wait) if wait.isdigit() else None)
+    return error
+
+
+def _as_given(text: object) -> object:
+    """Return a number that the server showed as a text as the number; everything else as it is."""
+    if not isinstance(text, str):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.inf  # which JSON has as null

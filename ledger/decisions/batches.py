@@ -1,0 +1,50 @@
+"""Many rounds in one commit, where every decision is quick: an import is long because commits are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
+from shuffle_ledger.ledger.decisions.outcomes import outcome_in
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue, LostRace, NotFound, TryAgain
+from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
+
+
+def admit_together(
+    store: Store, accountant: Accountant, requests: Sequence[RoundRequest], *, actor: str
+) -> list[Outcome]:
+    """Register and decide rounds in their order and in one commit: as many of the first ones as can be.
+
+    It ends before a round that `admit_at_once` leaves alone or refuses to look at; where somebody else was
+    faster, or in the way for too long, with none.
+
+    **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
+
+    Raises:
+        Unavailable: nothing was decided and nothing was left behind, or the connection was lost while the
+            outcomes were committed: ask again.
+    """
+    asked = {}
+    for request in requests:
+        if request.round_id in asked:
+            break
+        asked[request.round_id] = NewRoundRequest.of(request, actor=actor)
+    charged: list[ShuffledRound | None] = []
+
+    def drafted(round_id: str, new: NewRound) -> EntryDraft | None:
+        try:
+            draft = draft_new(store, accountant, asked[round_id], new)
+        except (InvalidValue, NotQuick, OthersWait):
+            return None
+        charged.append(draft.accounted if draft else None)
+        return draft
+
+    wanted = {round_id: one.request.cohort for round_id, one in asked.items()}
+    try:
+        bodies = store.append_with_rounds(wanted, drafted)
+    except (Damaged, LostRace, NotFound, TryAgain):
+        return []
+    return [outcome_in(body, accounted) for body, accounted in zip(bodies, charged, strict=False)]

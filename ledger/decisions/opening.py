@@ -1,0 +1,72 @@
+"""Opening cohorts, with the rules of their policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_text
+
+
+def open_cohort(
+    store: Store,
+    *,
+    name: str,
+    population: int,
+    epsilon: float,
+    delta: float,
+    policy: str,
+    actor: str,
+    plan: Mapping[ShuffledRound, int] | None = None,
+    accountant: Accountant | None = None,
+) -> Cohort:
+    """Open a cohort, or return it if it was opened with the same parameters.
+
+    Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
+    composes them.
+
+    Raises:
+        InvalidValue: a parameter cannot be one; names the field.
+        BeyondBudget: the plan costs more than the budget; nothing was opened.
+        Conflict: the name is taken by a cohort with other parameters, or another plan.
+        AccountingError: the plan cannot be composed.
+    """
+    cohort = Cohort(
+        name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
+    )
+    actor = checked_text("actor", actor)
+    rules = _rules(store, cohort, plan, accountant)
+    opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
+    if policy == POLICY_PLAN:
+        stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
+        if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
+            raise Conflict(f"cohort {opened.name!r} exists with another plan")
+    return opened
+
+
+def _rules(
+    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int] | None, accountant: Accountant | None
+) -> dict[str, Any]:
+    """Return what a cohort's policy writes into the first entry."""
+    if (cohort.policy == POLICY_PLAN) != (plan is not None):
+        expected = "the rounds of the plan" if plan is None else "nothing: only policy plan has a plan"
+        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected)
+    if plan is None:
+        return registry.policy_for(cohort).opening()
+    if accountant is None:
+        raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
+    for one in plan:
+        check_sizes(one, cohort.population)
+    books = Books(store=store, accountant=accountant)
+    planned = registry.PlanPolicy.composed(books, plan, delta=cohort.delta_budget)
+    if not planned.epsilon_upper <= cohort.epsilon_budget:
+        raise BeyondBudget(planned.epsilon_upper, epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
+    return planned.opening()

@@ -1,0 +1,152 @@
+"""Rebuilds decisions and closings from entries, word for word.
+
+A decision says what was decided, not whether it still stands: that is `decisions.repeats`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.storage.rows import StoredRound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    RefusalReason,
+    Refused,
+    RoundRecord,
+    RoundRequest,
+    RoundState,
+    Settled,
+    Voided,
+)
+
+
+def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
+    """Return the outcome of a round, None while it is pending."""
+    if stored.outcome_sequence is None:
+        return None
+    return outcome_from(_own(store.entry(stored.cohort, stored.outcome_sequence), stored))
+
+
+def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
+    """Return how a round was closed, None while it is not."""
+    if stored.closing_sequence is None:
+        return None
+    return closing_from(_own(store.entry(stored.cohort, stored.closing_sequence), stored))
+
+
+def _own(entry: LedgerEntry, stored: StoredRound) -> LedgerEntry:
+    if entry.round_id != stored.round_id:
+        raise Damaged(f"round {stored.round_id!r}: its row refers to the entry of another round")
+    return entry
+
+
+def round_record(store: Store, round_id: str) -> RoundRecord:
+    """Return a registered round and all that has happened to it; raises NotFound."""
+    return record_of(store, store.round(round_id))
+
+
+def record_of(store: Store, stored: StoredRound) -> RoundRecord:
+    """Return a stored round and all that has happened to it."""
+    outcome = outcome_of(store, stored)
+    closing = closing_of(store, stored)
+    request = RoundRequest.from_bytes(stored.content)
+    state: RoundState = "pending"
+    accounted: ShuffledRound | None = None
+    match closing or outcome:
+        case Admitted() as admitted:
+            state, accounted = "admitted", admitted.accounted
+        case Refused():
+            state = "refused"
+        case Settled() as settled:
+            state, accounted = "settled", settled.accounted
+        case Voided():
+            state = "voided"
+    return RoundRecord(
+        request=request,
+        registered_by=stored.registered_by,
+        registered_at=stored.registered_at,
+        state=state,
+        outcome=outcome,
+        closing=closing,
+        accounted=accounted,
+        attempts=stored.attempts,
+        last_error=stored.last_error,
+    )
+
+
+def outcome_from(entry: LedgerEntry) -> Outcome:
+    """Return the decision an entry records; raises Damaged when it records none."""
+    return outcome_in(entry.content())
+
+
+def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outcome:
+    """Return the decision that an entry's body records; raises Damaged when it records none.
+
+    `accounted` is what the body says is charged, for those who know.
+    """
+    if body.kind is EntryKind.ADMITTED:
+        return Admitted(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=body.epsilon_remaining,
+            accounted=accounted or ShuffledRound.from_mapping(body.details["accounted"]),
+        )
+    if body.kind is EntryKind.REFUSED:
+        requested = body.details["requested"]
+        unbounded = requested is None or math.isinf(requested["epsilon_upper"])
+        return Refused(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reason=RefusalReason(body.details["reason"]),
+            message=body.details["message"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_requested_upper=None if unbounded else requested["epsilon_upper"],
+            epsilon_budget=body.epsilon_budget,
+            delta_budget=body.delta_budget,
+        )
+    raise Damaged(f"cohort {body.cohort!r}, entry {body.sequence}: a {body.kind} entry decides nothing")
+
+
+def closing_from(entry: LedgerEntry) -> Settled | Voided:
+    """Return how an entry closed its round; raises Damaged when it does not."""
+    body = entry.content()
+    if body.kind is EntryKind.SETTLED:
+        return Settled(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reports=body.details["reports"],
+            accounted=ShuffledRound.from_mapping(body.details["accounted"]),
+            overspent=body.details["overspent"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=body.epsilon_remaining,
+        )
+    if body.kind is EntryKind.VOIDED:
+        return Voided(
+            round_id=str(body.round_id),
+            cohort=body.cohort,
+            sequence=body.sequence,
+            reason=body.details["reason"],
+            attestation=body.details["attestation"],
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_remaining=body.epsilon_remaining,
+        )
+    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
+
+
+def collected_on(body: EntryBody) -> date | None:
+    """Return when the round of an admitted or refused entry was collected, if it was said."""
+    text = body.details.get("request", {}).get("collected_on")
+    return date.fromisoformat(text) if text else None

@@ -1,0 +1,162 @@
+"""Prices of planned rounds, and what would still fit: nothing here leaves a trace or promises anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
+from shuffle_ledger.ledger.decisions.admission import quote_at, quote_next
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, Quote, RoundRequest
+
+BATCH_MAX = 200
+ROUNDS_MAX = 100_000  # beyond, the largest number of rounds is not searched for
+ROUNDS_ONE_BY_ONE_MAX = 200  # the same where a policy counts more than what is held
+_EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0
+_EPSILON0_STEPS = 10
+_DIGITS = 3  # of the epsilon0 that fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """What would fit now in place of a round. Each value was itself certified to fit."""
+
+    rounds: int  # so many such rounds; 100,000 (200 if not of policy fixed) means that or more
+    epsilon0: (
+        float | None
+    )  # one such round with this epsilon0; None: no single epsilon0 decides, or none fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchQuote:
+    """What the answers would be if the rounds were registered now, in this order."""
+
+    cohort: str
+    rounds_admitted: int
+    rounds_refused: int
+    epsilon_spent_upper: float  # now
+    epsilon_remaining: float  # after all of them
+    quotes: tuple[Quote, ...]
+    fits: Fits | None  # in place of the first round; None unless asked
+
+
+def quote_batch(
+    store: Store, accountant: Accountant, requests: Sequence[RoundRequest], *, fits: bool = False
+) -> BatchQuote:
+    """Return the price of rounds of one cohort, one after the other. Leaves no trace.
+
+    Raises:
+        InvalidValue: no round, too many, or of several cohorts.
+        What `decisions.admission.quote` raises.
+    """
+    if not 1 <= len(requests) <= BATCH_MAX:
+        raise InvalidValue(field="rounds", value=len(requests), expected=f"1 to {BATCH_MAX} rounds")
+    if len({request.cohort for request in requests}) != 1:
+        raise InvalidValue(field="rounds", value="several cohorts", expected="rounds of one cohort")
+    view = first = store.view(requests[0].cohort)
+    quotes = []
+    for request in requests:
+        answer, view = quote_next(store, accountant, view, request)
+        quotes.append(answer)
+    admitted = sum(answer.would_be == "admitted" for answer in quotes)
+    return BatchQuote(
+        cohort=first.cohort.name,
+        rounds_admitted=admitted,
+        rounds_refused=len(quotes) - admitted,
+        epsilon_spent_upper=first.spent.epsilon_upper,
+        epsilon_remaining=quotes[-1].epsilon_remaining,
+        quotes=tuple(quotes),
+        fits=what_fits(store, accountant, requests[0]) if fits else None,
+    )
+
+
+def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:
+    """Return what would fit now in place of a round; raises what `decisions.admission.quote` raises.
+
+    The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
+    """
+    view = store.view(request.cohort)
+    base = quote_at(store, accountant, view, request)
+
+    def count_fits(count: int) -> bool:
+        held = {**view.held, base.accounted: view.held.get(base.accounted, 0) + count - 1}
+        more = dataclasses.replace(view, held=held)
+        return quote_at(store, accountant, more, request).would_be == "admitted"
+
+    if base.would_be != "admitted":
+        rounds = 0
+    elif view.cohort.policy == POLICY_FIXED:
+        rounds = _largest_count(count_fits)
+    else:  # what decides there is more than what is held
+        rounds = _count_one_by_one(store, accountant, view, request)
+    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, view, request, base))
+
+
+def _count_one_by_one(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> int:
+    for count in range(ROUNDS_ONE_BY_ONE_MAX):
+        answer, view = quote_next(store, accountant, view, request)
+        if answer.would_be != "admitted":
+            return count
+    return ROUNDS_ONE_BY_ONE_MAX
+
+
+def _largest_count(fits: Callable[[int], bool]) -> int:
+    """Return the largest number found to fit, where one does."""
+    known, unknown = 1, 2
+    while unknown <= ROUNDS_MAX and fits(unknown):
+        known, unknown = unknown, 2 * unknown
+    unknown = min(unknown, ROUNDS_MAX + 1)
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        known, unknown = (middle, unknown) if fits(middle) else (known, middle)
+    return known
+
+
+def _largest_epsilon0(
+    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, base: Quote
+) -> float | None:
+    asked = _epsilon0(request.round)
+    if asked is None or view.cohort.status != "open":
+        return None
+
+    def fits(epsilon0: float) -> bool:
+        try:
+            changed = dataclasses.replace(request, round=_with_epsilon0(request.round, epsilon0))
+            return quote_at(store, accountant, view, changed).would_be == "admitted"
+        except AccountingError:
+            return False
+
+    if base.would_be == "admitted":
+        known, unknown = asked, _EPSILON0_MAX
+        if asked >= _EPSILON0_MAX or fits(_EPSILON0_MAX):
+            return _EPSILON0_MAX
+    else:
+        known, unknown = _EPSILON0_MIN, asked
+        if asked <= _EPSILON0_MIN or not fits(_EPSILON0_MIN):
+            return None
+    for _ in range(_EPSILON0_STEPS):
+        middle = _rounded_down(math.sqrt(known * unknown))
+        if not known < middle < unknown:
+            break
+        known, unknown = (middle, unknown) if fits(middle) else (known, middle)
+    return known
+
+
+def _rounded_down(value: float) -> float:
+    scale = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
+    return float(f"{math.floor(value / scale) * scale:.{_DIGITS}g}")
+
+
+def _epsilon0(shuffled: ShuffledRound) -> float | None:
+    epsilon0 = shuffled.randomizer.to_mapping().get("epsilon0")
+    return epsilon0 if isinstance(epsilon0, float) else None
+
+
+def _with_epsilon0(shuffled: ShuffledRound, epsilon0: float) -> ShuffledRound:
+    randomizer = {**shuffled.randomizer.to_mapping(), "epsilon0": epsilon0}
+    return ShuffledRound.from_mapping({**shuffled.to_mapping(), "randomizer": randomizer})

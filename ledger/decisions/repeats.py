@@ -1,0 +1,126 @@
+"""Decides, here alone, how a repeated request for a round is answered: by the round's present state.
+
+An admission permits one release. It ends when the round is voided or settled, and when its cohort is frozen
+or overspent. No identifier is used for a second collection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shuffle_ledger.ledger.decisions.outcomes import closing_of, outcome_of
+from shuffle_ledger.ledger.errors import Conflict, NotCollectable
+from shuffle_ledger.ledger.storage.rows import StoredRound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    CohortStatus,
+    Outcome,
+    Pending,
+    Quote,
+    RoundRecord,
+    RoundRequest,
+    RoundState,
+    Voided,
+)
+
+
+def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
+    """Return the decision about a round while it stands, Pending while there is none.
+
+    Args:
+        stored: the round's row, read after the request came.
+
+    **Guarantee**: Admitted is returned only of a round that was neither voided nor settled when its row was
+    read, and whose cohort was open after that.
+
+    Raises:
+        NotCollectable: the round was admitted, and its admission permits no release any more.
+    """
+    outcome = outcome_of(store, stored)
+    if outcome is None:
+        return Pending(round_id=stored.round_id, cohort=stored.cohort)
+    if isinstance(outcome, Admitted):
+        closing = closing_of(store, stored)
+        state: RoundState = "admitted"
+        if closing is not None:
+            state = "voided" if isinstance(closing, Voided) else "settled"
+        refuse_uncollectable(stored.round_id, state, stored.cohort, store.cohort(stored.cohort).status)
+    return outcome
+
+
+def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: CohortStatus) -> None:
+    """Raise NotCollectable if a round in this state, of a cohort with this status, was admitted once and must
+    not be collected now; a pending or refused round passes.
+    """
+    match state, status:
+        case "voided", _:
+            message = (
+                f"round {round_id!r} was voided: it must not be collected or released. An identifier is never"
+                " used twice: register another collection under a new one"
+            )
+        case "settled", _:
+            message = (
+                f"round {round_id!r} is settled: its one release is over. An identifier is never used twice:"
+                " register another collection under a new one"
+            )
+        case "admitted", "frozen":
+            message = (
+                f"round {round_id!r} was admitted, and its cohort {cohort!r} is frozen since, for entries"
+                " were lost: whether the round was voided or settled in them is unknown, so it must not be"
+                " collected or released"
+            )
+        case "admitted", "overspent":
+            message = (
+                f"round {round_id!r} was admitted, and its cohort {cohort!r} is overspent since: the budget"
+                " does not cover the round any more, so it must not be collected or released. Void it if"
+                " nothing of it was released; settle it if something was"
+            )
+        case _:
+            return
+    raise NotCollectable(message, round_id=round_id, state=state, cohort_status=status)
+
+
+def refuse_other_content(request: RoundRequest, registered: RoundRequest) -> None:
+    """Raise Conflict unless a request is, byte for byte, what its identifier is bound to."""
+    if request.to_bytes() != registered.to_bytes():
+        raise Conflict(f"round {request.round_id!r} was registered with other content")
+
+
+def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortStatus, now: Quote) -> Quote:
+    """Return the quote of a request whose identifier is registered: what registering it again would answer.
+
+    Args:
+        record: the round that the identifier is bound to; `status` is that of its cohort.
+        now: the quote of the same parameters under a new identifier.
+
+    Raises:
+        Conflict: the identifier is bound to other content.
+        NotCollectable: as `refuse_uncollectable`.
+    """
+    refuse_other_content(request, record.request)
+    refuse_uncollectable(request.round_id, record.state, request.cohort, status)
+    decided = record.outcome
+    if decided is None:
+        return now
+    unchanged = dataclasses.replace(
+        now,
+        epsilon_requested_lower=None,
+        epsilon_remaining=max(0.0, now.epsilon_budget - now.epsilon_spent_upper),
+    )
+    if isinstance(decided, Admitted):
+        return dataclasses.replace(
+            unchanged,
+            would_be="admitted",
+            reason=None,
+            message="The round is registered and admitted: what is spent contains it.",
+            accounted=decided.accounted,
+            epsilon_requested_upper=now.epsilon_spent_upper,
+        )
+    return dataclasses.replace(
+        unchanged,
+        would_be="refused",
+        reason=decided.reason,
+        message=decided.message,
+        epsilon_requested_upper=decided.epsilon_requested_upper,
+    )

@@ -1,0 +1,168 @@
+"""Closing admitted rounds: `settle` charges what really happened, `void` gives back what released nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.outcomes import closing_from, record_of
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import Books, Step
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_PLAN,
+    REASON_LENGTH_MAX,
+    VOID_ATTESTATION,
+    RoundState,
+    Settled,
+    Voided,
+    checked_reports,
+    checked_text,
+)
+
+
+def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
+    """Close a released round with the number of reports really shuffled, in the unit of its registration:
+    before the honest fraction is taken, and with participation the users.
+
+    Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
+    overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
+    were sampled: then more reports are a higher sampling rate, and that is charged. Under policy `plan` the
+    round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
+    none is left, the cohort is overspent. Settling again with the same number gives the same answer.
+
+    Raises:
+        NotFound: no such round.
+        InvalidValue: `reports` is not from 1 to the cohort's population (a round without reports is voided).
+        Conflict: the round is pending, refused, voided, or settled with another number.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    actor = checked_text("actor", actor)
+    stored = store.round(checked_text("round_id", round_id))
+    reports = checked_reports(reports, field="reports", population=store.cohort(stored.cohort).population)
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        record = record_of(store, store.round(stored.round_id))
+        if isinstance(record.closing, Settled) and record.closing.reports == reports:
+            return store.entry(stored.cohort, record.closing.sequence)
+        _refuse_frozen(view)
+        before = _reserved(stored.round_id, record.state, record.accounted, "settled")
+        after = _turned_out(view, before, record.request.round, reports)
+        policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), after)
+        accounted = step.accounted or after
+        overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
+        details = {
+            "reports": reports,
+            "accounted_before": before.to_mapping(),
+            "accounted": accounted.to_mapping(),
+            "privacy_loss": loss_cache.digest_of(store, accountant, accounted).hex(),
+            "overspent": overspent,
+            **step.details,
+        }
+        return EntryDraft(
+            kind=EntryKind.SETTLED,
+            round_id=stored.round_id,
+            actor=actor,
+            numerical_policy=NUMERICAL_POLICY,
+            spent=step.spent,
+            details=details,
+            changes=_changes(step),
+            status="overspent" if overspent else None,
+        )
+
+    settled = closing_from(optimistic_append.append(store, stored.cohort, decide))
+    if not isinstance(settled, Settled):
+        raise Conflict(f"round {stored.round_id!r} is voided")
+    return settled
+
+
+def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
+    """Give back the reservation of a round that released nothing; the entry says who attests it, and why.
+
+    Under policy `fixed` it is given back only when every round that the cohort ever admitted is voided: then
+    all of them are. The reports may have been sent, so the round keeps counting in the local budget. Voiding
+    again for the same reason gives the same answer.
+
+    Raises:
+        NotFound: no such round.
+        InvalidValue: no reason that can be stored.
+        Conflict: the round is pending, refused, settled, or voided for another reason.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    actor = checked_text("actor", actor)
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    stored = store.round(checked_text("round_id", round_id))
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        record = record_of(store, store.round(stored.round_id))
+        if isinstance(record.closing, Voided) and record.closing.reason == reason:
+            return store.entry(stored.cohort, record.closing.sequence)
+        _refuse_frozen(view)
+        before = _reserved(stored.round_id, record.state, record.accounted, "voided")
+        policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
+        step = policy.replacing(books, view, _admitted(store, stored.round_id), None)
+        return EntryDraft(
+            kind=EntryKind.VOIDED,
+            round_id=stored.round_id,
+            actor=actor,
+            numerical_policy=NUMERICAL_POLICY,
+            spent=step.spent,
+            details={
+                "reason": reason,
+                "attestation": VOID_ATTESTATION,
+                "accounted": before.to_mapping(),
+                **step.details,
+            },
+            changes=_changes(step),
+        )
+
+    voided = closing_from(optimistic_append.append(store, stored.cohort, decide))
+    if not isinstance(voided, Voided):
+        raise Conflict(f"round {stored.round_id!r} is settled")
+    return voided
+
+
+def _refuse_frozen(view: CohortView) -> None:
+    if view.cohort.status == "frozen":
+        raise Conflict(
+            f"cohort {view.cohort.name!r} is frozen, for entries were lost: how its rounds ended is unknown"
+        )
+
+
+def _reserved(
+    round_id: str, state: RoundState, accounted: ShuffledRound | None, wanted: str
+) -> ShuffledRound:
+    if state != "admitted" or accounted is None:
+        how = " differently" if state == wanted else ""
+        raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")
+    return accounted
+
+
+def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
+    """Return the details of the entry that admitted a round."""
+    stored = store.round(round_id)
+    if stored.outcome_sequence is None:
+        raise AssertionError("an admitted round has an outcome")
+    return store.entry(stored.cohort, stored.outcome_sequence).content().details
+
+
+def _changes(step: Step) -> tuple[HoldingChange, ...]:
+    return tuple(HoldingChange(accounted=kind, count=count) for kind, count in step.changes.items())
+
+
+def _turned_out(
+    view: CohortView, accounted: ShuffledRound, declared: ShuffledRound, reports: int
+) -> ShuffledRound:
+    """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
+    if view.cohort.policy == POLICY_PLAN:
+        return truth_of(declared, reports)
+    return really_shuffled(accounted, declared, reports, numerical_policy=NUMERICAL_POLICY)

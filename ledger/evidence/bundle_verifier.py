@@ -1,0 +1,167 @@
+"""Verification of a bundle, where no ledger is: signature, chains, and every number from its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from importlib.metadata import version
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
+from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
+from shuffle_ledger.ledger.evidence.compositions import Compositions
+from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
+from shuffle_ledger.ledger.evidence.recomputation import Recomputation
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.verification.replay import Replay
+
+Progress = Callable[[str, int, int], None]
+
+
+def verify_bundle(
+    data: bytes,
+    accountant: Accountant,
+    *,
+    trusted_public_key: bytes | None = None,
+    against: SavedHeads | None = None,
+    numbers: Numbers = "sampled",
+    progress: Progress | None = None,
+    compositions: Compositions | None = None,
+) -> BundleReport:
+    """Return what is wrong with a bundle, and what agrees.
+
+    Args:
+        accountant: computes the numbers again; a finer one than the ledger's says more.
+        trusted_public_key: the key that must have signed, which somebody gave you another way.
+        against: heads that were kept elsewhere: those of these cohorts must be in the chains.
+        numbers: which numbers are computed again.
+        compositions: whoever computes compositions; this process if None.
+
+    **Guarantee**: a bundle with any byte changed, added or removed is not `ok`, and the finding names the
+    member and, within a chain, the entry. A bundle is `vouched` for only if the trusted key signed its heads,
+    or if every chain in it has a head that was kept elsewhere; never without the key and without heads. A
+    forger who can also sign anew is found out by the trusted key or by heads kept elsewhere, and never gets a
+    number past the recomputation that its parameters do not give.
+    """
+    tell = progress or (lambda _what, _done, _of: None)
+    evidence = open_bundle(data, trusted_public_key)
+    signed, kept = heads_by_cohort(evidence.heads), heads_by_cohort(against)
+    if against is not None:
+        _compare_ledgers(evidence, against)
+    cohorts = [
+        _cohort(
+            evidence,
+            chain,
+            Recomputation(accountant, numbers, chain.data.count(b"\n"), compositions),
+            signed=signed.get(chain.cohort, []),
+            kept=kept.get(chain.cohort, []),
+            tell=tell,
+        )
+        for chain in evidence.chains
+    ]
+    here = {chain.cohort for chain in evidence.chains}
+    for cohort in sorted(kept.keys() - here) if against is not None and kept.keys().isdisjoint(here) else ():
+        evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
+    checkpoint = evidence.heads.checkpoint if evidence.heads else None
+    signature = evidence.heads.signature if evidence.heads else "none"
+    return BundleReport(
+        ok=not evidence.findings.listed,
+        vouched=not evidence.findings.listed and (signature == "trusted" or here <= kept.keys()),
+        sha256=hashlib.sha256(data).hexdigest(),
+        findings=tuple(evidence.findings.listed),
+        notes=tuple(evidence.findings.notes),
+        signature=signature,
+        public_key=checkpoint.public_key.hex() if checkpoint else None,
+        ledger_id=checkpoint.ledger_id if checkpoint else None,
+        created_at=checkpoint.created_at if checkpoint else None,
+        software=checkpoint.software if checkpoint else None,
+        verified_with=(
+            f"shuffle-ledger {version('shuffle-ledger')}, {NUMERICAL_POLICY},"
+            f" to {exact_text(accountant.precision)}"
+        ),
+        compared_with=sum(len(kept.get(cohort, [])) for cohort in here),
+        not_in_bundle=tuple(sorted(signed.keys() - here)),
+        cohorts=tuple(cohorts),
+    )
+
+
+def _cohort(
+    evidence: Evidence,
+    chain: Chain,
+    recomputation: Recomputation,
+    *,
+    signed: list[CheckpointHead],
+    kept: list[CheckpointHead],
+    tell: Progress,
+) -> CohortFound:
+    findings, name, length = evidence.findings, chain.cohort, chain.data.count(b"\n")
+    replay = Replay(store=evidence, cohort=name)
+    digests: dict[int, str] = {}
+    for step in replay.steps():
+        recomputation.see(step, replay.trail)
+        digests[replay.head_sequence] = replay.head_digest.hex()
+        tell(f"{name}: checking entries", replay.head_sequence, length)
+    checks = recomputation.finish(lambda done, of: tell(f"{name}: computing numbers again", done, of))
+    for problem in replay.problems:
+        findings.add(problem.what, member=chain.member, cohort=name, sequence=problem.sequence)
+    for sequence, what in recomputation.problems:
+        findings.add(what, member=chain.member, cohort=name, sequence=sequence)
+    for sequence, what in recomputation.notes:
+        findings.note(what, member=chain.member, cohort=name, sequence=sequence)
+    if evidence.heads is not None:
+        _compare_signed(replay, chain, signed, findings)
+    for head in kept:
+        _compare_kept(replay, chain, head, digests.get(head.sequence), findings)
+    body, ok = recomputation.last, not findings.concern(name)
+    return CohortFound(
+        cohort=name,
+        ok=ok,
+        entries=replay.entries,
+        head_sequence=replay.head_sequence,
+        head_digest=replay.head_digest.hex(),
+        epsilon_budget=body.epsilon_budget if body else None,
+        delta_budget=body.delta_budget if body else None,
+        epsilon_spent_upper=body.spent.epsilon_upper if body else None,
+        epsilon_spent_lower=body.spent.epsilon_lower if body else None,
+        promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
+        rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
+        rounds_refused=recomputation.kinds[EntryKind.REFUSED],
+        kinds=len(recomputation.met),
+        kinds_confirmed=len(recomputation.opinions.confirmed),
+        kinds_without=tuple(
+            f"{kind.randomizer.describe()}, {kind.reports} reports" for kind in recomputation.opinions.without
+        ),
+        numbers_stated=recomputation.stated,
+        numbers=tuple(checks),
+    )
+
+
+def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], findings: Findings) -> None:
+    last = CheckpointHead(
+        cohort=chain.cohort, sequence=replay.head_sequence, digest_hex=replay.head_digest.hex()
+    )
+    if last not in signed:
+        told = f"entry {signed[0].sequence}, {signed[0].digest_hex}" if signed else "no entry"
+        what = f"the chain ends with {last.digest_hex}, and heads.json names {told}"
+        findings.add(what, member=chain.member, cohort=chain.cohort, sequence=replay.head_sequence)
+
+
+def _compare_kept(
+    replay: Replay, chain: Chain, head: CheckpointHead, digest: str | None, findings: Findings
+) -> None:
+    if digest == head.digest_hex:
+        return
+    if head.sequence > replay.head_sequence:
+        what = f"it was kept elsewhere as a head, and the chain here ends with entry {replay.head_sequence}"
+    else:
+        what = "it differs from the head that was kept elsewhere: the chain was rewritten"
+    findings.add(what, member=chain.member, cohort=chain.cohort, sequence=head.sequence)
+
+
+def _compare_ledgers(evidence: Evidence, against: SavedHeads) -> None:
+    here = evidence.heads.checkpoint if evidence.heads else None
+    if here is not None and against.checkpoint is not None and here.ledger_id != against.checkpoint.ledger_id:
+        evidence.findings.add(
+            f"it is of ledger {here.ledger_id}, what was kept is of {against.checkpoint.ledger_id}"
+        )

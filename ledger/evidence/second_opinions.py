@@ -1,0 +1,88 @@
+"""Second opinions: the accountant's numbers beside those of a method that shares no arithmetic with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
+from shuffle_ledger.accounting.verification import (
+    AGREEMENT,
+    SMALLEST_DELTA,
+    composed_epsilon,
+    round_delta,
+    round_slack,
+)
+from shuffle_ledger.ledger.evidence.findings import SecondOpinion
+
+COMPOSITION = "one convolution of the rounds' losses on an even lattice"
+ROUND = "the law of one report's gain, added to itself on a lattice"
+# Where on its profile a round is looked at.
+_DELTAS = (1e-3, 1e-8)
+_WIDTH_TOLERANCE = 1e-3
+_NOTHING = 1e-6  # of epsilon: by convolution, what is smaller is round-off
+
+
+class SecondOpinions:
+    """Asks the second method, and remembers which kinds of rounds it confirmed."""
+
+    def __init__(self, accountant: Accountant) -> None:
+        self._accountant = accountant
+        self.confirmed: set[ShuffledRound] = set()
+        self.without: dict[ShuffledRound, None] = {}  # kinds that no second method answers for, in order
+
+    def on_kind(self, kind: ShuffledRound) -> str | None:
+        """Return how the second method contradicts a kind's privacy loss; None if it does not."""
+        if kind in self.confirmed or kind in self.without:
+            return None
+        loss = self._accountant.privacy_loss(kind)
+        if kind.delta0 > 0 and not math.isclose(kind.slack, round_slack(kind), rel_tol=AGREEMENT):
+            return f"its slack is {exact_text(kind.slack)}; by another method {exact_text(round_slack(kind))}"
+        answered = False
+        for delta in _DELTAS:
+            epsilon = self._accountant.certify({kind: 1}, delta=delta).epsilon_upper
+            below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
+            if math.isinf(epsilon) or not above >= SMALLEST_DELTA:
+                continue  # no finite epsilon holds, or the round's own profile ends before
+            second = round_delta(kind, epsilon)
+            if second is None:
+                continue
+            answered = True
+            if not below * (1 - AGREEMENT) <= second <= above * (1 + AGREEMENT):
+                return (
+                    f"one round of {kind.randomizer.describe()}, {kind.reports} reports: delta at epsilon"
+                    f" {exact_text(epsilon)} is from {exact_text(below)} to {exact_text(above)}; by another"
+                    f" method {exact_text(second)}"
+                )
+        if answered:
+            self.confirmed.add(kind)
+        else:
+            self.without[kind] = None
+        return None
+
+    def on_composition(
+        self, held: Mapping[ShuffledRound, int], *, delta: float, computed: tuple[float, float]
+    ) -> SecondOpinion | None:
+        """Return the epsilon of rounds together by the second method; None where it does not answer.
+
+        Args:
+            computed: the certified interval, lower end first.
+        """
+        pairs = [(self._accountant.privacy_loss(kind), count) for kind, count in held.items()]
+        slack = math.fsum(kind.slack * count for kind, count in held.items())
+        uppers = [(loss.upper, count) for loss, count in pairs]
+        lowers = [(loss.lower, count) for loss, count in pairs]
+        try:
+            above = composed_epsilon(uppers, delta=delta, slack=slack)
+            below = composed_epsilon(lowers, delta=delta, slack=slack)
+        except AccountingError:
+            return None
+        if above is None or below is None:
+            return None
+        room = _WIDTH_TOLERANCE * computed[1] + _NOTHING
+        return SecondOpinion(
+            method=COMPOSITION,
+            epsilon_upper=max(above, below),
+            epsilon_lower=min(above, below),
+            agrees=computed[0] <= above + room and below <= computed[1] + room,
+        )

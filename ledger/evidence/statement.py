@@ -1,0 +1,220 @@
+"""The values a statement is made of: everything that is said about a cohort, and since when it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Literal, TypeAlias
+
+from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRound
+from shuffle_ledger.ledger.evidence.conditions import Condition
+from shuffle_ledger.ledger.reports.budgets import Head
+from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason
+
+STATEMENT_FORMAT = "shuffle-ledger-statement-1"
+
+# "unknown": the chain is damaged, so nothing it says can be relied on, or entries of it were lost.
+Verdict: TypeAlias = Literal["kept", "broken", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonBounds:
+    """A certified interval around an epsilon, at the budget's delta."""
+
+    epsilon_upper: float  # infinite when no finite bound holds
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What was promised to the users of a cohort, and in which sense."""
+
+    population: int
+    privacy_unit: str
+    neighbours: str
+    epsilon_budget: float  # in force at the statement's head
+    delta_budget: float
+    policy: str
+    policy_assumes: str
+    opened_at: datetime
+    opened_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedClosing:
+    """How a round was closed."""
+
+    kind: Literal["settled", "voided"]
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    reports: int | None  # really shuffled; None: voided
+    accounted: ShuffledRound | None  # what is charged from then on; None: voided, nothing is
+    alone: EpsilonBounds | None  # of what is charged from then on
+    spent: EpsilonBounds  # by the cohort, after this entry
+    overspent: bool
+    reason: str | None  # of a voided round
+    attestation: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedRound:
+    """An admitted round: as declared, as accounted, as closed."""
+
+    round_id: str
+    use_case: str | None
+    collected_on: date | None
+    declared: ShuffledRound
+    accounted: ShuffledRound  # the slot that was reserved
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    numerical_policy: str
+    method: str
+    alone: EpsilonBounds  # of the round, if it were the only one
+    spent: EpsilonBounds  # by the cohort, after this entry
+    closing: StatedClosing | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedRefusal:
+    """A round that was refused; it must not have been released, and costs nothing."""
+
+    round_id: str
+    use_case: str | None
+    collected_on: date | None
+    declared: ShuffledRound
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    reason: RefusalReason
+    message: str
+    requested: EpsilonBounds | None  # the total it asked for; None: it was not computed
+    spent: EpsilonBounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedBudgetChange:
+    """The budget was raised or lowered."""
+
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    epsilon_before: float
+    epsilon_after: float
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overspend:
+    """An entry after which more was spent than the budget in force; refusals, which spend nothing, aside."""
+
+    sequence: int
+    recorded_at: datetime
+    round_id: str | None
+    epsilon_spent_upper: float
+    epsilon_budget: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedLoss:
+    """The database was put back to an earlier state: what was spent after it is unknown."""
+
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One entry of the chain, with the running total after it."""
+
+    sequence: int
+    kind: EntryKind
+    round_id: str | None
+    actor: str
+    recorded_at: datetime
+    collected_on: date | None
+    spent: EpsilonBounds
+    epsilon_budget: float
+    digest: str  # hexadecimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilePoint:
+    """One point of the privacy profile of everything that is held: epsilon at a delta."""
+
+    delta: float
+    epsilon_upper: float
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Since:
+    """What happened after an earlier entry, and whether it is the entry somebody kept the digest of."""
+
+    earlier: Head
+    recorded_at: datetime
+    proven: bool  # a head that was kept elsewhere has this very sequence and digest
+    entries: int
+    rounds_admitted: int
+    rounds_refused: int
+    rounds_settled: int
+    rounds_voided: int
+    spent_then: EpsilonBounds
+    spent_now: EpsilonBounds
+    epsilon_budget_then: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortStatement:
+    """Everything there is to say about one cohort, as of one entry of its chain."""
+
+    cohort: str
+    verdict: Verdict
+    chain_problems: tuple[str, ...]
+    promise: Promise
+    status: CohortStatus
+    spent: EpsilonBounds
+    epsilon_remaining: float
+    discretization: float  # how much of the interval's width each cause explains
+    truncation: float
+    round_off: float
+    method: str
+    decided_by: str  # what the policy decides by, and what it assumes
+    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
+    numerical_policies: tuple[str, ...]  # under which the chain's numbers were computed
+    composition: EpsilonBounds  # of all that is held, certified now, at the budget's delta
+    local_epsilon_upper: float  # what a user may lose without the shuffler
+    local_delta_upper: float
+    rounds: tuple[StatedRound, ...]
+    refusals: tuple[StatedRefusal, ...]
+    budget_changes: tuple[StatedBudgetChange, ...]
+    overspends: tuple[Overspend, ...]
+    lost: tuple[StatedLoss, ...]
+    moments: tuple[Moment, ...]
+    profile: tuple[ProfilePoint, ...]
+    since: Since | None
+    rounds_pending: int | None  # now; None: the statement is of an earlier moment
+    fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
+    as_of: datetime  # when the last entry was recorded
+    head: Head
+    head_now: Head  # the chain's, when the statement was made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What an auditor reads."""
+
+    made_at: datetime
+    software: str
+    numerical_policy: str  # under which this statement's own numbers were computed
+    conditions: tuple[Condition, ...]
+    cohorts: tuple[CohortStatement, ...]
+    checkpoint: Mapping[str, Any] | None  # signed heads; None: nobody signed
+    format: str = STATEMENT_FORMAT

@@ -1,0 +1,296 @@
+"""Making statements: one pass over the chain, then what its kinds of rounds cost alone, then the profile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.evidence.chain_reader import Reading
+from shuffle_ledger.ledger.evidence.conditions import CONDITIONS, NEIGHBOURS, POLICY_UNKNOWN, PRIVACY_UNIT
+from shuffle_ledger.ledger.evidence.statement import (
+    CohortStatement,
+    EpsilonBounds,
+    ProfilePoint,
+    Promise,
+    Since,
+    Statement,
+    Verdict,
+)
+from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, policy_of
+from shuffle_ledger.ledger.reports.budgets import Head, local_bounds
+from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import Cohort, checked_text
+from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
+
+# Orders of magnitude of delta around the budget's at which the profile is shown.
+PROFILE_DECADES = (-4, -3, -2, -1, 0, 1, 2, 3, 4)
+PROFILE_DELTA_MAX = 0.1
+
+AsOf: TypeAlias = "datetime | int | None"  # a moment, a sequence, or now
+Progress: TypeAlias = Callable[[str, int, int], None]  # what, how many are done, of how many
+
+
+def make_statement(
+    store: Store,
+    accountant: Accountant,
+    cohorts: Iterable[str],
+    *,
+    made_at: datetime,
+    as_of: AsOf = None,
+    since: Mapping[str, int] | None = None,
+    kept_heads: Iterable[tuple[str, Head]] = (),
+    checkpoint: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Statement:
+    """Return a statement about cohorts.
+
+    Args:
+        made_at: when; a statement never asks a clock.
+        as_of: it says what stood after the last entry that is not later; every entry when None.
+        since: by cohort, the entry after which changes are counted.
+        kept_heads: heads that somebody kept elsewhere; a chain that does not contain one of them is damaged.
+        checkpoint: signed heads to state with it.
+        progress: told what is being done.
+
+    **Guarantee**: all spending is quoted from the entries, whose digests and links are checked on the way.
+    The costs of single rounds, the composition and the profile are certified now.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: `as_of` or `since` names no entry.
+        Damaged: an entry cannot be read, or does not follow from those before it.
+    """
+    kept = list(kept_heads)
+    tell = progress or (lambda _what, _done, _of: None)
+    made = tuple(
+        _cohort_statement(
+            store,
+            accountant,
+            store.cohort(checked_text("cohort", name)),
+            as_of=as_of,
+            since=(since or {}).get(name),
+            kept=[head for cohort, head in kept if cohort == name],
+            tell=tell,
+        )
+        for name in cohorts
+    )
+    return Statement(
+        made_at=made_at,
+        software=f"shuffle-ledger {version('shuffle-ledger')}",
+        numerical_policy=NUMERICAL_POLICY,
+        conditions=CONDITIONS,
+        cohorts=made,
+        checkpoint=checkpoint,
+    )
+
+
+class _Beginning:
+    """A chain's entries up to one of them, remembering the digests that are asked for."""
+
+    def __init__(self, source: EntrySource, last: int, wanted: Iterable[int]) -> None:
+        self._source = source
+        self._last = last
+        self._wanted = set(wanted)
+        self.digests: dict[int, str] = {}
+
+    def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order."""
+        for entry in itertools.takewhile(
+            lambda each: each.sequence <= self._last, self._source.entries_of(cohort)
+        ):
+            if entry.sequence in self._wanted:
+                self.digests[entry.sequence] = entry.digest.hex()
+            yield entry
+
+
+def _cohort_statement(
+    store: Store,
+    accountant: Accountant,
+    cohort: Cohort,
+    *,
+    as_of: AsOf,
+    since: int | None,
+    kept: list[Head],
+    tell: Progress,
+) -> CohortStatement:
+    view = store.view(cohort.name)
+    now = Head(sequence=view.head_sequence, digest=view.head_digest.hex())
+    last = _last_sequence(store, cohort, as_of, now.sequence)
+    if since is not None and not FIRST_SEQUENCE <= since <= last:
+        raise InvalidValue(field="since", value=since, expected=f"an entry from {FIRST_SEQUENCE} to {last}")
+    beginning = _Beginning(store, last, [*(head.sequence for head in kept), *([since] if since else [])])
+    replay = Replay(store=beginning, cohort=cohort.name)
+    reading = Reading(replay)
+    for step in replay.steps():
+        reading.see(step)
+        tell(f"{cohort.name}: reading entries", step.sequence, last)
+    _compare_kept(replay, kept, beginning.digests)
+    body, opened = replay.head_body, replay.opened
+    if body is None or opened is None or not replay.readable:
+        first = next((each for each in replay.problems if each.sequence), None)
+        where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
+        raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
+    held = dict(+replay.held)
+    delta = body.delta_budget
+    alone = _alone(
+        store, accountant, reading.kinds(), delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of)
+    )
+    profile = _profile(store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of))
+    local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
+    return CohortStatement(
+        cohort=cohort.name,
+        verdict=_verdict(replay, reading),
+        chain_problems=tuple(
+            f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
+        ),
+        promise=_promise(opened, body),
+        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
+        spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
+        epsilon_remaining=body.epsilon_remaining,
+        discretization=body.spent.discretization,
+        truncation=body.spent.truncation,
+        round_off=body.spent.round_off,
+        method=body.spent.method,
+        decided_by=replay.trail.policy.decided_by,
+        filters=replay.trail.readings(),
+        delta_accounts=replay.trail.delta_accounts(),
+        numerical_policies=tuple(reading.numerical_policies),
+        composition=_at(profile, delta),
+        local_epsilon_upper=local_epsilon_upper,
+        local_delta_upper=local_delta_upper,
+        rounds=tuple(reading.rounds(alone)),
+        refusals=tuple(reading.refusals),
+        budget_changes=tuple(reading.budget_changes),
+        overspends=tuple(reading.overspends),
+        lost=tuple(reading.lost),
+        moments=tuple(reading.moments),
+        profile=profile,
+        since=_since(reading, since, kept, beginning.digests) if since else None,
+        rounds_pending=store.count_pending(cohort.name) if last == now.sequence else None,
+        fits=_fits(store, accountant, view, replay) if last == now.sequence else None,
+        as_of=body.recorded_at,
+        head=Head(sequence=replay.head_sequence, digest=replay.head_digest.hex()),
+        head_now=now,
+    )
+
+
+def _fits(
+    store: Store, accountant: Accountant, view: CohortView, replay: Replay
+) -> tuple[FittingRounds, ...]:
+    books = Books(store=store, accountant=accountant, keep=False)
+    return what_fits(books, view, policy_of(store, view), by_frequency(replay.local))
+
+
+def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:
+    if as_of is None:
+        return head
+    if isinstance(as_of, int):
+        if not FIRST_SEQUENCE <= as_of <= head:
+            raise InvalidValue(
+                field="as_of",
+                value=as_of,
+                expected=f"an entry of {cohort.name!r}, from {FIRST_SEQUENCE} to {head}",
+            )
+        return as_of
+    # All entries are read, for a clock may have been put back between two of them.
+    early = [e.sequence for e in store.entries_of(cohort.name) if e.content().recorded_at <= as_of]
+    if not early:
+        expected = f"a moment from {cohort.opened_at} on, when {cohort.name!r} was opened"
+        raise InvalidValue(field="as_of", value=as_of.isoformat(), expected=expected)
+    return early[-1]
+
+
+def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) -> None:
+    for head in kept:
+        # A head later than the statement says nothing about it.
+        if head.sequence <= replay.head_sequence and digests.get(head.sequence) != head.digest:
+            replay.blame(
+                head.sequence, "it differs from the head that was kept elsewhere: the chain was rewritten"
+            )
+
+
+def _verdict(replay: Replay, reading: Reading) -> Verdict:
+    if replay.problems or reading.lost:
+        return "unknown"
+    return "broken" if reading.overspends or replay.overspent else "kept"
+
+
+def _promise(opened: EntryBody, body: EntryBody) -> Promise:
+    policy = str(opened.details["policy"])
+    return Promise(
+        population=int(opened.details["population"]),
+        privacy_unit=PRIVACY_UNIT,
+        neighbours=NEIGHBOURS,
+        epsilon_budget=body.epsilon_budget,
+        delta_budget=body.delta_budget,
+        policy=policy,
+        policy_assumes=ASSUMES.get(policy, POLICY_UNKNOWN),
+        opened_at=opened.recorded_at,
+        opened_by=opened.actor,
+    )
+
+
+def _alone(
+    store: Store,
+    accountant: Accountant,
+    kinds: list[ShuffledRound],
+    delta: float,
+    tell: Callable[[int, int], None],
+) -> dict[ShuffledRound, EpsilonBounds]:
+    found = {}
+    for done, kind in enumerate(kinds, start=1):
+        spent = loss_cache.certify(store, accountant, {kind: 1}, delta=delta, keep=False)
+        found[kind] = EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower)
+        tell(done, len(kinds))
+    return found
+
+
+def _profile(
+    store: Store,
+    accountant: Accountant,
+    held: Mapping[ShuffledRound, int],
+    delta: float,
+    tell: Callable[[int, int], None],
+) -> tuple[ProfilePoint, ...]:
+    deltas = [delta * 10.0**decade if decade else delta for decade in PROFILE_DECADES]
+    points = []
+    for done, each in enumerate(deltas, start=1):
+        if each == delta or each <= PROFILE_DELTA_MAX:
+            spent = loss_cache.certify(store, accountant, held, delta=each, keep=False)
+            bounds = {"epsilon_upper": spent.epsilon_upper, "epsilon_lower": spent.epsilon_lower}
+            points.append(ProfilePoint(delta=each, **bounds))
+        tell(done, len(deltas))
+    return tuple(points)
+
+
+def _at(profile: tuple[ProfilePoint, ...], delta: float) -> EpsilonBounds:
+    point = next(each for each in profile if each.delta == delta)
+    return EpsilonBounds(epsilon_upper=point.epsilon_upper, epsilon_lower=point.epsilon_lower)
+
+
+def _since(reading: Reading, since: int, kept: list[Head], digests: Mapping[int, str]) -> Since:
+    then, now = reading.moments[since - 1], reading.moments[-1]
+    later = [moment.kind for moment in reading.moments[since:]]
+    earlier = Head(sequence=since, digest=digests[since])
+    return Since(
+        earlier=earlier,
+        recorded_at=then.recorded_at,
+        proven=earlier in kept,
+        entries=len(later),
+        rounds_admitted=later.count(EntryKind.ADMITTED),
+        rounds_refused=later.count(EntryKind.REFUSED),
+        rounds_settled=later.count(EntryKind.SETTLED),
+        rounds_voided=later.count(EntryKind.VOIDED),
+        spent_then=then.spent,
+        spent_now=now.spent,
+        epsilon_budget_then=then.epsilon_budget,
+    )

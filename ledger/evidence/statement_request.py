@@ -1,0 +1,52 @@
+"""What somebody asks a statement about: the same question on the command line and over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress, make_statement
+from shuffle_ledger.ledger.reports.budgets import Head
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementWanted:
+    """Which cohorts, as of when, and what changed since which entry."""
+
+    cohorts: tuple[str, ...] | None  # None: all
+    as_of: AsOf = None
+    since: int | None = None  # None: since the kept heads, where there are any
+    kept: tuple[tuple[str, Head], ...] = ()  # heads that earlier statements or checkpoints were about
+
+    def made(
+        self,
+        store: Store,
+        accountant: Accountant,
+        *,
+        made_at: datetime,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Statement:
+        """Return the statement; raises what `evidence.statement_builder.make_statement` raises."""
+        names = cohort_names(store, self.cohorts)
+        changes = {name: head.sequence for name, head in self.kept}
+        return make_statement(
+            store,
+            accountant,
+            names,
+            made_at=made_at,
+            as_of=self.as_of,
+            since=changes if self.since is None else dict.fromkeys(names, self.since),
+            kept_heads=self.kept,
+            checkpoint=checkpoint.to_json() if checkpoint is not None else None,
+            progress=progress,
+        )
+
+
+def cohort_names(store: Store, cohorts: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the cohorts that are meant, all where none is named."""
+    return tuple(each.name for each in store.cohorts()) if cohorts is None else cohorts

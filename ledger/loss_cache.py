@@ -1,0 +1,126 @@
+"""Privacy losses: computed once, stored by the digest of what determines them, checked when read."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Mapping
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, AccountingError, RoundLoss, ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.storage.rows import StoredLoss
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import entries
+from shuffle_ledger.ledger.values.entries import Spending
+
+_KEYS_REMEMBERED_MAX = 8192
+
+_log = logging.getLogger(__name__)
+
+
+def certify(
+    store: Store,
+    accountant: Accountant,
+    held: Mapping[ShuffledRound, int],
+    *,
+    delta: float,
+    keep: bool = True,
+) -> Spending:
+    """Return the certified spending of rounds, reading and (if `keep`) storing the losses it needs.
+
+    Raises:
+        AccountingError: a loss or the composition cannot be computed.
+        LedgerError: the certificate bounds nothing.
+    """
+    recall(store, accountant, held)
+    if keep:
+        for accounted in held:
+            if not accountant.knows(accounted):
+                _publish(store, accountant, accounted)
+    return Spending.from_certificate(accountant.certify(held, delta=delta), delta=delta)
+
+
+def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) -> None:
+    """Give the accountant the stored losses of the rounds it does not know yet.
+
+    A damaged loss, or one that is not the round's, is reported in the log and left out: the accountant then
+    computes it anew from the parameters, which are what counts, and verification names the row.
+    """
+    for accounted in held:
+        if accountant.knows(accounted):
+            continue
+        loss = _sound(store.loss(_key(accounted)), accountant, accounted)
+        if loss is not None:
+            accountant.adopt(accounted, loss)
+
+
+def is_stored(store: Store, accounted: ShuffledRound) -> bool:
+    """Return whether a round's privacy loss is stored."""
+    return store.loss_digest(_key(accounted)) is not None
+
+
+def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
+    """Return the digest of a round's privacy loss, storing the loss if it is not stored.
+
+    Of a stored loss that is not the round's, no digest gets into a chain: that of the right one does.
+    """
+    stored = store.loss_digest(_key(accounted))
+    recall(store, accountant, [accounted])
+    if stored is not None and accountant.knows(accounted):
+        own = entries.loss_digest(accountant.privacy_loss(accounted).to_bytes())
+        if own == stored:
+            return stored
+    return _publish(store, accountant, accounted)
+
+
+def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
+    """Store a round's loss and return the digest of the stored one.
+
+    Somebody else may have been first, with other precision: then his is the one that everybody uses.
+    """
+    key = _key(accounted)
+    blob = accountant.privacy_loss(accounted).to_bytes()
+    digest = entries.loss_digest(blob)
+    own = StoredLoss(key=key, digest=digest, blob=blob)
+    store.insert_loss(own)
+    stored = store.loss(key)
+    if stored == own:
+        return digest
+    recalled = _sound(stored, accountant, accounted)
+    if recalled is None:
+        return digest
+    accountant.adopt(accounted, recalled)
+    return entries.loss_digest(recalled.to_bytes())
+
+
+def _sound(stored: StoredLoss | None, accountant: Accountant, accounted: ShuffledRound) -> RoundLoss | None:
+    """Return the stored loss of a round, None if there is none, it is damaged, or it is another's."""
+    if stored is None:
+        return None
+    try:
+        loss = checked(stored)
+        if not accountant.encloses(accounted, loss):
+            raise Damaged(
+                f"privacy loss {stored.key.hex()}: it is not that of {accounted.randomizer.describe()}"
+            )
+    except Damaged as error:
+        _log.error("stored privacy loss ignored, computing it anew: %s", error)
+        return None
+    return loss
+
+
+def checked(stored: StoredLoss) -> RoundLoss:
+    """Return a stored privacy loss; raises Damaged unless its bytes have their digest and decode."""
+    if entries.loss_digest(stored.blob) != stored.digest:
+        raise Damaged(
+            f"privacy loss {stored.key.hex()}: its bytes do not have the digest they were stored with"
+        )
+    try:
+        return RoundLoss.from_bytes(stored.blob)
+    except AccountingError as error:
+        raise Damaged(f"privacy loss {stored.key.hex()}: {error}") from error
+
+
+@functools.lru_cache(maxsize=_KEYS_REMEMBERED_MAX)
+def _key(accounted: ShuffledRound) -> bytes:
+    return entries.loss_key(entries.round_bytes(accounted), NUMERICAL_POLICY)

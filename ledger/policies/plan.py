@@ -1,0 +1,175 @@
+"""Policy `plan`: slots composed before the first round; every entry carries which of them are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shuffle_ledger.accounting import ShuffledRound, fits, place
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.policies.base import (
+    ASSUMES,
+    Books,
+    Policy,
+    SlotReading,
+    Step,
+    changed,
+    replaced,
+    rules_digest,
+    slot_of,
+    standing_of,
+)
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanPolicy(Policy):
+    """Slots declared and composed before the first round; a round takes a free one that dominates it."""
+
+    slots_declared: tuple[tuple[ShuffledRound, int], ...]
+    epsilon_upper: float  # of the whole plan, at the budget's delta
+    epsilon_lower: float
+
+    decided_by = f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
+
+    @classmethod
+    def composed(cls, books: Books, plan: Mapping[ShuffledRound, int], *, delta: float) -> PlanPolicy:
+        """Return the policy of a plan; raises InvalidParameter, LedgerError when it cannot be composed."""
+        whole = books.certify(plan, delta=delta)
+        bounds = {"epsilon_upper": whole.epsilon_upper, "epsilon_lower": whole.epsilon_lower}
+        return cls(slots_declared=tuple(plan.items()), **bounds)
+
+    @classmethod
+    def from_rules(cls, rules: Mapping[str, Any]) -> PlanPolicy:
+        """Return the policy that the first entry's rules describe."""
+        slots = tuple((ShuffledRound.from_mapping(one["round"]), int(one["count"])) for one in rules["slots"])
+        return cls(
+            slots_declared=slots, epsilon_upper=rules["epsilon_upper"], epsilon_lower=rules["epsilon_lower"]
+        )
+
+    @functools.cached_property
+    def rules(self) -> dict[str, Any]:
+        """What the first entry says of the plan."""
+        return {
+            "slots": [{"round": one.to_mapping(), "count": count} for one, count in self.slots_declared],
+            "epsilon_upper": self.epsilon_upper,
+            "epsilon_lower": self.epsilon_lower,
+        }
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """How entries name these rules."""
+        return rules_digest(self.rules)
+
+    def opening(self) -> dict[str, Any]:
+        """See `Policy`."""
+        nothing = (0,) * len(self.slots_declared)
+        return {"rules": self.rules, **self.standing(nothing, self.epsilon_upper)}
+
+    def unchanged(self, view: CohortView) -> dict[str, Any]:
+        """See `Policy`."""
+        return self.standing(self.claimed(view), self.promised(view), self.unplaced(view))
+
+    def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
+        """See `Policy`."""
+        pairs = zip(self.slots_declared, self.claimed(view), strict=True)
+        return tuple(SlotReading(round=one, count=count, claimed=claimed) for (one, count), claimed in pairs)
+
+    def promised(self, view: CohortView) -> float:
+        """See `Policy`: the composition of the whole plan, which no round changes."""
+        standing_of(view.details, self.digest)
+        return float(view.details["standing"]["promised_epsilon_upper"])
+
+    def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
+        """See `Policy`: the slot that is the round itself, else the first free one that dominates it."""
+        free = [slot.round for slot in self.slots(view) if slot.claimed < slot.count]
+        if described in free:
+            return described
+        return next((slot for slot in free if fits(described, slot)), None)
+
+    def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
+        """See `Policy`."""
+        slot = self._position(accounted)
+        claimed = self._moved(self.claimed(view), slot, 1)
+        step = self._stepped(books, view, {accounted: 1}, claimed, self.unplaced(view))
+        return dataclasses.replace(step, details={"slot": slot, **step.details})
+
+    def replacing(
+        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
+    ) -> Step:
+        """See `Policy`: what released nothing frees its slot, the truth stands where `place` says."""
+        before, slot = ShuffledRound.from_mapping(admitted["accounted"]), int(admitted["slot"])
+        others = self._moved(self.claimed(view), slot, -1)
+        if after is None:
+            return self._stepped(books, view, replaced(before, None), others, self.unplaced(view))
+        stands = self.standing_in(others, slot, after)
+        if stands is None:
+            accounted = slot_of(after)
+            unplaced, claimed = self.unplaced(view) + 1, others
+        else:
+            accounted = self.slots_declared[stands][0]
+            unplaced, claimed = self.unplaced(view), self._moved(others, stands, 1)
+        step = self._stepped(books, view, replaced(before, accounted), claimed, unplaced)
+        return dataclasses.replace(step, details={"slot": stands, **step.details}, accounted=accounted)
+
+    def standing_in(self, others: tuple[int, ...], slot: int, truth: ShuffledRound) -> int | None:
+        """Return the slot of a released round that claimed `slot` when it was admitted.
+
+        Args:
+            others: how many of each slot the other rounds take.
+            slot: position of the slot that was claimed.
+            truth: what was really released.
+
+        None means that the plan does not cover the round: it fits no slot, or no slot of its kind is left.
+        """
+        kind = place([one for one, _ in self.slots_declared], slot, truth)
+        return None if kind is None or others[kind] >= self.slots_declared[kind][1] else kind
+
+    def claimed(self, view: CohortView) -> tuple[int, ...]:
+        """Return how many of each slot are taken, by the cohort's last entry; raises Damaged."""
+        claimed = standing_of(view.details, self.digest).get("claimed")
+        if not isinstance(claimed, list | tuple) or len(claimed) != len(self.slots_declared):
+            raise Damaged("the last entry does not say which slots are taken")
+        return tuple(int(count) for count in claimed)
+
+    def unplaced(self, view: CohortView) -> int:
+        """Return how many released rounds no slot covers; raises Damaged."""
+        return int(standing_of(view.details, self.digest).get("unplaced", 0))
+
+    def standing(self, claimed: tuple[int, ...], promised: float, unplaced: int = 0) -> dict[str, Any]:
+        """Return what every entry says of the plan."""
+        standing = {"rules": self.digest, "claimed": list(claimed), "promised_epsilon_upper": promised}
+        return {"standing": standing | ({"unplaced": unplaced} if unplaced else {})}
+
+    def _position(self, slot: ShuffledRound) -> int:
+        return next(i for i, (one, _) in enumerate(self.slots_declared) if one == slot)
+
+    def _moved(self, claimed: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
+        return tuple(count + by * (i == slot) for i, count in enumerate(claimed))
+
+    def _stepped(
+        self,
+        books: Books,
+        view: CohortView,
+        changes: Mapping[ShuffledRound, int],
+        claimed: tuple[int, ...],
+        unplaced: int,
+    ) -> Step:
+        promised, spent = self.promised(view), view.spent
+        if changes:
+            spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
+            # Where slots cover all that is held, the whole plan's bound is one for it too.
+            upper = spent.epsilon_upper if unplaced else min(spent.epsilon_upper, promised)
+            lower = min(spent.epsilon_lower, upper)
+            spent = dataclasses.replace(spent, epsilon_upper=upper, epsilon_lower=lower)
+        return Step(
+            spent=spent,
+            details=self.standing(claimed, promised, unplaced),
+            promised_epsilon_upper=math.inf if unplaced else promised,
+            changes=changes,
+        )

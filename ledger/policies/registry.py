@@ -1,0 +1,135 @@
+"""The policies there are, and which one a cohort has."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shuffle_ledger.accounting import FilterMenu, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.policies.adaptive import AdaptivePolicy, choice_made, spending_of, total_charged
+from shuffle_ledger.ledger.policies.base import (
+    ASSUMES,
+    Books,
+    Policy,
+    SlotReading,
+    Step,
+    changed,
+    closes_as_before,
+    replaced,
+    rules_digest,
+    standing_of,
+)
+from shuffle_ledger.ledger.policies.plan import PlanPolicy
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import EntryKind, Spending
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN, Cohort
+
+__all__ = [
+    "ASSUMES",
+    "AdaptivePolicy",
+    "Books",
+    "FixedPolicy",
+    "PlanPolicy",
+    "Policy",
+    "SlotReading",
+    "Step",
+    "choice_made",
+    "closes_as_before",
+    "policy_for",
+    "policy_from",
+    "policy_of",
+    "rules_digest",
+    "spending_of",
+    "standing_of",
+    "total_charged",
+]
+
+_RULES_REMEMBERED_MAX = 4096
+_AS_CANONICAL: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
+
+
+class FixedPolicy(Policy):
+    """The exact composition of all rounds decides. Sound when their parameters were fixed in advance."""
+
+    decided_by = f"composition of the privacy losses; {ASSUMES[POLICY_FIXED]}"
+
+    def opening(self) -> dict[str, Any]:
+        """See `Policy`."""
+        return {}
+
+    def unchanged(self, view: CohortView) -> dict[str, Any]:
+        """See `Policy`."""
+        return {}
+
+    def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
+        """See `Policy`."""
+        return self._composed(books, view, {accounted: 1})
+
+    def replacing(
+        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
+    ) -> Step:
+        """See `Policy`. A void gives nothing back: it may have been decided after seeing outputs.
+
+        Only when every round ever admitted is voided there were no outputs, and the cohort is empty again.
+        """
+        if after is None:
+            counts = books.store.count_entries(view.cohort.name)
+            if counts[EntryKind.ADMITTED] > counts.get(EntryKind.VOIDED, 0) + 1:
+                return Step(spent=view.spent, details={})
+            changes = {kind: -count for kind, count in view.held.items()}
+            return Step(spent=Spending.nothing(view.cohort.delta_budget), details={}, changes=changes)
+        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
+        if not changes:
+            return Step(spent=view.spent, details={})
+        return dataclasses.replace(self._composed(books, view, changes), changes=changes)
+
+    def _composed(self, books: Books, view: CohortView, changes: Mapping[ShuffledRound, int]) -> Step:
+        held = changed(view.held, changes)
+        return Step(spent=books.certify(held, delta=view.cohort.delta_budget), details={})
+
+
+def policy_for(cohort: Cohort) -> Policy:
+    """Return the policy that a new cohort without a plan is opened with; raises InvalidParameter."""
+    if cohort.policy == POLICY_ADAPTIVE:
+        menu = FilterMenu.for_budget(epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
+        return AdaptivePolicy(menu=menu)
+    return FixedPolicy()
+
+
+def policy_of(store: Store, view: CohortView) -> Policy:
+    """Return a cohort's policy with the rules it was opened with; raises Damaged."""
+    if view.cohort.policy == POLICY_FIXED:
+        if "standing" in view.details:
+            raise Damaged(f"cohort {view.cohort.name!r}: its row has another policy than its last entry")
+        return FixedPolicy()
+    return policy_from(view.cohort.policy, store.first_body(view.cohort.name))
+
+
+@functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)
+def policy_from(name: str, opening: bytes) -> Policy:
+    """Return the policy that a chain's first body, as canonical bytes, lays down; raises Damaged."""
+    try:
+        details = json.loads(opening)["details"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"the first entry cannot be read: {error}") from error
+    # Budgets are much alike: most cohorts have rules that are known from another one.
+    return _policy(name, json.dumps(details.get("rules"), **_AS_CANONICAL))
+
+
+@functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)
+def _policy(name: str, spelled: str) -> Policy:
+    rules = canonical.decode(spelled.encode("utf-8"))
+    try:
+        if name == POLICY_ADAPTIVE:
+            return AdaptivePolicy(menu=FilterMenu.from_mapping(rules))
+        if name == POLICY_PLAN:
+            return PlanPolicy.from_rules(rules)
+    except (AttributeError, KeyError, TypeError, InvalidParameter) as error:
+        raise Damaged(f"the rules of policy {name} cannot be read: {error}") from error
+    return FixedPolicy()

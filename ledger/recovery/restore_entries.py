@@ -1,0 +1,324 @@
+"""Bringing lost entries back from a copy of the chains: byte for byte, and only what a signed head proves.
+
+A checkpoint names the digest of a chain's last entry, and that digest binds every entry before it. So whoever
+kept the copy need not be believed: entries that lead from the head the ledger has to the head the checkpoint
+names *are* the lost ones. They are appended as they were, and what they imply is what the replay of the chain
+says, which is also what verification compares the tables with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy.exc import IntegrityError
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, LostRace, NotFound, TryAgain
+from shuffle_ledger.ledger.storage import anchor, appends, engine, rows
+from shuffle_ledger.ledger.storage.anchor import Losses
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import cohorts, heads, rounds
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    REASON_LENGTH_MAX,
+    Cohort,
+    CohortStatus,
+    checked_text,
+    request_digest,
+)
+from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
+
+_DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unproven:
+    """A cohort that still lacks entries, and why they were not brought back."""
+
+    cohort: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """What was brought back."""
+
+    number: int  # of the record in the ledger
+    entries: dict[str, int]  # how many, by cohort
+    unproven: tuple[Unproven, ...]  # nothing is written while there are any
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lost:
+    """One lost entry, and how the tables beside the chain follow it."""
+
+    entry: LedgerEntry
+    body: EntryBody
+    changes: tuple[HoldingChange, ...]
+    status: CohortStatus
+
+
+class Copy(EntrySource, Protocol):
+    """Chains kept elsewhere, as in a bundle."""
+
+    def cohorts(self) -> Iterable[str]:
+        """Name the cohorts it has chains of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tail:
+    """The lost entries of one cohort, in order."""
+
+    cohort: Cohort  # as it was opened
+    lost: tuple[_Lost, ...]
+
+
+def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, actor: str) -> Recovered:
+    """Append the lost entries that `source` has, of every cohort of which it has them all.
+
+    By asking for this, the actor attests that no entry was written after the checkpoint: of such an entry
+    nobody could tell that it is missing.
+
+    **Guarantee**: afterwards each of these chains is, to the last byte, the one that the checkpoint signed.
+    Nothing is brought back of a chain that lacks one entry, that was written on after the database was put
+    back (frozen ones are among them), or that goes on behind the checkpoint's head, for what follows there
+    is not proven and must not be dropped either. All is written, or nothing.
+
+    Args:
+        checkpoint: its signature must have been checked.
+        source: a copy of the chains, as in a bundle. It is not believed.
+
+    Raises:
+        InvalidValue: no reason, or no actor, that can be stored.
+        Conflict: the ledger lacks nothing, it is another ledger, the copy has no cohort's lost entries, or
+            a round of theirs was registered otherwise since; nothing was changed.
+        TryAgain: somebody wrote meanwhile; nothing was changed.
+    """
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    actor = checked_text("actor", actor)
+    with engine.reading(store.engine) as connection:
+        found = anchor.losses(connection, checkpoint)
+    if not found:
+        raise Conflict("the ledger has everything that the checkpoint has seen: there is nothing to recover")
+    if found.of_another_ledger:
+        raise Conflict("the checkpoint is of another ledger: its entries have no place here")
+    _check_nothing_later(checkpoint, found, source)
+    tails, unproven = _tails(store, found, source)
+    if not tails:
+        raise Conflict("; ".join(f"{each.cohort}: {each.why}" for each in unproven[: anchor.NAMED_MAX]))
+    nothing_lost = Losses(of_another_ledger=False, behind=(), missing=())
+    try:
+        with engine.writing(store.engine) as connection:
+            number = anchor.insert_reconciliation(
+                connection, checkpoint, nothing_lost, reason=reason, actor=actor, nothing_later=True
+            )
+            for tail in tails:
+                _append(connection, tail)
+            _count_on(connection)
+    except (IntegrityError, LostRace) as error:
+        raise TryAgain("somebody wrote to the ledger meanwhile; nothing was changed, try again") from error
+    return Recovered(
+        number=number,
+        entries={tail.cohort.name: len(tail.lost) for tail in tails},
+        unproven=tuple(unproven),
+    )
+
+
+def _check_nothing_later(checkpoint: Checkpoint, found: Losses, source: Copy) -> None:
+    """Raise Conflict if the copy shows that a cohort that seems complete lost entries too.
+
+    Those that lack entries by the checkpoint are looked at one by one.
+    """
+    lacking = {head.cohort for head in (*found.behind, *found.missing)}
+    heads = {head.cohort: head.sequence for head in checkpoint.heads}
+    for cohort in source.cohorts():
+        last = max((entry.sequence for entry in source.entries_of(cohort)), default=0)
+        if cohort not in lacking and last > heads.get(cohort, 0):
+            raise Conflict(
+                f"{cohort}: the copy goes on behind entry {heads.get(cohort, 0)}, the last one of the"
+                " checkpoint: take a newer checkpoint, such as the one in the bundle"
+            )
+
+
+def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[list[_Tail], list[Unproven]]:
+    tails, unproven = [], []
+    for head in (*found.behind, *found.missing):
+        try:
+            tails.append(_tail(store, head, source))
+        except LedgerError as error:
+            unproven.append(Unproven(cohort=head.cohort, why=str(error)))
+    return tails, unproven
+
+
+class _Watched:
+    """A source that remembers which entry it gave last."""
+
+    def __init__(self, source: EntrySource) -> None:
+        self._source = source
+        self.last: LedgerEntry | None = None
+
+    def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order."""
+        for entry in self._source.entries_of(cohort):
+            self.last = entry
+            yield entry
+
+
+def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _Tail:
+    """Return what the ledger lacks of a chain up to `head`; raises LedgerError unless all of it is proven."""
+    here, digest = _place(store, head.cohort)
+    if here >= head.sequence:
+        raise Conflict(f"entry {head.sequence} is not the one of the checkpoint: others were written since")
+    watched = _Watched(source)
+    replay = Replay(store=watched, cohort=head.cohort)
+    held, local = Counter(replay.held), Counter(replay.local)
+    lost: list[_Lost] = []
+    for step in replay.steps():
+        entry = watched.last
+        if entry is None or replay.problems or step.sequence > head.sequence:
+            break
+        if entry.sequence == here and entry.digest != digest:
+            raise Conflict(f"entry {here} is not the one in the copy: other entries were written since")
+        if entry.sequence > here:
+            changes = tuple(_changes(held, replay.held, local, replay.local))
+            lost.append(_Lost(entry=entry, body=step.body, changes=changes, status=_status(replay)))
+        held, local = Counter(replay.held), Counter(replay.local)
+    if replay.problems:
+        raise Damaged(
+            f"the copy does not hold: entry {replay.problems[0].sequence}: {replay.problems[0].what}"
+        )
+    if replay.head_sequence > head.sequence:
+        raise Conflict(
+            f"the copy goes on behind entry {head.sequence}, the last one of the checkpoint: take a newer"
+            " checkpoint, such as the one in the bundle"
+        )
+    if (replay.head_sequence, replay.head_digest.hex()) != (head.sequence, head.digest_hex):
+        raise Conflict(f"the copy does not lead to entry {head.sequence} of the checkpoint")
+    if replay.opened is None:
+        raise Damaged("the copy does not begin with the entry that opened the cohort")
+    return _Tail(cohort=_as_opened(replay.opened), lost=tuple(lost))
+
+
+def _place(store: Store, cohort: str) -> tuple[int, bytes]:
+    try:
+        view = store.view(cohort)
+    except NotFound:
+        return 0, b""
+    return view.head_sequence, view.head_digest
+
+
+def _status(replay: Replay) -> CohortStatus:
+    return "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
+
+
+def _changes(
+    held_before: Counter[ShuffledRound],
+    held: Counter[ShuffledRound],
+    local_before: Counter[ShuffledRound],
+    local: Counter[ShuffledRound],
+) -> Iterator[HoldingChange]:
+    for accounted in {*held_before, *held, *local_before, *local}:
+        count = held[accounted] - held_before[accounted]
+        local_count = local[accounted] - local_before[accounted]
+        if count or local_count:
+            yield HoldingChange(accounted=accounted, count=count, local_count=local_count)
+
+
+def _as_opened(body: EntryBody) -> Cohort:
+    return Cohort(
+        name=body.cohort,
+        population=body.details["population"],
+        epsilon_budget=body.epsilon_budget,
+        delta_budget=body.delta_budget,
+        policy=body.details["policy"],
+        status="open",
+        opened_at=body.recorded_at,
+    )
+
+
+def _append(connection: Connection, tail: _Tail) -> None:
+    for lost in tail.lost:
+        if lost.entry.sequence == FIRST_SEQUENCE:
+            _open(connection, tail.cohort, lost.entry)
+            continue
+        if lost.body.kind in _DECISIONS:
+            _register(connection, lost.body)
+        view, draft = _as_written(tail.cohort, lost)
+        if appends.append_within(connection, view, draft) != lost.entry:
+            raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort.name!r} would not be what it was")
+
+
+def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
+    """Return the view and the draft that an entry was written from, as far as it depends on them."""
+    body = lost.body
+    changes_budget = body.kind is EntryKind.BUDGET_CHANGED
+    cohort = Cohort(**{**vars(opened), "epsilon_budget": body.epsilon_budget, "status": lost.status})
+    view = CohortView(
+        cohort=cohort,
+        head_sequence=body.sequence - 1,
+        head_digest=lost.entry.previous_digest,
+        spent=body.spent,
+        at=body.recorded_at,
+    )
+    draft = EntryDraft(
+        kind=body.kind,
+        round_id=body.round_id,
+        actor=body.actor,
+        numerical_policy=body.numerical_policy,
+        spent=body.spent,
+        details=body.details,
+        changes=lost.changes,
+        status=lost.status,
+        epsilon_budget=body.epsilon_budget if changes_budget else None,
+    )
+    return view, draft
+
+
+def _open(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> None:
+    row = {name: value for name, value in vars(cohort).items() if name != "status"}
+    connection.execute(insert(cohorts).values(**row))
+    rows.insert_entry(connection, entry)
+    head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
+    connection.execute(insert(heads).values(**head))
+
+
+def _register(connection: Connection, body: EntryBody) -> None:
+    """Put back the row of a decided round as it was registered, unless the older state has it already."""
+    content = canonical.encode(body.details["request"])
+    registration = body.details.get("registration")
+    row: dict[str, object] = {
+        "round_id": body.round_id,
+        "cohort": body.cohort,
+        "content": content,
+        "content_digest": request_digest(content),
+        "registered_by": body.actor,
+    }
+    if registration is not None:  # older entries do not say
+        row |= {
+            "registration": registration,
+            "registered_at": datetime.fromisoformat(body.details["registered_at"]),
+        }
+    when = {"registered_at": body.recorded_at, "outcome_sequence": None}
+    if rows.insert_round(connection, when | row) is not None:
+        return
+    stored = connection.execute(select(rounds).where(rounds.c.round_id == body.round_id)).one_or_none()
+    if stored is None:
+        raise Conflict(f"registration {registration}, of round {body.round_id!r}, was given to another since")
+    if stored.outcome_sequence is not None or any(stored._mapping[name] != row[name] for name in row):
+        raise Conflict(f"round {body.round_id!r} was registered otherwise since")
+
+
+def _count_on(connection: Connection) -> None:
+    """Let registrations go on behind those that were put back; SQLite sees to it by itself."""
+    if connection.dialect.name == "postgresql":
+        sequence = text("pg_get_serial_sequence('rounds', 'registration')")
+        last = select(func.max(rounds.c.registration)).scalar_subquery()
+        connection.execute(select(func.setval(sequence, func.greatest(last, func.nextval(sequence)))))

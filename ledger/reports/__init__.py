@@ -1,0 +1,19 @@
+"""What analysts and pages read: budgets, histories, lists, profiles, entries.
+
+Imports `decisions` and what lies below it.
+"""
+
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement, HistoryPoint, budget, heads, history
+from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
+
+__all__ = [
+    "BudgetStatement",
+    "FittingRounds",
+    "HistoryPoint",
+    "ShownCohort",
+    "budget",
+    "heads",
+    "history",
+    "shown_cohort",
+]

@@ -1,0 +1,204 @@
+"""What an analyst or an auditor reads: a cohort's budget, its history, the heads of all chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from fractions import Fraction
+from typing import Any
+
+from shuffle_ledger.accounting import Accountant, AccountsReading, FilterReading, ShuffledRound
+from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
+from shuffle_ledger.ledger.decisions.outcomes import collected_on
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import Books, SlotReading
+from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.storage.rows import StoredHolding
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last entry of a cohort's chain: keep it elsewhere, and nobody can shorten the chain unseen."""
+
+    sequence: int
+    digest: str  # hexadecimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetStatement:
+    """A cohort's budget and what is spent of it, as its last entry states."""
+
+    cohort: str
+    population: int
+    policy: str
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+    epsilon_error_discretization: float  # how much of the interval's width each cause explains
+    epsilon_error_truncation: float
+    epsilon_error_round_off: float
+    method: str
+    decided_by: str  # what the policy decides by, and what it assumes
+    slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
+    epsilon_promised_upper: float | None  # of policy plan: what all of it costs
+    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
+    composition_epsilon_upper: (
+        float  # the exact composition of what is held: an odometer reading, for what it
+    )
+    composition_epsilon_lower: float  # cost so far; no guarantee follows when rounds were chosen adaptively
+    fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
+    numerical_policy: str  # under which the last entry's numbers were computed
+    local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
+    local_delta_upper: float
+    rounds_admitted: int  # ever; settled and voided ones included
+    rounds_refused: int
+    rounds_settled: int
+    rounds_voided: int
+    rounds_pending: int
+    opened_at: datetime
+    head: Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPoint:
+    """One entry, with the running total: what a plot of a cohort over time needs."""
+
+    sequence: int
+    kind: EntryKind
+    round_id: str | None
+    actor: str
+    recorded_at: datetime
+    collected_on: date | None  # of admitted and refused rounds, when it was said
+    use_case: str | None
+    epsilon_spent_upper: float  # after the entry
+    epsilon_spent_lower: float
+    epsilon_requested_upper: float | None  # of a refused round: the total it asked for
+    reason: str | None  # of a refused or voided round
+
+
+def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStatement:
+    """Return the budget of a cohort.
+
+    What is spent is what the last entry says: certificates do not go stale, so it is not computed again;
+    `verification.verifier` does. Only where filters decide is the composition of what is held computed, to
+    stand beside their readings: that is the price of adaptivity. What still fits is searched for within the
+    bounds that `reports.rounds_left` sets. Local sums run over every admitted round,
+    voided ones included: their reports may have been sent. A refused round's reports must not be collected.
+
+    Raises:
+        NotFound: no such cohort.
+    """
+    name = checked_text("cohort", cohort_name)
+    view = store.view(name)
+    head = store.entry(name, view.head_sequence).content()
+    kinds = store.count_entries(name)
+    seen = {_round(item): item.local_count for item in store.holdings(name)}
+    local_epsilon_upper, local_delta_upper = local_bounds(seen.items())
+    cohort, spent = view.cohort, view.spent
+    policy = registry.policy_of(store, view)
+    books = Books(store=store, accountant=accountant, keep=False)
+    composed = policy.composition(books, view)
+    return BudgetStatement(
+        cohort=cohort.name,
+        population=cohort.population,
+        policy=cohort.policy,
+        status=cohort.status,
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+        epsilon_spent_upper=spent.epsilon_upper,
+        epsilon_spent_lower=spent.epsilon_lower,
+        epsilon_remaining=cohort.remaining(spent.epsilon_upper),
+        epsilon_error_discretization=spent.discretization,
+        epsilon_error_truncation=spent.truncation,
+        epsilon_error_round_off=spent.round_off,
+        method=spent.method,
+        decided_by=policy.decided_by,
+        slots=policy.slots(view),
+        epsilon_promised_upper=policy.promised(view) if policy.slots(view) else None,
+        filters=policy.readings(view),
+        delta_accounts=policy.delta_accounts(view),
+        composition_epsilon_upper=composed.epsilon_upper,
+        composition_epsilon_lower=composed.epsilon_lower,
+        fits=what_fits(books, view, policy, by_frequency(seen)),
+        numerical_policy=head.numerical_policy,
+        local_epsilon_upper=local_epsilon_upper,
+        local_delta_upper=local_delta_upper,
+        rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
+        rounds_refused=kinds.get(EntryKind.REFUSED, 0),
+        rounds_settled=kinds.get(EntryKind.SETTLED, 0),
+        rounds_voided=kinds.get(EntryKind.VOIDED, 0),
+        rounds_pending=store.count_pending(name),
+        opened_at=_opened(cohort.opened_at),
+        head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
+    )
+
+
+def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
+    """Yield a cohort's entries in order, with the running total; raises NotFound, Damaged."""
+    for entry in store.entries_of(store.cohort(checked_text("cohort", cohort_name)).name):
+        body = entry.content()
+        details = body.details
+        requested = details.get("requested") if body.kind is EntryKind.REFUSED else None
+        yield HistoryPoint(
+            sequence=body.sequence,
+            kind=body.kind,
+            round_id=body.round_id,
+            actor=body.actor,
+            recorded_at=body.recorded_at,
+            collected_on=collected_on(body),
+            use_case=details.get("request", {}).get("use_case"),
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_spent_lower=body.spent.epsilon_lower,
+            epsilon_requested_upper=requested["epsilon_upper"] if requested else None,
+            reason=details.get("reason"),
+        )
+
+
+def heads(store: Store) -> dict[str, Any]:
+    """Return the heads of all cohorts as a JSON-able value to keep elsewhere (`audit verify --against`)."""
+    views = [store.view(cohort.name) for cohort in store.cohorts()]
+    listed = [
+        {"cohort": view.cohort.name, "sequence": view.head_sequence, "digest": view.head_digest.hex()}
+        for view in views
+    ]
+    return {"format": HEADS_FORMAT, "heads": listed}
+
+
+def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
+    """Return the epsilon and delta that a user may lose to rounds, each so often, without the shuffler."""
+    listed = list(counts)
+    epsilon = _sum_upper((count, each.randomizer.epsilon0) for each, count in listed)
+    return epsilon, min(1.0, _sum_upper((count, each.delta0) for each, count in listed))
+
+
+def _round(item: StoredHolding) -> ShuffledRound:
+    return ShuffledRound.from_mapping(canonical.decode(item.parameters))
+
+
+def _opened(moment: datetime | None) -> datetime:
+    if moment is None:
+        raise AssertionError("a stored cohort has the moment it was opened")
+    return moment
+
+
+def _sum_upper(terms: Iterable[tuple[int, float]]) -> float:
+    """Return the smallest float that is at least the sum of count times value."""
+    total = Fraction(0)
+    for count, value in terms:
+        if count == 0:
+            continue
+        if math.isinf(value):
+            return math.inf
+        total += count * Fraction(value)
+    rounded = float(total)
+    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)

@@ -1,0 +1,108 @@
+"""Reading many rows: pages of a chain, and what all cohorts add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import and_, select, text
+
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import SlotReading
+from shuffle_ledger.ledger.storage import engine, rows
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import REFUSED, entries, heads
+from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
+
+PAGE_MAX = 1000
+REFUSALS_READ_MAX = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryPage:
+    """Consecutive entries of one chain."""
+
+    entries: tuple[LedgerEntry, ...]
+    after: int | None  # the sequence to go on after; None: this was the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCohort(Cohort):
+    """A cohort, and what is free of its plan if it has one."""
+
+    slots: tuple[SlotReading, ...] = ()  # of policy plan: what was declared, and what of it is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortHead:
+    """A cohort's state as its last entry says."""
+
+    status: CohortStatus
+    body: EntryBody
+
+
+def shown_cohort(store: Store, name: str) -> ShownCohort:
+    """Return a cohort with the slots of its plan; raises NotFound."""
+    cohort = store.cohort(name)
+    if cohort.policy != POLICY_PLAN:
+        return ShownCohort(**vars(cohort))
+    view = store.view(name)
+    return ShownCohort(**vars(view.cohort), slots=registry.policy_of(store, view).slots(view))
+
+
+def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> EntryPage:
+    """Return entries of a cohort in order, from the one behind sequence `after`.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: `limit` is not from 1 to 1000.
+    """
+    if not 1 <= limit <= PAGE_MAX:
+        raise InvalidValue(field="limit", value=limit, expected=f"a whole number from 1 to {PAGE_MAX}")
+    query = select(entries).where(entries.c.cohort == cohort, entries.c.sequence > after)
+    with engine.reading(store.engine) as connection:
+        rows.cohort_row(connection, cohort)
+        found = connection.execute(query.order_by(entries.c.sequence).limit(limit + 1)).all()
+    page = tuple(rows.entry_from(row) for row in found[:limit])
+    return EntryPage(entries=page, after=page[-1].sequence if len(found) > limit else None)
+
+
+def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry]:
+    """Return the last entries of a cohort, oldest first; raises NotFound."""
+    query = select(entries).where(entries.c.cohort == cohort)
+    with engine.reading(store.engine) as connection:
+        rows.cohort_row(connection, cohort)
+        found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(min(limit, PAGE_MAX)))
+        return [rows.entry_from(row) for row in found][::-1]
+
+
+def cohort_heads(store: Store) -> list[CohortHead]:
+    """Return the last entry of every cohort, in the order of their names."""
+    same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
+    query = select(entries, heads.c.status).join_from(heads, entries, same)
+    with engine.reading(store.engine) as connection:
+        found = [
+            CohortHead(status=row.status, body=EntryBody.from_bytes(row.body))
+            for row in connection.execute(query)
+        ]
+    return sorted(found, key=lambda head: head.body.cohort)
+
+
+def count_all_entries(store: Store) -> dict[tuple[str, str], int]:
+    """Return how many entries there are, by cohort and kind, as the heads count them."""
+    with engine.reading_once(store.engine) as connection:
+        return {
+            (row.cohort, kind): count
+            for row in connection.execute(select(heads))
+            for kind, count in rows.counts_in(row).items()
+        }
+
+
+def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
+    """Return at most 5000 refusals of a cohort in order, from the first one behind sequence `after`."""
+    # In the words of the index, which is not found by a parameter.
+    refused = and_(entries.c.cohort == cohort, text(REFUSED), entries.c.sequence > after)
+    query = select(entries).where(refused).order_by(entries.c.sequence).limit(REFUSALS_READ_MAX)
+    with engine.reading(store.engine) as connection:
+        return [rows.entry_from(row) for row in connection.execute(query)]

@@ -1,0 +1,310 @@
+"""What a decision reads: a cohort at one moment, in one statement."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    select,
+    true,
+)
+from sqlalchemy.sql.selectable import FromClause
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged, NotFound
+from shuffle_ledger.ledger.storage import engine, prepared, rows
+from shuffle_ledger.ledger.storage.rows import CohortView, NewRound, StoredRound
+from shuffle_ledger.ledger.storage.tables import accounted_rounds, cohorts, heads, holdings, rounds
+from shuffle_ledger.ledger.storage.tables import entries as entries_table
+from shuffle_ledger.ledger.values import entries
+from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.requests import Cohort
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.storage.cohort_locks import Turn
+
+KINDS_REMEMBERED_MAX = 8192
+VIEWS_REMEMBERED_MAX = 4096
+_ALWAYS = true()
+_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort))
+
+
+class Kinds:
+    """Accounted rounds by digest, read once: their rows never change, and their bytes have their digest."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[bytes, ShuffledRound] = {}
+
+    def learn(self, connection: Connection, digests: Iterable[bytes]) -> dict[bytes, ShuffledRound]:
+        """Return the rounds with these digests; raises Damaged for one that is missing or was changed."""
+        found = {digest: self._known[digest] for digest in digests if digest in self._known}
+        missing = [digest for digest in digests if digest not in found]
+        if missing:
+            read = _read_kinds(connection, missing)
+            if len(self._known) + len(read) > KINDS_REMEMBERED_MAX:
+                self._known.clear()
+            self._known.update(read)
+            found.update(read)
+        return found
+
+
+class Memory:
+    """What was read before and need not be read again: kinds of rounds, and each cohort as its head's entry
+    left it.
+
+    A view counts while the head still has the digest it was made of, which covers all that the entry says.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.kinds = Kinds()
+        self._views: dict[str, CohortView] = {}
+
+    def last_view(self, cohort: str) -> CohortView | None:
+        """Return a cohort's view as it was last read, or written."""
+        return self._views.get(cohort)
+
+    def keep(self, view: CohortView) -> None:
+        """Remember a view that was read and checked, or written."""
+        if len(self._views) >= VIEWS_REMEMBERED_MAX:
+            self._views.clear()
+        self._views[view.cohort.name] = view
+
+
+def _read_kinds(connection: Connection, digests: list[bytes]) -> dict[bytes, ShuffledRound]:
+    query = select(accounted_rounds).where(accounted_rounds.c.digest.in_(digests))
+    found = {}
+    for row in connection.execute(query):
+        if entries.round_digest(row.parameters) != row.digest:
+            raise Damaged(f"accounted round {row.digest.hex()}: its parameters were changed")
+        found[row.digest] = rows.decoded_round(row.parameters)
+    for digest in digests:
+        if digest not in found:
+            raise Damaged(f"accounted round {digest.hex()}: it is held, and its parameters are missing")
+    return found
+
+
+def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
+    """Return a cohort's view.
+
+    Raises:
+        NotFound: no such cohort.
+        Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
+    """
+    row = prepared.one_or_none(connection, _of_cohort(connection.dialect.name), {"name": name})
+    if row is None:
+        raise NotFound(f"no cohort {name!r}")
+    return _view(connection, kinds, row, None)
+
+
+def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
+    """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
+    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name).outerjoin(entries_table, its_entry)
+    query = _selected(connection.dialect.name, headed).where(cohorts.c.name.in_(list(names)))
+    return {row.name: _view(connection, kinds, row, None) for row in connection.execute(query).all()}
+
+
+def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView | StoredRound:
+    """Return the view that a pending round is to be decided on; a decided round as it is.
+
+    Raises:
+        NotFound: no such round.
+        Damaged: as `of_cohort`.
+    """
+    row = prepared.one_or_none(connection, _of_round(connection.dialect.name), {"round_id": round_id})
+    if row is None:
+        raise NotFound(f"no round {round_id!r}")
+    stored = StoredRound(**{name: getattr(row, f"round_{name}") for name in rounds.c.keys()})  # noqa: SIM118 - not a dict
+    if stored.outcome_sequence is not None:
+        return stored
+    if row.name is None:
+        raise Damaged(f"round {round_id!r}: its cohort, {stored.cohort!r}, is missing")
+    return _view(connection, kinds, row, stored)
+
+
+class Asked(NamedTuple):
+    """What a new round is registered and decided on, if its identifier is not taken."""
+
+    round: NewRound | None
+    opening: bytes | None  # the body of the chain's first entry, if it was asked for
+    has_turn: bool | None  # None: it was not asked for
+
+
+def of_new_round(
+    connection: Connection, memory: Memory, cohort: str, round_id: str, *, opening: bool, turn: Turn
+) -> Asked:
+    """Return what a round is registered and decided on at once; on PostgreSQL take the turn, if it is free.
+
+    Raises:
+        NotFound: no such cohort.
+        Damaged: as `of_cohort`.
+    """
+    values = {"name": cohort, "round_id": round_id, "opening": opening}
+    last = memory.last_view(cohort)
+    row = _new_round_row(connection, values | turn.ask(), last)
+    has_turn = row.has_turn
+    if last is not None and row.digest == last.head_digest and not _is_as_seen(row, last):
+        row, last = _new_round_row(connection, values | turn.ask(), None), None
+    if row.registration is None:
+        return Asked(None, row.opening, has_turn)
+    if last is not None and row.digest == last.head_digest:
+        view = dataclasses.replace(last, at=row.at)
+    else:
+        view = _view(connection, memory.kinds, row, None)
+        memory.keep(view)
+    found = NewRound(view=view, registration=row.registration, others_wait=row.others_wait)
+    return Asked(found, row.opening, has_turn)
+
+
+def _new_round_row(connection: Connection, values: Mapping[str, Any], last: CohortView | None) -> Any:
+    query = _of_new_round(connection.dialect.name)
+    row = prepared.one_or_none(connection, query, {**values, "seen": last.head_digest if last else b""})
+    if row is None:
+        raise NotFound(f"no cohort {values['name']!r}")
+    return row
+
+
+def as_seen(memory: Memory, row: Any) -> CohortView | None:
+    """Return the view in memory if it is what a cohort's rows, with a clock, say now."""
+    last = memory.last_view(row.name)
+    if last is None or row.digest != last.head_digest or not _is_as_seen(row, last):
+        return None
+    return dataclasses.replace(last, at=row.at)
+
+
+def _is_as_seen(row: Any, last: CohortView) -> bool:
+    """Whether the rows beside a head's entry say what they said when that entry was read, or written."""
+    same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)
+    return same and row.sequence == last.head_sequence
+
+
+def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:
+    if row.entry_body is None:
+        raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
+    head = LedgerEntry(
+        **{name: getattr(row, f"entry_{name}") for name in entries_table.c.keys()}  # noqa: SIM118 - not a dict
+    )
+    counts = {bytes.fromhex(digest): count for digest, count in json.loads(row.held or "[]")}
+    body = _checked_head(row, head, counts)
+    known = kinds.learn(connection, counts)
+    return CohortView(
+        cohort=rows.cohort_from(row),
+        head_sequence=row.sequence,
+        head_digest=row.digest,
+        spent=body.spent,
+        recorded_at=body.recorded_at,
+        details=body.details,
+        held={known[digest]: count for digest, count in counts.items() if count > 0},
+        at=row.at,
+        round=stored,
+    )
+
+
+def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> EntryBody:
+    """Return the head's body if the rows that decisions use agree with it; raises Damaged.
+
+    Not a verification, which replays the chain; it stops decisions on rows that were edited since.
+    """
+    body = head.content()
+    digest = entries.entry_digest(
+        cohort=head.cohort, sequence=head.sequence, previous_digest=head.previous_digest, body=head.body
+    )
+    if not digest == head.digest == row.digest:
+        raise Damaged(f"cohort {row.name!r}: entry {head.sequence} does not have the head's digest")
+    if (body.epsilon_budget, body.delta_budget) != (row.epsilon_budget, row.delta_budget):
+        raise Damaged(f"cohort {row.name!r}: its row has another budget than its last entry")
+    if sum(counts.values()) != body.spent.rounds:
+        raise Damaged(f"cohort {row.name!r}: it does not hold as many rounds as its last entry counts")
+    return body
+
+
+@functools.cache
+def _of_cohort(dialect_name: str) -> Select[Any]:
+    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name), bindparam("name"))
+    return _selected(dialect_name, beside).where(cohorts.c.name == bindparam("name"))
+
+
+@functools.cache
+def _of_round(dialect_name: str) -> Select[Any]:
+    beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
+    beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
+    its = select(rounds.c.cohort).where(rounds.c.round_id == bindparam("round_id")).scalar_subquery()
+    query = _selected(dialect_name, _with_head(beside, its))
+    query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
+    return query.where(rounds.c.round_id == bindparam("round_id"))
+
+
+@functools.cache
+def _of_new_round(dialect_name: str) -> Select[Any]:
+    first = entries_table.alias("first")
+    # Whoever has seen the head's entry is not told again what it says, nor what is held with it.
+    unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
+    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
+    beside = _with_head(headed, bindparam("name"), unseen)
+    beside = beside.outerjoin(rounds, rounds.c.round_id == bindparam("round_id"))
+    opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
+    beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
+    other = rounds.alias("other")
+    waiting = and_(other.c.cohort == cohorts.c.name, other.c.outcome_sequence.is_(None))
+    waiting = and_(waiting, other.c.attempts < rows.ATTEMPTS_MAX)
+    query = _selected(dialect_name, beside, unseen).add_columns(
+        first.c.body.label("opening"),
+        exists().where(waiting).label("others_wait"),
+        case((rounds.c.round_id.is_(None), engine.next_registration(dialect_name))).label("registration"),
+        engine.advisory_lock(dialect_name).label("has_turn"),
+    )
+    return query.where(cohorts.c.name == bindparam("name"))
+
+
+def _with_head(
+    source: FromClause, cohort: ColumnElement[str], wanted: ColumnElement[bool] = _ALWAYS
+) -> FromClause:
+    """Join the entry that the head of `cohort` names.
+
+    By what is known before the join: a planner whose statistics are old would else read a whole chain to find
+    its last entry.
+    """
+    head = heads.alias("its_head")
+    sequence = select(head.c.sequence).where(head.c.cohort == cohort).scalar_subquery()
+    last = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
+    return source.outerjoin(entries_table, and_(last, wanted))
+
+
+def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool] = _ALWAYS) -> Select[Any]:
+    """Return the statement for a cohort, its head, the clock, and if `wanted` the head's entry and what is
+    held.
+    """
+    if dialect_name == "sqlite":
+        pair = func.json_array(func.hex(holdings.c.accounted_digest), holdings.c.count)
+        listed = cast(func.json_group_array(pair), Text)
+    else:
+        pair = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), holdings.c.count)
+        listed = cast(func.json_agg(pair), Text)
+    held = case((wanted, select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()))
+    return select(
+        cohorts,
+        heads.c.sequence,
+        heads.c.digest,
+        heads.c.status,
+        *(column.label(f"entry_{column.name}") for column in entries_table.c),
+        held.label("held"),
+        engine.clock(dialect_name).label("at"),
+    ).select_from(source)

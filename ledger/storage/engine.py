@@ -1,0 +1,288 @@
+"""The one place that knows which database is underneath: connections, transactions, its clock, its errors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    Table,
+    Text,
+    bindparam,
+    column,
+    create_engine,
+    event,
+    func,
+    null,
+    select,
+    table,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
+from shuffle_ledger.ledger.storage.tables import UtcDateTime, rounds
+
+LOCK_TIMEOUT_SECONDS = 10
+STATEMENT_TIMEOUT_SECONDS = 60
+MIGRATION_TIMEOUT_SECONDS = 3600
+POOL_SIZE = 8
+PING_AFTER_SECONDS = 1.0
+_LAST_USE = "shuffle_ledger_last_use"
+# Nearly all we ask for is found by a key. By statistics from when its table was small, the planner would read
+# all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
+# compiling, whatever it seems to cost then.
+_BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+# Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
+# raise an error; and what was answered survives a crash.
+_AS_PROMISED = r" -c default_transaction_isolation=read\ committed -c synchronous_commit=on"
+_WRITE_OPTION = "shuffle_ledger_write"
+_READ_OPTION = "shuffle_ledger_read"
+_ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
+# serialization failure, deadlock, lock not available, statement cancelled by its timeout
+_POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
+_POSTGRESQL_READ_ONLY = "25006"  # a standby, or stopped by whoever runs it
+_SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
+
+
+def connect(database_url: str, *, migrating: bool = False) -> Engine:
+    """Return an engine for a SQLite file or a PostgreSQL database.
+
+    `migrating` allows long statements, and on SQLite suspends foreign keys, without which a table cannot be
+    made anew there: `check_foreign_keys` makes up for it.
+
+    Raises:
+        InvalidValue: another kind of database, or one in memory, which would forget the ledger.
+        SchemaError: a SQLite file that does not exist; only `migrating` creates one.
+    """
+    expected = "sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
+    try:
+        url = make_url(database_url)
+    except ArgumentError as error:
+        raise InvalidValue(field="database_url", value=database_url, expected=expected) from error
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite":
+        if url.database in (None, "", ":memory:"):
+            raise InvalidValue(
+                field="database_url", value=shown, expected="a database file: one in memory forgets"
+            )
+        if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():
+            # Opening would create it: an empty file, where somebody may take it for a ledger.
+            raise SchemaError(f"there is no ledger in {shown}: run `shuffle-ledger init`")
+        engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_SECONDS}, pool_size=POOL_SIZE)
+        event.listen(engine, "connect", functools.partial(_prepare_sqlite, foreign_keys=not migrating))
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
+        statement_timeout = MIGRATION_TIMEOUT_SECONDS if migrating else STATEMENT_TIMEOUT_SECONDS
+        options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={statement_timeout}s"
+        options += _AS_PROMISED if migrating else _AS_PROMISED + _BY_KEY
+        # The driver begins nothing by itself: to switch that for one statement takes longer than to say it.
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args={"options": options},
+            isolation_level="AUTOCOMMIT",
+            pool_size=POOL_SIZE,
+        )
+        event.listen(engine, "begin", _begin_postgresql)
+        event.listen(engine, "checkin", _note_use)
+        event.listen(engine, "checkout", _ping_unused)
+        return engine
+    raise InvalidValue(field="database_url", value=shown, expected=expected)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection that sees one moment of the database throughout. Raises TryAgain, Unavailable."""
+    with translated_errors(), engine.connect() as connection:
+        connection.execution_options(**{_READ_OPTION: True})
+        with connection.begin():
+            yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection that commits at the end, or leaves nothing. Raises TryAgain, Unavailable."""
+    with translated_errors(), engine.connect() as connection:
+        # On SQLite the write lock is taken at the start: a reader that turns writer half-way may fail.
+        connection.execution_options(**{_WRITE_OPTION: True})
+        with connection.begin():
+            yield connection
+
+
+@contextmanager
+def reading_once(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection for one statement, which sees one moment by itself: no round trips around it."""
+    with translated_errors(), _for_one_statement(engine) as connection:
+        yield connection
+
+
+@contextmanager
+def writing_once(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
+    with translated_errors(), _for_one_statement(engine, write=True) as connection:
+        yield connection
+
+
+@contextmanager
+def deciding(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection on which to read, to decide quickly, and to write one statement or none.
+
+    On SQLite all of it is one transaction, beside which nobody else can write. On PostgreSQL each statement
+    is its own: what was read may be outdated by then, and the statement that writes has to find out.
+    """
+    with translated_errors(), _for_one_statement(engine, write=True) as connection:
+        yield connection
+
+
+@contextmanager
+def _for_one_statement(engine: Engine, *, write: bool = False) -> Iterator[Connection]:
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execution_options(**{_ALONE_OPTION: True})
+            yield connection
+        else:
+            connection.execution_options(**{_WRITE_OPTION: write})
+            with connection.begin():
+                yield connection
+
+
+def is_postgresql(engine: Engine) -> bool:
+    """Return whether one statement may do everything at once: a round trip costs something there."""
+    return engine.dialect.name == "postgresql"
+
+
+def clock(dialect_name: str) -> ColumnElement[datetime]:
+    """Return the database's clock as an expression, of a column type that reads as UTC."""
+    if dialect_name == "sqlite":
+        # Spelled as SQLAlchemy stores datetimes there; SQLite counts milliseconds.
+        now = func.strftime("%Y-%m-%d %H:%M:%f", "now", type_=Text()).concat("000")
+        return type_coerce(now, UtcDateTime())
+    # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
+    return type_coerce(func.clock_timestamp(), UtcDateTime())
+
+
+def advisory_lock(dialect_name: str) -> ColumnElement[Any]:
+    """Return whether the session got the lock called `space`, `line`, as an expression; null without one."""
+    if dialect_name == "sqlite":
+        return null()
+    name = (bindparam(part, type_=Integer()) for part in ("space", "line"))
+    return func.pg_try_advisory_lock(*name, type_=Boolean())
+
+
+def next_registration(dialect_name: str) -> ColumnElement[int]:
+    """Return the number of the next round to be registered, as an expression."""
+    if dialect_name == "sqlite":
+        # As SQLite itself would number the row: nobody else can, for the write lock is held.
+        given = select(func.max(column("seq", Integer))).where(column("name") == rounds.name)
+        last = select(func.max(rounds.c.registration))
+        numbers = (given.select_from(table("sqlite_sequence")), last)
+        return func.max(*(func.coalesce(number.scalar_subquery(), 0) for number in numbers)) + 1
+    return func.nextval(f"{rounds.name}_registration_seq", type_=BigInteger())
+
+
+def database_time(connection: Connection) -> datetime:
+    """Return the database's clock, UTC."""
+    moment: datetime = connection.execute(select(clock(connection.dialect.name))).scalar_one()
+    return moment
+
+
+def check_foreign_keys(connection: Connection) -> None:
+    """Raise Damaged if, on SQLite, a row refers to one that does not exist; PostgreSQL never lets it."""
+    if connection.dialect.name != "sqlite":
+        return
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if broken is not None:
+        raise Damaged(
+            f"table {broken[0]}, row {broken[1]}: it refers to a row of {broken[2]} that is missing"
+        )
+
+
+def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its key exists; return whether it was inserted."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(table).values(**values).on_conflict_do_nothing()
+    inserted = connection.execute(statement.returning(*table.primary_key.columns))
+    return inserted.first() is not None
+
+
+def _note_use(_dbapi_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.info[_LAST_USE] = time.monotonic()
+
+
+def _ping_unused(dbapi_connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+    """Ask a connection that was idle for a while whether it still lives; the pool replaces a dead one.
+
+    Asking every time would cost a round trip for each of ours.
+    """
+    if time.monotonic() - record.info.get(_LAST_USE, math.inf) < PING_AFTER_SECONDS:
+        return
+    try:
+        dbapi_connection.execute("")
+    except Exception as error:
+        raise DisconnectionError("the connection did not survive being idle") from error
+
+
+def _prepare_sqlite(dbapi_connection: Any, _record: Any, *, foreign_keys: bool) -> None:
+    # None hands BEGIN to us: Python's driver would otherwise begin late, and never IMMEDIATE.
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get(_WRITE_OPTION, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get(_ALONE_OPTION):
+        return
+    # Not READ WRITE otherwise: whoever stopped writing to the database by its default means us, too.
+    reads = options.get(_READ_OPTION)
+    connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reads else "BEGIN")
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise the ledger's errors in place of the driver's."""
+    try:
+        yield
+    except DBAPIError as error:
+        if _is_contention(error):
+            raise TryAgain("the database was busy for too long; nothing was changed, try again") from error
+        if _is_out_of_use(error):
+            raise Unavailable(f"the database cannot be used: {error.orig}") from error
+        raise
+
+
+def _is_out_of_use(error: DBAPIError) -> bool:
+    # Not every connection that ends is an operational error: one that was idle in a transaction is not.
+    ended = error.connection_invalidated or isinstance(error, OperationalError)
+    return ended or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY
+
+
+def _is_contention(error: DBAPIError) -> bool:
+    if getattr(error.orig, "sqlstate", None) in _POSTGRESQL_CONTENTION:
+        return True
+    return isinstance(error, OperationalError) and any(text in str(error.orig) for text in _SQLITE_CONTENTION)

@@ -1,0 +1,85 @@
+"""Statements that are spoken often: on PostgreSQL given to the driver, which has them prepared.
+
+SQLAlchemy's own work around a statement takes as long as the database's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Connection, Select
+from sqlalchemy.exc import DBAPIError
+
+from shuffle_ledger.ledger.storage.tables import UtcDateTime
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spoken:
+    text: str
+    constants: Mapping[str, Any]
+    moments: tuple[str, ...]  # columns that are read as UTC
+
+
+def one_or_none(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Any:
+    """Return the only row of a query, None if there is none. Its columns are attributes.
+
+    Raises:
+        DBAPIError: as a connection's own methods do.
+    """
+    if connection.dialect.name != "postgresql":
+        return connection.execute(query, values).one_or_none()
+    spoken = _spoken(query, connection.dialect)
+    row = run(connection, spoken.text, {**spoken.constants, **values})
+    if row is None or not spoken.moments:
+        return row
+    read = UtcDateTime().process_result_value
+    return row._replace(**{name: read(getattr(row, name), None) for name in spoken.moments})
+
+
+def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
+    """Run one statement in PostgreSQL's own words and return its first row, None if there is none.
+
+    Raises:
+        DBAPIError: as a connection's own methods do.
+    """
+    driver: Any = connection.connection.driver_connection
+    # Whoever listens to statements hears of these, too.
+    heard = connection.dispatch
+    try:
+        with driver.cursor(row_factory=namedtuple_row) as cursor:
+            told = (connection, cursor, text, values, None, False)
+            if heard.before_cursor_execute:
+                heard.before_cursor_execute(*told)
+            row = cursor.execute(text, values, prepare=True).fetchone()
+            if heard.after_cursor_execute:
+                heard.after_cursor_execute(*told)
+            return row
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _as_sqlalchemy_says(connection, driver, error) from error
+
+
+def _as_sqlalchemy_says(connection: Connection, driver: Any, error: Any) -> DBAPIError:
+    dialect = connection.dialect
+    is_gone = dialect.is_disconnect(error, driver, None)
+    if is_gone:
+        connection.invalidate(error)
+    root = dialect.loaded_dbapi.Error
+    found = DBAPIError.instance("", None, error, root, connection_invalidated=is_gone, dialect=dialect)
+    return cast(DBAPIError, found)
+
+
+@functools.cache
+def _spoken(query: Select[Any], dialect: Any) -> _Spoken:
+    compiled = query.compile(dialect=dialect)
+    given = {name for name, bound in compiled.binds.items() if bound.required}
+    return _Spoken(
+        text=str(compiled),
+        constants={name: value for name, value in compiled.params.items() if name not in given},
+        moments=tuple(
+            column.name for column in query.selected_columns if isinstance(column.type, UtcDateTime)
+        ),
+    )

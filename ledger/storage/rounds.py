@@ -1,0 +1,149 @@
+"""The registered rounds of the ledger's database: who waits, who failed, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from sqlalchemy import and_, func, select, update
+
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.storage import engine, rows
+from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
+from shuffle_ledger.ledger.storage.tables import registrations, rounds
+from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
+
+PENDING_LIMIT_MAX = 10_000
+MISSING_MAX = 100  # rounds that are named
+
+
+class RoundStore(Database):
+    """Methods raise TryAgain when the database is busy and Unavailable when it is gone."""
+
+    def insert_round(self, request: RoundRequest, *, actor: str) -> StoredRound:
+        """Store a round, or return the stored one if its content is the same.
+
+        Raises:
+            Conflict: the identifier is bound to other content.
+        """
+        content = request.to_bytes()
+        values = {
+            "round_id": request.round_id,
+            "cohort": request.cohort,
+            "content": content,
+            "content_digest": request_digest(content),
+            "registered_by": actor,
+            "registered_at": engine.clock(self._engine.dialect.name),
+        }
+        with engine.writing_once(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
+            stored = rows.insert_round(connection, values)
+        if stored is None:
+            stored = self.round(request.round_id)
+        if stored.content != content:
+            raise Conflict(f"round {request.round_id!r} was registered with other content")
+        return stored
+
+    def round(self, round_id: str) -> StoredRound:
+        """Return a registered round; raises NotFound."""
+        with engine.reading_once(self._engine) as connection:
+            return rows.round_row(connection, round_id)
+
+    def pending(self, *, limit: int, cohort: str | None = None, up_to: int | None = None) -> list[str]:
+        """Return identifiers of undecided rounds that are not stuck, in order of registration."""
+        query = select(rounds.c.round_id).where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
+        if cohort is not None:
+            query = query.where(rounds.c.cohort == cohort)
+        if up_to is not None:
+            query = query.where(rounds.c.registration <= up_to)
+        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        with engine.reading_once(self._engine) as connection:
+            return list(connection.execute(query).scalars())
+
+    def stuck(self, *, limit: int) -> list[StoredRound]:
+        """Return undecided rounds that failed too often, in order of registration."""
+        query = select(rounds).where(rows.PENDING, rounds.c.attempts >= ATTEMPTS_MAX)
+        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        with engine.reading_once(self._engine) as connection:
+            return [rows.round_from(row) for row in connection.execute(query)]
+
+    def take_overdue(self, *, older_than_seconds: float, limit: int) -> list[str]:
+        """Mark pending rounds that nobody queued for a while as queued now; return their identifiers."""
+        with engine.writing(self._engine) as connection:
+            now = engine.database_time(connection)
+            before = now - timedelta(seconds=older_than_seconds)
+            waiting_since = func.coalesce(rounds.c.queued_at, rounds.c.registered_at)
+            query = select(rounds.c.registration, rounds.c.round_id)
+            query = query.where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX, waiting_since <= before)
+            query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+            found = connection.execute(query.with_for_update(skip_locked=True)).all()
+            for row in found:
+                mark = update(rounds).where(rounds.c.registration == row.registration)
+                connection.execute(mark.values(queued_at=now))
+            return [row.round_id for row in found]
+
+    def record_failure(self, round_id: str, error: str) -> int:
+        """Count a failed attempt to decide a pending round; return how many there were."""
+        with engine.writing(self._engine) as connection:
+            mark = update(rounds).where(rounds.c.round_id == round_id, rows.PENDING)
+            values = {"attempts": rounds.c.attempts + 1, "last_error": error[:ERROR_LENGTH_MAX]}
+            connection.execute(mark.values(**values))
+            return rows.round_row(connection, round_id).attempts
+
+    def forget_failures(self, round_id: str) -> None:
+        """Let a stuck round be tried again; raises NotFound."""
+        with engine.writing(self._engine) as connection:
+            rows.round_row(connection, round_id)
+            connection.execute(
+                update(rounds).where(rounds.c.round_id == round_id, rows.PENDING).values(attempts=0)
+            )
+
+    def count_pending(self, cohort: str) -> int:
+        """Return how many rounds of a cohort are undecided, stuck ones included."""
+        query = select(func.count()).select_from(rounds).where(rounds.c.cohort == cohort, rows.PENDING)
+        with engine.reading_once(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def rounds_of(self, cohort: str) -> Iterator[StoredRound]:
+        """Yield a cohort's rounds in order of registration, a page at a time."""
+        last = 0
+        while True:
+            query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.registration > last)
+            query = query.order_by(rounds.c.registration).limit(PAGE_ROWS)
+            with engine.reading_once(self._engine) as connection:
+                page = [rows.round_from(row) for row in connection.execute(query)]
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            last = page[-1].registration
+
+    def missing_rounds(self, cohort: str) -> MissingRounds:
+        """Return which of a cohort's registered rounds have lost their row, or their place in the list."""
+        same = and_(
+            rounds.c.cohort == registrations.c.cohort,
+            rounds.c.round_id == registrations.c.round_id,
+            rounds.c.content_digest == registrations.c.content_digest,
+        )
+        lost = select(registrations.c.round_id).outerjoin_from(registrations, rounds, same)
+        lost = lost.where(registrations.c.cohort == cohort, rounds.c.registration.is_(None))
+        unlisted = select(rounds.c.round_id).outerjoin_from(rounds, registrations, same)
+        unlisted = unlisted.where(rounds.c.cohort == cohort, registrations.c.round_id.is_(None))
+        with engine.reading(self._engine) as connection:
+            found = [
+                tuple(connection.execute(query.limit(MISSING_MAX)).scalars()) for query in (lost, unlisted)
+            ]
+        return MissingRounds(rows=found[0], unlisted=found[1])
+
+    def waiting(self) -> Waiting:
+        """Return how many rounds wait for a decision, and how long the first of them has waited."""
+        query = select(
+            func.count().filter(rounds.c.attempts < ATTEMPTS_MAX),
+            func.count().filter(rounds.c.attempts >= ATTEMPTS_MAX),
+            func.min(rounds.c.registered_at).filter(rounds.c.attempts < ATTEMPTS_MAX),
+        )
+        with engine.reading(self._engine) as connection:
+            pending, stuck, since = connection.execute(query.where(rows.PENDING)).one()
+            now = engine.database_time(connection)
+        waited = 0.0 if since is None else max(0.0, (now - since).total_seconds())
+        return Waiting(at=now, pending=pending, stuck=stuck, longest_seconds=waited)

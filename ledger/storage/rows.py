@@ -1,0 +1,324 @@
+"""Rows and what they mean: the statements and conversions that `storage.store` is made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged, NotFound
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage.tables import (
+    COUNT_OF_KIND,
+    accounted_rounds,
+    cohorts,
+    heads,
+    holdings,
+    ledger_identity,
+    lost_cohorts,
+    registrations,
+    rounds,
+)
+from shuffle_ledger.ledger.storage.tables import entries as entries_table
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry, Spending
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
+
+ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
+_DECODED_ROUNDS_MAX = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldingChange:
+    """How an entry changes what a cohort holds of one kind of round."""
+
+    accounted: ShuffledRound
+    count: int  # added to what is charged
+    local_count: int = 0  # added to what may have been sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryDraft:
+    """An entry before it has a place in the chain."""
+
+    kind: EntryKind
+    round_id: str | None  # None for entries about the cohort itself
+    actor: str
+    numerical_policy: str
+    spent: Spending
+    details: Mapping[str, Any]
+    changes: tuple[HoldingChange, ...] = ()
+    status: CohortStatus | None = None  # None: unchanged
+    epsilon_budget: float | None = None  # None: unchanged
+    registers: StoredRound | None = None  # the round it decides, where its row is written with the entry
+
+    @property
+    def accounted(self) -> ShuffledRound | None:
+        """What a decision takes, if it takes anything."""
+        return self.changes[0].accounted if self.changes else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortView:
+    """A cohort at one moment: all that a decision may depend on."""
+
+    cohort: Cohort
+    head_sequence: int
+    head_digest: bytes
+    spent: Spending
+    at: datetime  # the moment, by the database's clock
+    recorded_at: datetime | None = None  # of the head's entry; the next one is never recorded before it
+    details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
+    held: Mapping[ShuffledRound, int] = field(default_factory=dict)
+    round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
+    # What was read out of `details`, by name, with what it was read of: it is the same while that is.
+    read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRound:
+    """A round that is not registered yet, and the moment at which it may be, with its outcome."""
+
+    view: CohortView
+    registration: int  # its number, should it be
+    others_wait: bool  # rounds of the cohort that were registered earlier are undecided
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredHead:
+    """One row of the heads."""
+
+    cohort: str
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Which ledger this is, and where all its chains end, at one moment of the database's clock."""
+
+    ledger_id: str
+    at: datetime
+    heads: tuple[StoredHead, ...]  # in the order of the cohorts' names
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredHolding:
+    """One row of what a cohort holds."""
+
+    accounted_digest: bytes
+    parameters: bytes
+    count: int
+    local_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRound:
+    """One row of the registered rounds."""
+
+    registration: int
+    round_id: str
+    cohort: str
+    content: bytes
+    content_digest: bytes
+    registered_by: str
+    registered_at: datetime
+    queued_at: datetime | None = None
+    outcome_sequence: int | None = None
+    closing_sequence: int | None = None
+    attempts: int = 0
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingRounds:
+    """Identifiers on which the rounds and the list of registrations disagree."""
+
+    rows: tuple[str, ...]  # listed, and without the row
+    unlisted: tuple[str, ...]  # with a row, and not listed, or with another content
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLoss:
+    """A stored privacy loss; `digest` is what the row claims, not what the blob has."""
+
+    key: bytes
+    digest: bytes
+    blob: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What waits for a decision, at a moment of the database's clock."""
+
+    at: datetime
+    pending: int  # without stuck ones
+    stuck: int  # failed too often; wait for somebody to look
+    longest_seconds: float  # of the pending ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVerification:
+    """What the scheduled verification of a cohort found last."""
+
+    cohort: str
+    verified_at: datetime
+    head_sequence: int  # of the last head found good; 0: none yet
+    head_digest: str
+    numbers_checked: int
+    problem: str | None  # None: everything held
+
+
+PENDING = rounds.c.outcome_sequence.is_(None)
+COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
+    cohorts, heads, heads.c.cohort == cohorts.c.name
+)
+
+
+def cohort_row(connection: Connection, name: str) -> Row[Any]:
+    """Return a cohort with its head; raises NotFound."""
+    row = connection.execute(COHORTS_WITH_HEADS.where(cohorts.c.name == name)).one_or_none()
+    if row is None:
+        raise NotFound(f"no cohort {name!r}")
+    return row
+
+
+def cohort_from(row: Row[Any]) -> Cohort:
+    """Return the cohort in a row."""
+    return Cohort(
+        name=row.name,
+        population=row.population,
+        epsilon_budget=row.epsilon_budget,
+        delta_budget=row.delta_budget,
+        policy=row.policy,
+        status=row.status,
+        opened_at=row.opened_at,
+    )
+
+
+def round_row(connection: Connection, round_id: str) -> StoredRound:
+    """Return a registered round; raises NotFound."""
+    row = connection.execute(select(rounds).where(rounds.c.round_id == round_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"no round {round_id!r}")
+    return round_from(row)
+
+
+def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRound | None:
+    """Insert a round unless its identifier is taken, in one statement; return its row, None if it was."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(rounds).values(**values).on_conflict_do_nothing().returning(rounds)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else round_from(row)
+
+
+def insert_decided_round(connection: Connection, stored: StoredRound, sequence: int) -> None:
+    """Insert a round together with the entry that decides it."""
+    connection.execute(insert(rounds).values(**{**vars(stored), "outcome_sequence": sequence}))
+
+
+def round_from(row: Row[Any]) -> StoredRound:
+    """Return the registered round in a row."""
+    return StoredRound(**row._mapping)
+
+
+def entry_row(connection: Connection, cohort: str, sequence: int) -> Row[Any] | None:
+    """Return the row of an entry, None if there is none."""
+    place = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
+    return connection.execute(select(entries_table).where(place)).one_or_none()
+
+
+def entry_from(row: Row[Any]) -> LedgerEntry:
+    """Return the entry in a row."""
+    return LedgerEntry(**row._mapping)
+
+
+def holding_rows(connection: Connection, cohort: str) -> list[StoredHolding]:
+    """Return what a cohort holds, kinds that are charged no more included."""
+    query = (
+        select(
+            holdings.c.accounted_digest,
+            accounted_rounds.c.parameters,
+            holdings.c.count,
+            holdings.c.local_count,
+        )
+        .join_from(holdings, accounted_rounds, accounted_rounds.c.digest == holdings.c.accounted_digest)
+        .where(holdings.c.cohort == cohort)
+        .order_by(holdings.c.accounted_digest)
+    )
+    return [StoredHolding(**row._mapping) for row in connection.execute(query)]
+
+
+def ledger_id(connection: Connection) -> str:
+    """Return which ledger this is; raises Damaged when the database does not say."""
+    found = connection.execute(select(ledger_identity.c.ledger_id)).scalars().all()
+    if len(found) != 1:
+        raise Damaged("the database does not say which ledger it is: its identity was removed")
+    return str(found[0])
+
+
+def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
+    """Return the heads of all chains in the order of the cohorts' names."""
+    found = connection.execute(select(heads.c.cohort, heads.c.sequence, heads.c.digest))
+    stored = [StoredHead(**row._mapping) for row in found]
+    return tuple(sorted(stored, key=lambda head: head.cohort))  # here: databases sort text differently
+
+
+def counts_in(head: Row[Any]) -> dict[str, int]:
+    """Return how many entries of each kind a head counts."""
+    counts = {kind: int(head._mapping[column]) for kind, column in COUNT_OF_KIND.items()}
+    return {str(EntryKind.OPENED): 1} | {kind: count for kind, count in counts.items() if count}
+
+
+def is_lost(connection: Connection, cohort: str) -> bool:
+    """Return whether a cohort was lost when the database was put back to an earlier state."""
+    query = select(lost_cohorts.c.name).where(lost_cohorts.c.name == cohort)
+    return connection.execute(query).first() is not None
+
+
+def mentioned_cohorts(connection: Connection) -> list[str]:
+    """Return every cohort name in any table, in order."""
+    tables = (heads, entries_table, holdings, rounds, registrations)
+    columns = (cohorts.c.name, *(table.c.cohort for table in tables))
+    found = {name for column in columns for (name,) in connection.execute(select(column).distinct())}
+    return sorted(name if isinstance(name, str) else repr(name) for name in found)
+
+
+def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
+    """Insert an entry."""
+    connection.execute(insert(entries_table).values(**vars(entry)))
+
+
+def change_holding(connection: Connection, cohort: str, change: HoldingChange) -> None:
+    """Apply a change to what a cohort holds."""
+    parameters = entries.round_bytes(change.accounted)
+    digest = entries.round_digest(parameters)
+    engine.insert_if_absent(connection, accounted_rounds, {"digest": digest, "parameters": parameters})
+    nothing = {"cohort": cohort, "accounted_digest": digest, "count": 0, "local_count": 0}
+    engine.insert_if_absent(connection, holdings, nothing)
+    place = and_(holdings.c.cohort == cohort, holdings.c.accounted_digest == digest)
+    values = {
+        "count": holdings.c.count + change.count,
+        "local_count": holdings.c.local_count + change.local_count,
+    }
+    connection.execute(update(holdings).where(place).values(**values))
+
+
+def link_round(connection: Connection, entry: LedgerEntry) -> None:
+    """Let the row of a round refer to the entry that decides or closes it."""
+    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)
+    column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
+    unlinked = and_(rounds.c.round_id == entry.round_id, column.is_(None))
+    connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))
+
+
+@functools.lru_cache(maxsize=_DECODED_ROUNDS_MAX)
+def decoded_round(parameters: bytes) -> ShuffledRound:
+    """Return the round with these canonical bytes; remembered, for every view decodes them all."""
+    return ShuffledRound.from_mapping(canonical.decode(parameters))

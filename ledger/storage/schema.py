@@ -1,0 +1,79 @@
+"""Bringing a database to the schema this code knows, and refusing every other."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, String, column, inspect, select, table, text
+
+from shuffle_ledger.ledger.errors import SchemaError
+from shuffle_ledger.ledger.storage import engine as engines
+from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
+
+_REVISION_TABLE = "alembic_version"
+_LOCK_NUMBER = 0x5368_4C64  # any constant: everybody who migrates this ledger takes this advisory lock
+
+
+def initialise(database_url: str) -> str:
+    """Create or upgrade the schema; return its revision. Safe to repeat and to run twice at once.
+
+    Raises:
+        InvalidValue: the URL is of no supported database.
+        SchemaError: the database is newer than this code.
+        Damaged: a row refers to one that is missing; nothing was changed.
+        TryAgain: somebody else held the database for too long; nothing was changed.
+        Unavailable: the database cannot be reached or created.
+    """
+    engine = engines.connect(database_url, migrating=True)
+    try:
+        # One transaction around reading the revision and changing the schema: who comes second waits, then
+        # finds everything done. Both databases roll schema changes back.
+        with engines.writing(engine) as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
+            config = _configuration()
+            _refuse_unknown(_stored_revision(connection), ScriptDirectory.from_config(config))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            check_revision(connection)
+            engines.check_foreign_keys(connection)
+    finally:
+        engine.dispose()
+    return SCHEMA_REVISION
+
+
+def check_revision(connection: Connection) -> None:
+    """Raise SchemaError unless the database has exactly the schema this code was written for."""
+    stored = _stored_revision(connection)
+    if stored is None:
+        raise SchemaError("the database is not initialised: run `shuffle-ledger init`")
+    if stored == SCHEMA_REVISION:
+        return
+    _refuse_unknown(stored, ScriptDirectory.from_config(_configuration()))
+    raise SchemaError(
+        f"the database has schema {stored}, this code needs {SCHEMA_REVISION}: run `shuffle-ledger init`"
+    )
+
+
+def _configuration() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(files("shuffle_ledger.migrations")).replace("%", "%%"))
+    return config
+
+
+def _stored_revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_REVISION_TABLE):
+        return None
+    revision = column("version_num", String())
+    return connection.execute(select(revision).select_from(table(_REVISION_TABLE))).scalar_one_or_none()
+
+
+def _refuse_unknown(stored: str | None, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    if stored is not None and stored not in known:
+        raise SchemaError(
+            f"the database has schema {stored}, which is newer than this code: upgrade shuffle-ledger"
+        )

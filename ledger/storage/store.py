@@ -1,0 +1,369 @@
+"""The ledger's database: one method, one transaction. Only here and in the modules beneath is SQL spoken."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, insert, select, update
+
+from shuffle_ledger.ledger.errors import Conflict, LostRace, NotFound
+from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
+from shuffle_ledger.ledger.storage import engine as engines
+from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX
+from shuffle_ledger.ledger.storage.cohort_views import Memory
+from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS
+from shuffle_ledger.ledger.storage.rounds import RoundStore
+from shuffle_ledger.ledger.storage.rows import (
+    CohortView,
+    EntryDraft,
+    NewRound,
+    Standing,
+    StoredHolding,
+    StoredLoss,
+    StoredRound,
+    StoredVerification,
+)
+from shuffle_ledger.ledger.storage.tables import cohorts, heads, privacy_losses, verifications
+from shuffle_ledger.ledger.storage.tables import entries as entries_table
+from shuffle_ledger.ledger.values.entries import (
+    FIRST_SEQUENCE,
+    GENESIS_DIGEST,
+    EntryBody,
+    EntryKind,
+    LedgerEntry,
+    Spending,
+)
+from shuffle_ledger.ledger.values.requests import Cohort
+
+REMEMBERED_MAX = 20_000
+LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
+
+_log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Store(RoundStore):
+    """The ledger's database. Methods raise TryAgain when it is busy and Unavailable when it is gone."""
+
+    def __init__(self, engine: Engine, anchor: Anchor | None = None) -> None:
+        """Use `connect` instead."""
+        super().__init__(engine, anchor)
+        # Only what never changes is remembered, or what the head's digest shows to be unchanged.
+        self._memory = Memory()
+        self._populations: dict[str, int] = {}
+        self._first_bodies: dict[str, bytes] = {}
+        self._loss_digests: dict[bytes, bytes] = {}
+
+    # Cohorts
+
+    def open_cohort(
+        self, cohort: Cohort, *, actor: str, numerical_policy: str, rules: Mapping[str, Any] | None = None
+    ) -> Cohort:
+        """Store a cohort with its first entry, or return the stored one if it says the same.
+
+        `rules` are what its policy writes into that entry.
+
+        Raises:
+            Conflict: the name is taken by a cohort with other content, or was that of a lost one.
+        """
+        with engines.writing(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
+            if rows.is_lost(connection, cohort.name):
+                raise Conflict(
+                    f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"
+                    " what it had spent is unknown, so its name is not opened again"
+                )
+            opened_at = engines.database_time(connection)
+            values = {
+                "name": cohort.name,
+                "population": cohort.population,
+                "epsilon_budget": cohort.epsilon_budget,
+                "delta_budget": cohort.delta_budget,
+                "policy": cohort.policy,
+            }
+            if not engines.insert_if_absent(connection, cohorts, {**values, "opened_at": opened_at}):
+                stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
+                if any(getattr(stored, name) != value for name, value in values.items()):
+                    raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
+                return stored
+            body = EntryBody(
+                cohort=cohort.name,
+                sequence=FIRST_SEQUENCE,
+                kind=EntryKind.OPENED,
+                round_id=None,
+                actor=actor,
+                recorded_at=opened_at,
+                numerical_policy=numerical_policy,
+                epsilon_budget=cohort.epsilon_budget,
+                delta_budget=cohort.delta_budget,
+                spent=Spending.nothing(cohort.delta_budget),
+                details={"population": cohort.population, "policy": cohort.policy, **(rules or {})},
+            )
+            entry = LedgerEntry.following(GENESIS_DIGEST, body)
+            rows.insert_entry(connection, entry)
+            head = {
+                "cohort": cohort.name,
+                "sequence": entry.sequence,
+                "digest": entry.digest,
+                "status": "open",
+            }
+            connection.execute(insert(heads).values(**head))
+            return rows.cohort_from(rows.cohort_row(connection, cohort.name))
+
+    def cohort(self, name: str) -> Cohort:
+        """Return a cohort; raises NotFound."""
+        with engines.reading_once(self._engine) as connection:
+            return rows.cohort_from(rows.cohort_row(connection, name))
+
+    def cohorts(self) -> list[Cohort]:
+        """Return all cohorts in the order of their names."""
+        with engines.reading_once(self._engine) as connection:
+            found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
+        return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
+
+    def cohort_names(self) -> list[str]:
+        """Return every cohort name that any table mentions, in order."""
+        with engines.reading(self._engine) as connection:
+            return rows.mentioned_cohorts(connection)
+
+    def view(self, name: str) -> CohortView:
+        """Return a cohort with its head, its spending and its holdings, all of one moment.
+
+        Raises:
+            NotFound: no such cohort.
+            Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
+        """
+        with engines.reading_once(self._engine) as connection:
+            return cohort_views.of_cohort(connection, self._memory.kinds, name)
+
+    def view_of_round(self, round_id: str) -> CohortView | StoredRound:
+        """Return the view that a pending round is to be decided on; a decided round as it is.
+
+        Raises:
+            NotFound: no such round.
+            Damaged: as `view`.
+        """
+        with engines.reading_once(self._engine) as connection:
+            return cohort_views.of_round(connection, self._memory.kinds, round_id)
+
+    def population(self, name: str) -> int:
+        """Return how many users a cohort has, which never changes; raises NotFound."""
+        if name not in self._populations:
+            self._remember(self._populations, name, self.cohort(name).population)
+        return self._populations[name]
+
+    def holdings(self, name: str) -> list[StoredHolding]:
+        """Return what a cohort holds, as stored, kinds that are charged no more included."""
+        with engines.reading_once(self._engine) as connection:
+            return rows.holding_rows(connection, name)
+
+    # The chain
+
+    def first_body(self, cohort: str) -> bytes:
+        """Return the canonical bytes that a chain begins with, read once, for they never change."""
+        if cohort not in self._first_bodies:
+            self._remember(self._first_bodies, cohort, self.entry(cohort, FIRST_SEQUENCE).body)
+        return self._first_bodies[cohort]
+
+    def standing(self) -> Standing:
+        """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""
+        with engines.reading(self._engine) as connection:
+            return Standing(
+                ledger_id=rows.ledger_id(connection),
+                at=engines.database_time(connection),
+                heads=rows.head_rows(connection),
+            )
+
+    def append(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
+        """Append an entry if the cohort is still as `view` saw it, with everything that goes with it.
+
+        Raises:
+            LostRace: another entry was appended first; nothing was changed.
+        """
+        self.check_anchor()
+        entry = appends.append(self._engine, view, draft)
+        if draft.status not in (None, view.cohort.status):
+            _log.error(
+                "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
+            )
+        return entry
+
+    def append_with_round(
+        self, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
+    ) -> EntryBody | None:
+        """Append the outcome that `decide` drafts for a new round together with the round's row.
+
+        None, and nothing is written, if the identifier is taken or `decide` drafts nothing. `decide` must be
+        quick, for on SQLite others wait, and writes nothing itself.
+
+        Raises:
+            LostRace: another entry was appended first, or the identifier was taken since.
+            NotFound: no such cohort.
+            Damaged: as `view`.
+        """
+        with engines.deciding(self._engine) as connection, self.turns.on(connection, cohort) as turn:
+            self.check_anchor()  # now: the connection may have been opened for this
+            for _ in range(RACES_IN_TURN_MAX):
+                opening = cohort not in self._first_bodies
+                asked = cohort_views.of_new_round(
+                    connection, self._memory, cohort, round_id, opening=opening, turn=turn
+                )
+                if asked.opening is not None:
+                    self._remember(self._first_bodies, cohort, asked.opening)
+                if turn.answer(taken=asked.has_turn):
+                    continue
+                draft = decide(asked.round) if asked.round is not None else None
+                if asked.round is None or draft is None:
+                    return None
+                try:
+                    body, after = appends.append_on(connection, asked.round.view, draft, turn)
+                except LostRace:  # to somebody who did not take a turn: not at once again
+                    if not turn.is_held:
+                        raise
+                else:
+                    self._memory.keep(after)
+                    return body
+        raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
+
+    def append_with_rounds(
+        self, wanted: Mapping[str, str], decide: Callable[[str, NewRound], EntryDraft | None]
+    ) -> list[EntryBody]:
+        """Append the outcomes that `decide` drafts for new rounds, together with the rounds' rows.
+
+        Args:
+            wanted: the rounds' cohorts, by their identifiers, in the order in which they are decided.
+            decide: as for `append_with_round`, given the identifier, too.
+
+        Returns the first ones, up to an identifier that is taken or one for which `decide` drafts nothing;
+        all of them are written, or none.
+
+        Raises:
+            LostRace: another entry was appended first, or an identifier was taken since; nothing was changed.
+            NotFound: no such cohort.
+            Damaged: as `view`.
+        """
+        for cohort in set(wanted.values()):
+            self.first_body(cohort)  # before anybody waits for us
+        steps: list[appends.Step] = []
+        after: dict[str, CohortView] = {}
+        with engines.writing(self._engine) as connection:
+            self.check_anchor()  # now: the connection may have been opened for this
+            self.turns.take_together(connection, wanted.values())
+            for round_id, found in zip(
+                wanted, batch_writes.read(connection, self._memory, wanted), strict=True
+            ):
+                if found is None:
+                    break
+                view = after.get(wanted[round_id], found.view)
+                draft = decide(round_id, dataclasses.replace(found, view=view))
+                if draft is None:
+                    break
+                steps.append(appends.Step.of(view, draft))
+                after[wanted[round_id]] = steps[-1].after
+            if steps:
+                batch_writes.write(connection, steps)
+        for view in after.values():
+            self._memory.keep(view)
+        return [step.body for step in steps]
+
+    def entry(self, cohort: str, sequence: int) -> LedgerEntry:
+        """Return one entry; raises NotFound."""
+        with engines.reading_once(self._engine) as connection:
+            row = rows.entry_row(connection, cohort, sequence)
+        if row is None:
+            raise NotFound(f"cohort {cohort!r} has no entry {sequence}")
+        return rows.entry_from(row)
+
+    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order, a page at a time."""
+        last = 0
+        while True:
+            query = select(entries_table).where(
+                entries_table.c.cohort == cohort, entries_table.c.sequence > last
+            )
+            query = query.order_by(entries_table.c.sequence).limit(PAGE_ROWS)
+            with engines.reading_once(self._engine) as connection:
+                page = [rows.entry_from(row) for row in connection.execute(query)]
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            last = page[-1].sequence
+
+    def count_entries(self, cohort: str) -> dict[str, int]:
+        """Return how many entries of each kind a cohort has, as its head counts them."""
+        query = select(heads).where(heads.c.cohort == cohort)
+        with engines.reading_once(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return {} if row is None else rows.counts_in(row)
+
+    # Privacy losses
+
+    def loss(self, key: bytes) -> StoredLoss | None:
+        """Return a stored privacy loss, unchecked; None if there is none."""
+        with engines.reading_once(self._engine) as connection:
+            row = connection.execute(select(privacy_losses).where(privacy_losses.c.key == key)).one_or_none()
+        return None if row is None else StoredLoss(**row._mapping)
+
+    def losses(self) -> Iterator[StoredLoss]:
+        """Yield every stored privacy loss, unchecked, in the order of the keys, a few at a time."""
+        last = b""
+        while True:
+            query = select(privacy_losses).where(privacy_losses.c.key > last).order_by(privacy_losses.c.key)
+            with engines.reading_once(self._engine) as connection:
+                page = [StoredLoss(**row._mapping) for row in connection.execute(query.limit(LOSSES_AT_ONCE))]
+            yield from page
+            if len(page) < LOSSES_AT_ONCE:
+                return
+            last = page[-1].key
+
+    def loss_digest(self, key: bytes) -> bytes | None:
+        """Return the digest a privacy loss is stored with; None if there is none."""
+        if key in self._loss_digests:
+            return self._loss_digests[key]
+        query = select(privacy_losses.c.digest).where(privacy_losses.c.key == key)
+        with engines.reading_once(self._engine) as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        if found is not None:
+            self._remember(self._loss_digests, key, found)
+        return found
+
+    def insert_loss(self, loss: StoredLoss) -> None:
+        """Store a privacy loss unless one is stored under its key."""
+        with engines.writing(self._engine) as connection:
+            engines.insert_if_absent(connection, privacy_losses, vars(loss))
+
+    @staticmethod
+    def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:
+        if len(memory) >= REMEMBERED_MAX:
+            memory.clear()
+        memory[key] = value
+
+    # Verification
+
+    def record_verification(
+        self, cohort: str, *, head: tuple[int, str], numbers_checked: int, problem: str | None
+    ) -> None:
+        """Remember what verifying a cohort found; the database's clock says when."""
+        with engines.writing(self._engine) as connection:
+            values = {
+                "verified_at": engines.database_time(connection),
+                "head_sequence": head[0],
+                "head_digest": head[1],
+                "numbers_checked": numbers_checked,
+                "problem": None if problem is None else problem[:ERROR_LENGTH_MAX],
+            }
+            if not engines.insert_if_absent(connection, verifications, {"cohort": cohort, **values}):
+                place = verifications.c.cohort == cohort
+                connection.execute(update(verifications).where(place).values(**values))
+
+    def verifications(self) -> dict[str, StoredVerification]:
+        """Return what verification on a schedule found last, by cohort."""
+        with engines.reading_once(self._engine) as connection:
+            found = connection.execute(select(verifications)).all()
+        return {row.cohort: StoredVerification(**row._mapping) for row in found}

@@ -1,0 +1,305 @@
+"""The tables. Migrations create them; `storage.store` alone reads and writes them.
+
+Triggers (see the migrations) add what a table definition cannot say: entries never change or vanish and
+follow each other without a gap, a head moves one step at a time, a registered round keeps its content.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeDecorator
+
+SCHEMA_REVISION = "0005"  # the migration this code was written for
+
+NAME = String(200)
+DIGEST = LargeBinary(32)
+# SQLite numbers rows only in a column declared INTEGER, which holds 64 bits there.
+ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC datetime on every database; SQLite stores it without its zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Refuse naive values and store UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a datetime without a time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Return an aware UTC datetime."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# One row: which ledger this is. Checkpoints name it, so that one ledger's is not taken for another's.
+ledger_identity = Table(
+    "ledger_identity",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("ledger_id", String(32), nullable=False),  # random, hexadecimal; made with the table
+    CheckConstraint("number = 1", name="one_row"),
+    CheckConstraint("length(ledger_id) = 32", name="ledger_id"),
+)
+
+cohorts = Table(
+    "cohorts",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("population", BigInteger, nullable=False),
+    Column("epsilon_budget", Double, nullable=False),
+    Column("delta_budget", Double, nullable=False),
+    Column("policy", String(20), nullable=False),
+    Column("opened_at", UtcDateTime, nullable=False),
+    CheckConstraint("population >= 1", name="population"),
+    CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
+    CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),
+)
+
+# A row without an outcome is the outbox: whatever happens to a message, the round is still found here.
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("registration", ROW_NUMBER, primary_key=True, autoincrement=True),  # the order of registration
+    Column("round_id", NAME, nullable=False),
+    Column("cohort", NAME, ForeignKey("cohorts.name"), nullable=False),
+    Column("content", LargeBinary, nullable=False),  # canonical bytes of the request
+    Column("content_digest", DIGEST, nullable=False),
+    Column("registered_by", NAME, nullable=False),
+    Column("registered_at", UtcDateTime, nullable=False),
+    Column("queued_at", UtcDateTime),  # when the sweeper last queued it again
+    Column("outcome_sequence", BigInteger),  # of the entry that admitted or refused it
+    Column("closing_sequence", BigInteger),  # of the entry that settled or voided it
+    Column("attempts", Integer, nullable=False, server_default=text("0")),  # failed attempts to decide
+    Column("last_error", Text),
+    UniqueConstraint("round_id"),
+    UniqueConstraint("cohort", "round_id"),  # lets an entry refer to a round of its own cohort only
+    CheckConstraint("length(content_digest) = 32", name="content_digest"),
+    CheckConstraint(
+        "closing_sequence IS NULL OR closing_sequence > outcome_sequence", name="closing_after_outcome"
+    ),
+    CheckConstraint("attempts >= 0", name="attempts"),
+    Index(
+        "ix_rounds_pending",
+        "cohort",
+        "registration",
+        sqlite_where=text("outcome_sequence IS NULL"),
+        postgresql_where=text("outcome_sequence IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# A second list of all that was registered, kept by a trigger: a row that vanished from the first is missed.
+registrations = Table(
+    "registrations",
+    metadata,
+    Column("cohort", NAME, primary_key=True),
+    Column("round_id", NAME, primary_key=True),
+    Column("content_digest", DIGEST, nullable=False),
+)
+
+REFUSED = "kind = 'refused'"
+_OUTCOME = "kind IN ('admitted', 'refused')"
+_CLOSING = "kind IN ('settled', 'voided')"
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("cohort", NAME, ForeignKey("cohorts.name"), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String(20), nullable=False),
+    Column("round_id", NAME),
+    Column("body", LargeBinary, nullable=False),  # canonical bytes; frozen
+    Column("previous_digest", DIGEST, nullable=False),
+    Column("digest", DIGEST, nullable=False),
+    ForeignKeyConstraint(["cohort", "round_id"], ["rounds.cohort", "rounds.round_id"]),
+    UniqueConstraint("cohort", "sequence", "digest"),  # what a head refers to
+    CheckConstraint("sequence >= 1", name="sequence"),
+    CheckConstraint(
+        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen')",
+        name="kind",
+    ),
+    CheckConstraint(
+        "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)", name="about_a_round"
+    ),
+    CheckConstraint("(kind = 'opened') = (sequence = 1)", name="opened_first"),
+    CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
+    Index(
+        "ix_entries_refused",
+        "cohort",
+        "sequence",
+        sqlite_where=text(REFUSED),
+        postgresql_where=text(REFUSED),
+    ),
+    Index(
+        "uq_entries_one_outcome",
+        "round_id",
+        unique=True,
+        sqlite_where=text(_OUTCOME),
+        postgresql_where=text(_OUTCOME),
+    ),
+    Index(
+        "uq_entries_one_closing",
+        "round_id",
+        unique=True,
+        sqlite_where=text(_CLOSING),
+        postgresql_where=text(_CLOSING),
+    ),
+)
+
+COUNT_OF_KIND = {
+    "admitted": "admitted",
+    "refused": "refused",
+    "settled": "settled",
+    "voided": "voided",
+    "budget_changed": "budget_changes",
+    "frozen": "freezes",
+}
+
+# The one row per cohort that changes: writers compete for it, and only the first wins.
+heads = Table(
+    "heads",
+    metadata,
+    Column("cohort", NAME, ForeignKey("cohorts.name"), primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("digest", DIGEST, nullable=False),
+    Column("status", String(20), nullable=False),
+    # How many entries of each kind there are, so that nobody need count them.
+    *(
+        Column(count, BigInteger, nullable=False, server_default=text("0"))
+        for count in COUNT_OF_KIND.values()
+    ),
+    ForeignKeyConstraint(
+        ["cohort", "sequence", "digest"],
+        ["entries.cohort", "entries.sequence", "entries.digest"],
+        deferrable=True,  # the head moves first, to learn who won; the entry follows in the same transaction
+        initially="DEFERRED",
+    ),
+    CheckConstraint("status IN ('open', 'overspent', 'frozen')", name="status"),
+    CheckConstraint("sequence = 1 + " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
+)
+
+accounted_rounds = Table(
+    "accounted_rounds",
+    metadata,
+    Column("digest", DIGEST, primary_key=True),
+    Column("parameters", LargeBinary, nullable=False),  # canonical bytes
+    CheckConstraint("length(digest) = 32", name="digest"),
+)
+
+# What each cohort holds, kept with every entry so that a decision need not read history.
+holdings = Table(
+    "holdings",
+    metadata,
+    Column("cohort", NAME, ForeignKey("cohorts.name"), primary_key=True),
+    Column("accounted_digest", DIGEST, ForeignKey("accounted_rounds.digest"), primary_key=True),
+    Column("count", BigInteger, nullable=False),  # charged now
+    Column("local_count", BigInteger, nullable=False),  # rounds whose reports may have been sent
+    CheckConstraint("count >= 0", name="count"),
+    CheckConstraint("local_count >= 0", name="local_count"),
+)
+
+privacy_losses = Table(
+    "privacy_losses",
+    metadata,
+    Column("key", DIGEST, primary_key=True),  # of the accounted parameters and the numerical policy
+    Column("digest", DIGEST, nullable=False),  # of the blob
+    Column("blob", LargeBinary, nullable=False),
+    CheckConstraint("length(key) = 32 AND length(digest) = 32", name="digests"),
+)
+
+# What the scheduled verification found last. Not part of the truth: it may be emptied at any time.
+verifications = Table(
+    "verifications",
+    metadata,
+    Column("cohort", NAME, primary_key=True),  # refers to nothing: a cohort that vanished is reported too
+    Column("verified_at", UtcDateTime, nullable=False),
+    Column("head_sequence", BigInteger, nullable=False),  # of the last head found good; 0: none yet
+    Column("head_digest", String(64), nullable=False),  # hexadecimal
+    Column("numbers_checked", Integer, nullable=False),
+    Column("problem", Text),  # the first one; NULL: everything held
+    CheckConstraint("head_sequence >= 0", name="head_sequence"),
+)
+
+# Who may use the HTTP API. The secret itself is nowhere: see `access`.
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("token_id", String(16), primary_key=True),
+    Column("name", NAME, nullable=False),  # the actor of what its bearer does
+    Column("secret_digest", DIGEST, nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("cohorts", LargeBinary),  # canonical bytes of the names it is limited to; none: every cohort
+    Column("created_by", NAME, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+    CheckConstraint("role IN ('admin', 'registrar', 'reader', 'auditor')", name="role"),
+    CheckConstraint("length(secret_digest) = 32", name="secret_digest"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("ix_access_tokens_created_at", "created_at"),
+)
+
+# Who accepted that the database was put back to an earlier state, and what that lost.
+reconciliations = Table(
+    "reconciliations",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("checkpoint_digest", DIGEST, nullable=False),  # of the canonical bytes beside it
+    Column("checkpoint", LargeBinary, nullable=False),  # the last known state of what was lost
+    Column("nothing_later", Boolean, nullable=False),  # attested: no entry followed the checkpoint
+    Column("reason", Text, nullable=False),
+    Column("actor", NAME, nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
+    CheckConstraint("number >= 1", name="number"),
+    CheckConstraint("length(checkpoint_digest) = 32", name="checkpoint_digest"),
+)
+
+# Cohorts that a restored backup does not know: their names are never given a fresh budget.
+lost_cohorts = Table(
+    "lost_cohorts",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("reconciliation", Integer, ForeignKey("reconciliations.number"), nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # of its last known entry
+    Column("digest", DIGEST, nullable=False),
+    CheckConstraint("sequence >= 1", name="sequence"),
+    CheckConstraint("length(digest) = 32", name="digest"),
+)

@@ -1,0 +1,60 @@
+"""The ledger's values and their canonical bytes: requests, outcomes, entries, checkpoints, signatures.
+
+Imports `errors` only.
+"""
+
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.documents import (
+    Decision,
+    Json,
+    decision_document,
+    document_of,
+    number,
+    record_document,
+)
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import (
+    POLICIES,
+    POLICY_ADAPTIVE,
+    Admitted,
+    Cohort,
+    Outcome,
+    Pending,
+    Quote,
+    Refused,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+    checked_reports,
+)
+from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
+from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
+
+__all__ = [
+    "POLICIES",
+    "POLICY_ADAPTIVE",
+    "Admitted",
+    "Checkpoint",
+    "Cohort",
+    "Decision",
+    "EntryKind",
+    "Json",
+    "NotStrictJson",
+    "Outcome",
+    "Pending",
+    "Quote",
+    "Refused",
+    "RoundRecord",
+    "RoundRequest",
+    "Settled",
+    "SigningKey",
+    "Voided",
+    "checked_reports",
+    "decision_document",
+    "document_of",
+    "number",
+    "read_json",
+    "read_public_key",
+    "record_document",
+]

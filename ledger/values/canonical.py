@@ -1,0 +1,104 @@
+"""Canonical bytes and digests: one value, one spelling, for ever.
+
+The encoding is JSON with sorted keys, no whitespace and UTF-8, in which a float is written as
+`{"$float": float.hex()}`: exact, independent of any printing algorithm, and never confused with a
+string. Decoding accepts nothing but what encoding produces, so equal bytes and equal values coincide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from shuffle_ledger.ledger.errors import Damaged
+
+_FLOAT = "$float"
+DIGEST_BYTES = 32
+_LENGTH_BYTES = 8
+_SPELLED_AS_THEY_ARE = frozenset((type(None), bool, int, str))
+
+
+def encode(value: object) -> bytes:
+    """Return the canonical bytes of None, bools, ints, floats, strings, lists and mappings of these.
+
+    Raises:
+        ValueError: NaN, a key that is not a string or starts with "$", text that is not Unicode.
+        TypeError: any other kind of value.
+    """
+    return _ENCODER.encode(_spell(value)).encode("utf-8")
+
+
+def decode(data: bytes) -> Any:
+    """Return the value whose canonical bytes are `data`.
+
+    Raises:
+        Damaged: `data` is not exactly what `encode` writes.
+    """
+    try:
+        value = _DECODER.decode(data.decode("utf-8"))
+        again = encode(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Damaged(f"bytes that are not canonical: {error}") from error
+    if again != data:
+        raise Damaged("bytes that are not canonical: the same value is spelled differently")
+    return value
+
+
+def framed_digest(domain: str, *parts: bytes) -> bytes:
+    """Return SHA-256 over a domain name and parts, each preceded by its length.
+
+    **Guarantee**: two different sequences of parts, or two domains, never feed the hash the same bytes.
+    """
+    digest = hashlib.sha256()
+    for part in (domain.encode("utf-8"), *parts):
+        digest.update(len(part).to_bytes(_LENGTH_BYTES, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _spell(value: object) -> object:
+    # Types are compared first, for almost every value is of one of these, and every entry has a hundred.
+    kind = type(value)
+    if kind in _SPELLED_AS_THEY_ARE:
+        return value
+    if kind is dict:
+        return _spell_mapping(value)  # type: ignore[arg-type]  # `kind is dict` narrows nothing
+    if isinstance(value, float):
+        return _spell_float(value)
+    if isinstance(value, list | tuple):
+        return [item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item) for item in value]
+    if isinstance(value, int | str):
+        return value
+    if isinstance(value, Mapping):
+        return _spell_mapping(value)
+    raise TypeError(f"{type(value).__name__} has no canonical bytes")
+
+
+def _spell_float(value: float) -> dict[str, str]:
+    if math.isnan(value):
+        raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
+    return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
+
+
+def _spell_mapping(value: Mapping[object, object]) -> dict[object, object]:
+    spelled: dict[object, object] = {}
+    for key, item in value.items():
+        if not isinstance(key, str) or key[:1] == "$":
+            raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
+        spelled[key] = item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item)
+    return spelled
+
+
+def _read_object(pairs: dict[str, Any]) -> Any:
+    return float.fromhex(pairs[_FLOAT]) if _FLOAT in pairs else pairs
+
+
+def _refuse(token: str) -> NoReturn:
+    raise ValueError(f"the bare number {token}")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_DECODER = json.JSONDecoder(object_hook=_read_object, parse_float=_refuse, parse_constant=_refuse)

@@ -1,0 +1,225 @@
+"""The JSON form of every answer, and the way back: one spelling for terminals, the API and its client."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from enum import Enum
+from typing import (
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from shuffle_ledger.accounting import AccountingError, ShuffledRound
+from shuffle_ledger.ledger.errors import LedgerError
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Pending,
+    Refused,
+    RoundRecord,
+    RoundRequest,
+    Settled,
+    Voided,
+)
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided
+DECISIONS: Mapping[str, type[Decision]] = {
+    "admitted": Admitted,
+    "refused": Refused,
+    "pending": Pending,
+    "settled": Settled,
+    "voided": Voided,
+}
+Value = TypeVar("Value")
+
+
+class NotADocument(LedgerError):
+    """A JSON value that is not what `document_of` makes of the type asked for."""
+
+
+def document_of(value: object) -> Json:
+    """Return `value` as strict JSON: dataclasses by field, rounds in canonical form, infinity as null.
+
+    Raises:
+        TypeError: for a value that has no JSON form here; NaN is one, since unknown is an error.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, ShuffledRound):
+        value = value.to_mapping()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): document_of(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [document_of(item) for item in value]
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def number(value: float) -> float | None:
+    """Return a float as JSON has it: infinity is null; raises TypeError for NaN."""
+    if math.isnan(value):
+        raise TypeError("no JSON form for NaN")
+    return float(value) if math.isfinite(value) else None
+
+
+def decision_document(decision: Decision) -> dict[str, Json]:
+    """Return the decision's fields after its `outcome`: admitted, refused, pending, settled or voided."""
+    fields = {
+        field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
+    }
+    return {"outcome": type(decision).__name__.lower(), **fields}
+
+
+def record_document(record: RoundRecord) -> dict[str, Json]:
+    """Return a round's history: what was asked, the decision, how it was closed, failed attempts."""
+    return {
+        "round_id": record.request.round_id,
+        "cohort": record.request.cohort,
+        "state": record.state,
+        "round": document_of(record.request.round),
+        "collected_on": document_of(record.request.collected_on),
+        "use_case": record.request.use_case,
+        "registered_by": record.registered_by,
+        "registered_at": document_of(record.registered_at),
+        "decision": None if record.outcome is None else decision_document(record.outcome),
+        "closing": None if record.closing is None else decision_document(record.closing),
+        "attempts": record.attempts,
+        "last_error": record.last_error,
+    }
+
+
+def record_of_document(document: object) -> RoundRecord:
+    """Return the history of a round that `record_document` states; raises NotADocument."""
+    try:
+        content = dict(_expect(isinstance(document, Mapping), document, RoundRecord))
+        closing = None if content["closing"] is None else decision_of(content["closing"])
+        outcome = None if content["decision"] is None else decision_of(content["decision"])
+        named = {name: content[name] for name in ("round_id", "cohort", "use_case")}
+        request = RoundRequest(
+            round=value_of(ShuffledRound, content["round"]),
+            collected_on=_read(date | None, content["collected_on"]),
+            **named,
+        )
+        accounted = getattr(closing or outcome, "accounted", None)
+        fields = {name: content[name] for name in field_types(RoundRecord) if name in content}
+    except (KeyError, AccountingError, LedgerError) as error:
+        raise NotADocument(f"not the history of a round: {error}") from error
+    fields |= {"registered_at": _read(datetime, content["registered_at"])}
+    return RoundRecord(
+        **{**fields, "request": request, "outcome": outcome, "closing": closing, "accounted": accounted}
+    )
+
+
+def decision_of(document: object) -> Decision:
+    """Return the decision a document states; raises NotADocument."""
+    outcome = document.get("outcome") if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping) or not isinstance(outcome, str) or outcome not in DECISIONS:
+        raise NotADocument(f"no outcome: {document!r:.200}")
+    fields = {name: item for name, item in document.items() if name != "outcome"}
+    return value_of(DECISIONS[outcome], fields)
+
+
+def value_of(kind: type[Value], document: object) -> Value:
+    """Return the value of type `kind` whose document this is; fields a newer side added are left out.
+
+    Where `kind` says a bare float, null is infinity: the inverse of `document_of`.
+
+    Raises:
+        NotADocument: it is the document of no such value.
+    """
+    value: Value = _read(kind, document)
+    return value
+
+
+@functools.cache
+def field_types(kind: type) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields, in order."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _read(kind: Any, document: Any) -> Any:
+    if kind is Any or kind is object:
+        return document
+    if get_origin(kind) is not None:
+        return _read_compound(get_origin(kind), get_args(kind), document)
+    if isinstance(kind, type):
+        return _read_plain(kind, document)
+    raise NotADocument(f"expected {kind}, got {document!r:.200}")
+
+
+def _read_compound(origin: Any, arguments: tuple[Any, ...], document: Any) -> Any:
+    if origin in (Union, types.UnionType):
+        return _read_union(arguments, document)
+    if origin is Literal:
+        return _expect(document in arguments, document, arguments)
+    if issubclass(origin, Mapping) and isinstance(document, Mapping):
+        return {name: _read(arguments[1], item) for name, item in document.items()}
+    if issubclass(origin, Sequence) and isinstance(document, list):
+        items = [_read(arguments[0], item) for item in document]
+        return items if origin is list else tuple(items)
+    raise NotADocument(f"expected {origin}, got {document!r:.200}")
+
+
+def _read_union(kinds: Sequence[Any], document: Any) -> Any:
+    if type(None) in kinds and document is None:
+        return None
+    for kind in kinds:
+        try:
+            return _read(kind, document)
+        except NotADocument:
+            continue
+    raise NotADocument(f"expected one of {kinds}, got {document!r:.200}")
+
+
+def _read_plain(kind: type, document: Any) -> Any:
+    try:
+        if kind is float:
+            return _read_float(document)
+        if kind is ShuffledRound:
+            return ShuffledRound.from_mapping(_expect(isinstance(document, Mapping), document, kind))
+        if dataclasses.is_dataclass(kind):
+            return _read_fields(kind, _expect(isinstance(document, Mapping), document, kind))
+        if issubclass(kind, Enum):
+            return kind(document)
+        if kind in (datetime, date):
+            return kind.fromisoformat(document)
+    except (AccountingError, ValueError, TypeError) as error:
+        raise NotADocument(f"expected {kind.__name__}: {error}") from error
+    exact = isinstance(document, kind) and isinstance(document, bool) == (kind is bool)
+    return _expect(exact, document, kind)
+
+
+def _read_float(document: Any) -> float:
+    if document is None:
+        return math.inf
+    return float(
+        _expect(isinstance(document, int | float) and not isinstance(document, bool), document, float)
+    )
+
+
+def _read_fields(kind: type, document: Mapping[str, Any]) -> Any:
+    known = {name: hint for name, hint in field_types(kind).items() if name in document}
+    return kind(**{name: _read(hint, document[name]) for name, hint in known.items()})
+
+
+def _expect(fulfilled: bool, document: Any, kind: Any) -> Any:  # noqa: FBT001 - reads like assert
+    if not fulfilled:
+        raise NotADocument(f"expected {kind}, got {document!r:.200}")
+    return document

@@ -1,0 +1,301 @@
+"""The values people exchange with the ledger: cohorts, requests, and every possible answer.
+
+All are frozen and keyword-only; what people type is validated here, once, in the constructor.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.values import canonical
+
+NAME_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 2000
+POPULATION_MAX = 10**12
+POLICY_ADAPTIVE = "adaptive"
+POLICY_FIXED = "fixed"
+POLICY_PLAN = "plan"
+POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN, POLICY_FIXED)  # the default one first
+NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
+VOID_ATTESTATION = (
+    "The actor attests that nothing computed from the reports of this round was released or kept."
+)
+# Printable to Python, and to people nothing or a blank: two names that look the same must be the same. From
+# Unicode's Default_Ignorable_Code_Point, which Python does not know, and the blank Braille pattern.
+_UNSEEN = frozenset(
+    (
+        0x034F,
+        *range(0x115F, 0x1161),
+        *range(0x17B4, 0x17B6),
+        *range(0x180B, 0x1810),
+        0x2800,
+        0x3164,
+        *range(0xFE00, 0xFE10),
+        0xFFA0,
+        *range(0xE0100, 0xE01F0),
+    )
+)
+_REQUEST_VERSION = 1
+_REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
+
+CohortStatus: TypeAlias = Literal["open", "overspent", "frozen"]
+RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided"]
+
+
+class RefusalReason(StrEnum):
+    """Why a round was refused; the words are stable. A round that fits several has the first of them."""
+
+    COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
+    COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
+    DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
+    UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
+    BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
+    NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """A fixed group of users with one privacy budget."""
+
+    name: str
+    population: int  # users; no round may have more reports
+    epsilon_budget: float
+    delta_budget: float
+    policy: str  # how rounds may be chosen; see POLICIES
+    status: CohortStatus = "open"
+    opened_at: datetime | None = None  # the database's clock, UTC; None before it is stored
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for anything that is not a possible cohort."""
+        object.__setattr__(self, "name", checked_text("name", self.name))
+        object.__setattr__(self, "population", _whole("population", self.population, POPULATION_MAX))
+        object.__setattr__(self, "epsilon_budget", _real("epsilon", self.epsilon_budget, math.inf))
+        object.__setattr__(self, "delta_budget", _real("delta", self.delta_budget, 1.0))
+        if self.policy not in POLICIES:
+            expected = "one of: " + ", ".join(POLICIES)
+            raise InvalidValue(field="policy", value=self.policy, expected=expected)
+
+    def remaining(self, epsilon_spent_upper: float) -> float:
+        """Return what of the epsilon budget is left, never negative."""
+        return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRequest:
+    """A round as somebody declares it. Two requests are the same when their canonical bytes are."""
+
+    round_id: str
+    cohort: str
+    round: ShuffledRound  # the parameters as declared, before they are put on the accounting grid
+    collected_on: date | None = None
+    use_case: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for an identifier, date or use case that cannot be stored."""
+        object.__setattr__(self, "round_id", checked_text("round_id", self.round_id))
+        object.__setattr__(self, "cohort", checked_text("cohort", self.cohort))
+        if not isinstance(self.round, ShuffledRound):
+            raise InvalidValue(field="round", value=self.round, expected="a ShuffledRound")
+        if self.collected_on is not None and type(self.collected_on) is not date:
+            raise InvalidValue(field="collected_on", value=self.collected_on, expected="a date or nothing")
+        if self.use_case is not None:
+            object.__setattr__(self, "use_case", checked_text("use_case", self.use_case))
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes that the identifier is bound to."""
+        return canonical.encode(self.to_mapping())
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fields, for an entry's details: what the canonical bytes spell."""
+        return {
+            "version": _REQUEST_VERSION,
+            "round_id": self.round_id,
+            "cohort": self.cohort,
+            "round": self.round.to_mapping(),
+            "collected_on": self.collected_on.isoformat() if self.collected_on else None,
+            "use_case": self.use_case,
+        }
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RoundRequest:
+        """Return the request whose canonical bytes are `data`; raises Damaged when there is none."""
+        content = canonical.decode(data)
+        if not isinstance(content, Mapping) or content.get("version") != _REQUEST_VERSION:
+            raise Damaged("a round request of an unknown version")
+        collected_on = content["collected_on"]
+        return cls(
+            round_id=content["round_id"],
+            cohort=content["cohort"],
+            round=ShuffledRound.from_mapping(content["round"]),
+            collected_on=date.fromisoformat(collected_on) if collected_on else None,
+            use_case=content["use_case"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """The round is registered and not yet decided."""
+
+    round_id: str
+    cohort: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """The round may be released: its reservation is part of what the cohort has spent."""
+
+    round_id: str
+    cohort: str
+    sequence: int  # of the entry that says so
+    epsilon_spent_upper: float  # with this round
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+    accounted: ShuffledRound  # what is charged: the declared round's slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The round must not be released; it costs nothing. This is its outcome for ever."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    reason: RefusalReason
+    message: str
+    epsilon_spent_upper: float  # without this round
+    epsilon_requested_upper: float | None  # the total with it; None: no finite bound, or not computed
+    epsilon_budget: float
+    delta_budget: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A released round is closed with the number of reports that were really shuffled."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    reports: int
+    accounted: ShuffledRound  # what is charged from now on
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voided:
+    """A round that released nothing gave back what its cohort's policy lets it; locally it still counts."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    reason: str
+    attestation: str
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quote:
+    """What the answer would be now; nothing is stored and nothing is promised."""
+
+    cohort: str
+    would_be: Literal["admitted", "refused"]
+    reason: RefusalReason | None  # None when it would be admitted
+    message: str | None
+    accounted: ShuffledRound
+    epsilon_spent_upper: float  # now
+    epsilon_requested_upper: float | None  # with the round; None: no finite bound, or not computed
+    epsilon_requested_lower: float | None
+    epsilon_remaining: float  # after the round if it would be admitted, else now
+    epsilon_budget: float
+    delta_budget: float
+    delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
+
+
+Outcome: TypeAlias = Admitted | Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """A registered round and all that has happened to it."""
+
+    request: RoundRequest
+    registered_by: str
+    registered_at: datetime
+    state: RoundState
+    outcome: Outcome | None  # None while pending
+    closing: Settled | Voided | None
+    accounted: ShuffledRound | None  # what is or was charged; None while pending
+    attempts: int  # failed attempts to decide
+    last_error: str | None
+
+
+def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX) -> str:
+    """Return `value` in Unicode's normal form C.
+
+    Raises:
+        InvalidValue: not 1 to `length_max` characters that can be seen, or blank at an end.
+    """
+    expected = f"1 to {length_max} printable characters that show, none of the outer ones blank"
+    if not isinstance(value, str):
+        raise InvalidValue(field=field, value=value, expected=expected)
+    text = unicodedata.normalize("NFC", value)
+    if not 1 <= len(text) <= length_max or not text.isprintable() or text != text.strip():
+        raise InvalidValue(field=field, value=value, expected=expected)
+    if any(ord(character) in _UNSEEN for character in text):
+        raise InvalidValue(field=field, value=value, expected=expected)
+    return text
+
+
+def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
+    """Return what of an epsilon budget is left, never negative; at most the exact difference."""
+    left = epsilon_budget - epsilon_spent_upper
+    if left <= 0.0:
+        return 0.0
+    exact = Fraction(epsilon_budget) - Fraction(epsilon_spent_upper)
+    return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
+
+
+def checked_reports(value: object, *, field: str, population: int) -> int:
+    """Return `value` if it is a whole number from 1 to the cohort's population; else raise InvalidValue."""
+    return _whole(field, value, population, "the cohort's population, ")
+
+
+def checked_epsilon(value: object) -> float:
+    """Return `value` if it can be a budget's epsilon; else raise InvalidValue."""
+    return _real("epsilon", value, math.inf)
+
+
+def _whole(field: str, value: object, largest: int, largest_name: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise InvalidValue(
+            field=field, value=value, expected=f"a whole number from 1 to {largest_name}{largest}"
+        )
+    return value
+
+
+def _real(field: str, value: Any, below: float) -> float:
+    # Written so that NaN, which compares false with everything, is refused.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < below:
+        return float(value)
+    limit = (
+        "a finite number above 0" if math.isinf(below) else f"a number above 0 and below {exact_text(below)}"
+    )
+    raise InvalidValue(field=field, value=value, expected=limit)
+
+
+def request_digest(content: bytes) -> bytes:
+    """Return the digest under which a request's canonical bytes are stored."""
+    return canonical.framed_digest(_REQUEST_DOMAIN, content)

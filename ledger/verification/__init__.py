@@ -1,0 +1,13 @@
+"""Replays a chain: does each entry follow from those before it, from its parameters and from the tables?
+
+Imports `policies`, `checkpoints` and what lies below them.
+"""
+
+from shuffle_ledger.ledger.verification.verifier import Comparison, Numbers, VerificationReport, verify
+
+__all__ = [
+    "Comparison",
+    "Numbers",
+    "VerificationReport",
+    "verify",
+]

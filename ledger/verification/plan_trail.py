@@ -1,0 +1,119 @@
+"""Follows a plan through its cohort's chain: which slots are taken, and how much the whole plan costs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shuffle_ledger.accounting import ShuffledRound, exact_text, fits, slot_for
+from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.policies.registry import PlanPolicy, standing_of
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.verification.policy_trail import ChargeSource
+
+
+@dataclass
+class PlanTrail:
+    """The plan's state while a chain is read from its beginning."""
+
+    policy: PlanPolicy
+    _claimed: list[int] = field(default_factory=list)  # of each slot
+    _unplaced: int = 0  # released rounds that no slot covers
+    _open: dict[str, tuple[int, ShuffledRound]] = field(default_factory=dict)  # slot claimed, round declared
+    _whole: Counter[ShuffledRound] = field(default_factory=Counter)  # what the promise is the composition of
+    _stated_promise: float | None = None
+    _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
+
+    def __post_init__(self) -> None:
+        """Begin with the plan as it was declared."""
+        self._whole = Counter(dict(self.policy.slots_declared))
+        self._claimed = [0] * len(self.policy.slots_declared)
+
+    def follow(self, body: EntryBody, *, as_before: bool) -> Iterator[str]:
+        """Apply the next entry, and yield what is wrong with it.
+
+        `as_before`: a settlement replaces a pair of the whole plan by the truth, as settlements once did.
+        """
+        round_id, before, self._promise = str(body.round_id), self._stated_promise, None
+        if body.kind is EntryKind.ADMITTED:
+            yield from self._admit(body)
+        elif body.kind is EntryKind.VOIDED:
+            self._claimed[self._open.pop(round_id)[0]] -= 1
+        elif body.kind is EntryKind.SETTLED and not as_before:
+            yield from self._place(body)
+        elif body.kind is EntryKind.SETTLED and body.details["accounted"] != body.details["accounted_before"]:
+            self._whole[ShuffledRound.from_mapping(body.details["accounted_before"])] -= 1
+            self._whole[_accounted(body.details)] += 1
+            before = None
+        standing = standing_of(body.details, self.policy.digest)
+        if (tuple(standing["claimed"]), standing.get("unplaced", 0)) != (
+            tuple(self._claimed),
+            self._unplaced,
+        ):
+            yield "what it says of the plan's slots does not follow from the entries before it"
+        promised = self._stated_promise = float(standing["promised_epsilon_upper"])
+        if before is None:
+            self._promise = (promised, body.delta_budget)
+        elif promised != before:
+            yield "it changes what the whole plan costs, although no round turned out otherwise"
+
+    def compare_spent(self, body: EntryBody) -> Iterator[str]:
+        """Yield what is wrong with what the last entry followed says is spent."""
+        if not self._unplaced and body.spent.epsilon_upper > float(self._stated_promise or 0.0):
+            yield "it says more is spent than the whole plan costs"
+
+    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether an admitted round is accounted as the slot that its entry names."""
+        declared = [slot for slot, _ in self.policy.slots_declared]
+        slot = body.details["slot"]
+        return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)
+
+    def recompute(self, books: ChargeSource) -> Iterator[str]:
+        """Prove anew what the last entry states of the whole plan; yield what cannot be proven."""
+        if self._promise is None:
+            return
+        promised, delta = self._promise
+        again = books.certify(+self._whole, delta=delta)
+        if promised < again.epsilon_lower:
+            yield (
+                f"it says the whole plan costs up to {exact_text(promised)}; computed again it is at least"
+                f" {exact_text(again.epsilon_lower)}"
+            )
+
+    def _admit(self, body: EntryBody) -> Iterator[str]:
+        slot = int(body.details["slot"])
+        declared = ShuffledRound.from_mapping(body.details["request"]["round"])
+        self._open[str(body.round_id)] = (slot, declared)
+        self._claimed[slot] += 1
+        if self._claimed[slot] > self.policy.slots_declared[slot][1]:
+            yield "it takes a slot of the plan that was not free"
+
+    def _place(self, body: EntryBody) -> Iterator[str]:
+        """Follow where a settled round stands, from what was declared and how many reports are said to be."""
+        slot, declared = self._open.pop(str(body.round_id))
+        truth = truth_of(declared, body.details["reports"])
+        self._claimed[slot] -= 1
+        stands = self.policy.standing_in(tuple(self._claimed), slot, truth)
+        if stands is None:
+            self._unplaced += 1
+            accounted = slot_for(truth, numerical_policy=body.numerical_policy)
+        else:
+            self._claimed[stands] += 1
+            accounted = self.policy.slots_declared[stands][0]
+        if (body.details["slot"], _accounted(body.details)) != (stands, accounted):
+            yield "what it accounts is not the slot of the plan that its reports name"
+
+
+def promised_in(details: Mapping[str, Any]) -> float:
+    """Return the epsilon that an entry promises of its plan: none that is finite once a round left it."""
+    standing = details["standing"]
+    return math.inf if standing.get("unplaced") else float(standing["promised_epsilon_upper"])
+
+
+def _accounted(details: Mapping[str, Any]) -> ShuffledRound:
+    return ShuffledRound.from_mapping(details["accounted"])

@@ -1,0 +1,435 @@
+"""Replaying one cohort's chain: does each entry follow from those before it and from the tables?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, is_known_policy
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.errors import Damaged, LedgerError
+from shuffle_ledger.ledger.storage.rows import StoredRound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.entries import (
+    FIRST_SEQUENCE,
+    GENESIS_DIGEST,
+    EntryBody,
+    EntryKind,
+    LedgerEntry,
+    Spending,
+)
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, RoundRequest, request_digest
+from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
+from shuffle_ledger.ledger.verification.policy_trail import Trail
+from shuffle_ledger.ledger.verification.stated_spending import unfounded
+
+PROBLEMS_MAX = 100  # per cohort; the first ones matter
+# What applying an entry may raise that says something else than the ledger writes.
+_NOT_FOLLOWING = (
+    LedgerError,
+    AccountingError,
+    ArithmeticError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
+
+
+class EntrySource(Protocol):
+    """Where a chain is read from: the ledger's database, or a bundle on another computer."""
+
+    def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is not as the ledger promises."""
+
+    sequence: int | None  # the entry it is about; None when it is about the cohort or a table
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What the chain says after an entry, for the numbers to be checked."""
+
+    sequence: int
+    body: EntryBody
+    held: Mapping[ShuffledRound, int]
+    candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
+    filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
+
+
+@dataclass
+class Replay:
+    """The state while reading a chain from its beginning. `steps` must be used up before the rest is read."""
+
+    store: EntrySource
+    cohort: str
+    problems: list[Problem] = field(default_factory=list)
+    entries: int = 0
+    head_sequence: int = 0
+    head_digest: bytes = GENESIS_DIGEST
+    head_body: EntryBody | None = None
+    held: Counter[ShuffledRound] = field(default_factory=Counter)
+    local: Counter[ShuffledRound] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)  # how many entries there are of each
+    overspent: bool = False
+    frozen: bool = False
+    readable: bool = True  # every body so far could be read and applied, so `held` means something
+    opened: EntryBody | None = None
+    outcomes: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
+    registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
+    closings: dict[str, int] = field(default_factory=dict)
+    charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
+    declared: dict[str, ShuffledRound] = field(default_factory=dict)  # the same rounds, as registered
+    losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
+    trail: Trail = field(default_factory=Trail)  # of the policy
+    # Thousands of rounds are of the same few kinds: each kind is kept once.
+    _kinds: dict[ShuffledRound, ShuffledRound] = field(default_factory=dict)
+
+    def blame(self, sequence: int | None, what: str) -> None:
+        """Note a problem."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(sequence=sequence, what=what))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the state after every entry that could be read and applied."""
+        for entry in self.store.entries_of(self.cohort):
+            if not _is_typed(entry):
+                self.blame(None, f"the row of entry {entry.sequence!r} holds values of other types")
+                self.readable, self.head_body = False, None
+                continue
+            self._check_link(entry)
+            previous = self.head_body
+            try:
+                body = entry.content()
+            except Damaged as error:
+                self.blame(entry.sequence, f"the body cannot be read: {error}")
+                body = None
+            self.entries += 1
+            self.kinds[entry.kind] += 1
+            self.head_sequence, self.head_digest = entry.sequence, entry.digest
+            self.head_body = body
+            if body is None:
+                self.readable = False
+                continue
+            self._check_columns(entry, body)
+            self._check_shape(body)
+            self._check_carried(body, previous)
+            if not self.readable:
+                continue
+            try:
+                yield self._apply(body, previous)
+            except _NOT_FOLLOWING as error:
+                self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
+                self.readable = False
+
+    def _check_link(self, entry: LedgerEntry) -> None:
+        expected = self.head_sequence + 1
+        if entry.sequence != expected:
+            self.blame(entry.sequence, f"entries {expected} to {entry.sequence - 1} are missing before it")
+        elif entry.previous_digest != self.head_digest:
+            self.blame(entry.sequence, "it does not continue from the digest of the entry before it")
+        digest = entries.entry_digest(
+            cohort=entry.cohort,
+            sequence=entry.sequence,
+            previous_digest=entry.previous_digest,
+            body=entry.body,
+        )
+        if digest != entry.digest:
+            self.blame(entry.sequence, "its digest is not that of its content: the entry was changed")
+
+    def _check_columns(self, entry: LedgerEntry, body: EntryBody) -> None:
+        stated = (body.cohort, body.sequence, str(body.kind), body.round_id)
+        if stated != (entry.cohort, entry.sequence, entry.kind, entry.round_id):
+            self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
+
+    def _check_shape(self, body: EntryBody) -> None:
+        opened = body if body.kind is EntryKind.OPENED else self.opened
+        policy = str(opened.details.get("policy", POLICY_FIXED)) if opened is not None else POLICY_FIXED
+        wrong = list(misshapen(body, policy))
+        for what in wrong:
+            self.blame(body.sequence, what)
+        self.readable = self.readable and not wrong
+
+    def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
+        if not _has_known_policy(body):
+            self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
+        if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
+            self.blame(
+                body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
+            )
+        if body.kind is EntryKind.OPENED:
+            expected = Spending.nothing(body.delta_budget)
+        elif previous is None:
+            return
+        else:
+            expected = previous.spent
+            if body.recorded_at < previous.recorded_at:
+                self.blame(body.sequence, "it was recorded before the entry before it: time goes backwards")
+            changes = body.kind is EntryKind.BUDGET_CHANGED
+            before = body.details.get("epsilon_before") if changes else body.epsilon_budget
+            if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
+                self.blame(body.sequence, "the budget differs from that of the entry before it")
+        restated = self.trail.restates(body)
+        if body.kind in _CARRIES_SPENDING and body.spent != expected and not restated:
+            self.blame(body.sequence, "it changes what is spent, although it admits nothing")
+
+    def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
+        candidate: Counter[ShuffledRound] | None = None
+        match body.kind:
+            case EntryKind.OPENED:
+                self.opened = body
+            case EntryKind.ADMITTED | EntryKind.REFUSED:
+                candidate = self._apply_decision(body)
+            case EntryKind.SETTLED | EntryKind.VOIDED:
+                self._apply_closing(body)
+            case EntryKind.BUDGET_CHANGED:
+                self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
+            case EntryKind.FROZEN:
+                self._apply_freeze(body)
+        self._compare_counts(body)
+        for what in self.trail.follow(body):
+            self.blame(body.sequence, what)
+        if previous is not None:
+            for what in unfounded(body, previous, self.trail.shares()):
+                self.blame(body.sequence, what)
+        refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
+        return Step(
+            sequence=body.sequence,
+            body=body,
+            held=+self.held,
+            candidate=candidate if refused else None,
+            filtered=self.trail.filtered,
+        )
+
+    def _compare_counts(self, body: EntryBody) -> None:
+        """Compare how many rounds the numbers are said to be of with how many are held."""
+        held = sum(self.held.values())
+        if body.spent.rounds != held and not self.frozen:
+            self.blame(body.sequence, f"it says what {body.spent.rounds} rounds spent, and {held} are held")
+        requested = body.details.get("requested") if body.kind is EntryKind.REFUSED else None
+        if requested is not None and requested["rounds"] != held + 1:
+            self.blame(body.sequence, "what it says was requested is not of one round more than are held")
+
+    def _apply_freeze(self, body: EntryBody) -> None:
+        self.frozen = True
+        if body.spent.epsilon_upper_or_none is not None:
+            self.blame(body.sequence, "it freezes the cohort, and states what is spent, which nobody knows")
+
+    def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound]:
+        round_id = str(body.round_id)
+        if round_id in self.outcomes:
+            self.blame(
+                body.sequence, f"round {round_id!r} was decided before, by entry {self.outcomes[round_id]}"
+            )
+        self.outcomes[round_id] = body.sequence
+        content = canonical.encode(body.details["request"])
+        self.requests[round_id] = _request_and_actor(content, body.actor)
+        details = body.details
+        self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
+        request = RoundRequest.from_bytes(content)
+        if (request.round_id, request.cohort) != (body.round_id, body.cohort):
+            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        registered_at = written_moment(details["registered_at"])
+        if registered_at is None or registered_at > body.recorded_at:
+            self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
+        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
+        for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):
+            self.blame(body.sequence, what)
+        self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
+        accounted = ShuffledRound.from_mapping(body.details["accounted"])
+        rule = _slot_rule(body)
+        if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
+            self.blame(body.sequence, "what it accounts is not the slot of what was declared")
+        self._note_loss(body, accounted)
+        candidate = self.held + Counter({accounted: 1})
+        if body.kind is EntryKind.ADMITTED:
+            if self.overspent or self.frozen:
+                self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
+            if not self.trail.promised(body) <= body.epsilon_budget:
+                self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
+            self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
+            self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
+            self.local[accounted] += 1
+        return candidate
+
+    def _apply_closing(self, body: EntryBody) -> None:
+        round_id = str(body.round_id)
+        if self.frozen:
+            self.blame(body.sequence, "it closes a round although the cohort is frozen")
+        if round_id not in self.charged:
+            self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
+        settles = body.kind is EntryKind.SETTLED
+        empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
+        before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
+        if self.charged.pop(round_id, before) != before:
+            self.blame(body.sequence, "it releases another charge than the round had")
+        self.closings[round_id] = body.sequence
+        declared = self.declared.pop(round_id, before)
+        if settles or self.trail.gives_back(body):
+            self.held -= Counter({before: 1})
+        elif empties:
+            self.held.clear()
+        if settles:
+            accounted = ShuffledRound.from_mapping(body.details["accounted"])
+            self._check_settled(body, before, declared, accounted)
+            self._note_loss(body, accounted)
+            self.held[accounted] += 1
+            self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
+            if body.details["overspent"] != self.overspent:
+                self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _check_settled(
+        self, body: EntryBody, before: ShuffledRound, declared: ShuffledRound, accounted: ShuffledRound
+    ) -> None:
+        reports = body.details["reports"]
+        if type(reports) is not int or reports < 1:
+            self.blame(
+                body.sequence, f"it settles a round with {reports!r} reports: there must be at least 1"
+            )
+            return
+        self._check_size(body, reports)
+        truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
+        if not self.trail.settles(body, truth, accounted):
+            self.blame(
+                body.sequence, f"what it accounts does not follow from the {reports} reports it states"
+            )
+
+    def _check_size(self, body: EntryBody, users: int) -> None:
+        if self.opened is not None and users > self.opened.details["population"]:
+            self.blame(body.sequence, "it is about more users than the cohort has")
+
+    def _note_loss(self, body: EntryBody, accounted: ShuffledRound) -> None:
+        digest = body.details["privacy_loss"]
+        if digest is not None:
+            key = entries.loss_key(entries.round_bytes(accounted), body.numerical_policy)
+            sequence, known = self.losses.setdefault(key, (body.sequence, digest))
+            if known != digest:
+                self.blame(
+                    body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
+                )
+
+
+def _slot_rule(body: EntryBody) -> str:
+    """Return the numerical policy whose slot rule an entry is checked by: never none."""
+    return body.numerical_policy if _has_known_policy(body) else NUMERICAL_POLICY
+
+
+def _has_known_policy(body: EntryBody) -> bool:
+    return type(body.numerical_policy) is str and is_known_policy(body.numerical_policy)
+
+
+def _is_typed(entry: LedgerEntry) -> bool:
+    """Whether a row's values have their columns' types: SQLite takes any value in any column."""
+    values: dict[str, Any] = dict(vars(entry))
+    expected = {"sequence": int, "cohort": str, "kind": str, "round_id": str | None}
+    return all(isinstance(value, expected.get(name, bytes)) for name, value in values.items())
+
+
+def compare_tables(replay: Replay, store: Store) -> None:
+    """Compare what the chain implies with the tables kept beside it."""
+    _compare_head(replay, store)
+    counts = store.count_entries(replay.cohort)
+    if replay.readable and counts != dict(replay.kinds):
+        replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
+    if replay.readable:
+        _compare_holdings(replay, store)
+        seen = set()
+        for stored in store.rounds_of(replay.cohort):
+            seen.add(stored.round_id)
+            _compare_round(replay, stored)
+        missing = store.missing_rounds(replay.cohort)
+        for round_id in missing.unlisted:
+            replay.blame(
+                None, f"round {round_id!r}: it is not in the list of registrations, or differs there"
+            )
+        for round_id in missing.rows:
+            if round_id not in replay.outcomes:
+                replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
+        for round_id in sorted(set(replay.outcomes) - seen):
+            replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
+    _compare_losses(replay, store)
+
+
+def _compare_head(replay: Replay, store: Store) -> None:
+    try:
+        view = store.view(replay.cohort)
+    except LedgerError as error:
+        replay.blame(None, f"the head cannot be read: {error}")
+        return
+    if (view.head_sequence, view.head_digest) != (replay.head_sequence, replay.head_digest):
+        replay.blame(
+            None,
+            f"the head names entry {view.head_sequence}, the chain ends with entry {replay.head_sequence}",
+        )
+    cohort, body = view.cohort, replay.head_body
+    if body and (cohort.epsilon_budget, cohort.delta_budget) != (body.epsilon_budget, body.delta_budget):
+        replay.blame(None, "the cohort's row has another budget than its last entry")
+    if replay.opened is not None:
+        details = replay.opened.details
+        stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
+        if stated != (cohort.population, cohort.policy, cohort.opened_at):
+            replay.blame(None, "the cohort's row differs from the entry that opened it")
+    status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
+    if replay.readable and cohort.status != status:
+        replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
+
+
+def _compare_holdings(replay: Replay, store: Store) -> None:
+    expected = {
+        entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
+        for accounted, count in _with_held(replay).items()
+    }
+    for item in store.holdings(replay.cohort):
+        if entries.round_digest(item.parameters) != item.accounted_digest:
+            replay.blame(None, f"accounted round {item.accounted_digest.hex()}: its parameters were changed")
+        if expected.pop(item.accounted_digest, (0, 0)) != (item.count, item.local_count):
+            replay.blame(None, f"holding {item.accounted_digest.hex()} is not what the entries add up to")
+    for digest, counts in expected.items():
+        if counts != (0, 0):
+            replay.blame(None, f"holding {digest.hex()} is missing")
+
+
+def _with_held(replay: Replay) -> dict[ShuffledRound, int]:
+    return {accounted: replay.local[accounted] for accounted in {*replay.local, *replay.held}}
+
+
+def _compare_round(replay: Replay, stored: StoredRound) -> None:
+    name = f"round {stored.round_id!r}"
+    if request_digest(stored.content) != stored.content_digest:
+        replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
+    linked = (stored.outcome_sequence, stored.closing_sequence)
+    expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
+    if linked != expected:
+        replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
+    if stored.outcome_sequence is None or linked != expected:
+        return
+    if replay.requests[stored.round_id] != _request_and_actor(stored.content, stored.registered_by):
+        replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
+    number, moment = replay.registered[stored.round_id]
+    written = stored.registered_at.isoformat(timespec="microseconds")
+    if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
+        replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
+
+
+def _request_and_actor(content: bytes, actor: str) -> bytes:
+    return canonical.framed_digest("shuffle-ledger/request-and-actor/1", content, actor.encode("utf-8"))
+
+
+def _compare_losses(replay: Replay, store: Store) -> None:
+    for key, (sequence, digest) in replay.losses.items():
+        stored = store.loss(key)
+        if stored is None:
+            continue  # only a saving: without it the numbers are computed from the parameters
+        actual = entries.loss_digest(stored.blob)
+        if actual != stored.digest or actual.hex() != digest:
+            replay.blame(sequence, "the stored privacy loss it was decided with was changed afterwards")

@@ -1,0 +1,304 @@
+"""Verification: replays every chain, computes the numbers again, and reports what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
+from shuffle_ledger.accounting.verification import Coverage
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind, Spending
+from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
+from shuffle_ledger.ledger.verification.replay import Problem, Replay, Step, compare_tables
+
+SAMPLES_PER_COHORT = 16
+LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
+SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
+
+Numbers = Literal["sampled", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortVerification:
+    """What verification found in one cohort."""
+
+    cohort: str
+    ok: bool
+    entries: int
+    head_sequence: int
+    head_digest: str  # hexadecimal
+    numbers_checked: int  # entries whose certificate was computed again
+    problems: tuple[Problem, ...]  # the first bad entry first
+    status: (
+        CohortStatus | None
+    )  # by the chain's entries; overspent is no problem of the chain; None: unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What the chains were compared with."""
+
+    heads: int
+    signature: Signature
+    public_key: str | None  # hexadecimal; None: the heads are signed by nobody
+    ledger_id: str | None
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationReport:
+    """What verification found."""
+
+    ok: bool
+    problems: tuple[str, ...]  # of the ledger as a whole
+    cohorts: tuple[CohortVerification, ...]
+    against: Comparison | None
+
+
+def verify(
+    store: Store,
+    accountant: Accountant,
+    cohort: str | None = None,
+    *,
+    against: SavedHeads | None = None,
+    numbers: Numbers = "sampled",
+) -> VerificationReport:
+    """Replay the chains of one cohort or of all, and compute their numbers again.
+
+    Always checked: every digest, link and column, holdings, rounds, stored losses, and the certificate at
+    every point where a cohort's spending was largest (before a round is closed, and at the end). With
+    `numbers="all"` every certificate is computed again, else also an even sample.
+
+    **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
+    rest of the chain was rewritten to fit; heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
+    name that too, and a database that was put back to an earlier state.
+
+    Raises:
+        NotFound: no such cohort.
+        TryAgain, Unavailable: the database cannot be read now, which says nothing about the ledger.
+    """
+    saved: dict[str, list[tuple[int, str]]] = {}
+    for head in against.heads if against else ():
+        saved.setdefault(head.cohort, []).append((head.sequence, head.digest_hex))
+    if cohort is not None:
+        names = [store.cohort(checked_text("cohort", cohort)).name]
+        saved = {name: heads for name, heads in saved.items() if name in names}
+    else:
+        names = store.cohort_names()
+    found = [_judged(store, accountant, name, saved.get(name, []), numbers) for name in names]
+    found += [_missing(name) for name in sorted(set(saved) - set(names))]
+    problems = tuple(_problems_of_the_whole(store, against))
+    if cohort is None:
+        problems += tuple(_changed_losses(store))
+    return VerificationReport(
+        ok=not problems and all(each.ok for each in found),
+        problems=problems,
+        cohorts=tuple(found),
+        against=_comparison(against) if against else None,
+    )
+
+
+def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
+    try:
+        ledger_id = store.standing().ledger_id
+    except (TryAgain, Unavailable):
+        raise
+    except LedgerError as error:
+        yield str(error)
+        return
+    if against and against.checkpoint and against.checkpoint.ledger_id != ledger_id:
+        yield f"the checkpoint is of ledger {against.checkpoint.ledger_id}, this is ledger {ledger_id}"
+
+
+def _changed_losses(store: Store) -> Iterator[str]:
+    """Yield which stored privacy losses no longer have the bytes that they were stored with.
+
+    A planted one whose digest fits is found by the entry that names it, if any does, and every decision that
+    reads it leaves it out.
+    """
+    found = 0
+    for stored in store.losses():
+        try:
+            loss_cache.checked(stored)
+        except (Damaged, TypeError) as error:
+            found += 1
+            if found > LOSSES_NAMED_MAX:
+                return
+            yield str(error)
+
+
+def _comparison(against: SavedHeads) -> Comparison:
+    checkpoint = against.checkpoint
+    return Comparison(
+        heads=len(against.heads),
+        signature=against.signature,
+        public_key=checkpoint.public_key.hex() if checkpoint else None,
+        ledger_id=checkpoint.ledger_id if checkpoint else None,
+        created_at=checkpoint.created_at if checkpoint else None,
+    )
+
+
+def _judged(
+    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+) -> CohortVerification:
+    try:
+        return _verify_cohort(store, accountant, name, saved, numbers)
+    except (TryAgain, Unavailable):
+        raise  # says nothing about the cohort
+    except (LedgerError, AttributeError, TypeError, ValueError) as error:
+        # SQLite takes any value in any column, and whoever reads it may stumble anywhere. Nothing is known
+        # of this cohort but that it was damaged.
+        return _unreadable(name, f"its rows cannot be read: {error}")
+
+
+def _verify_cohort(
+    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+) -> CohortVerification:
+    replay = Replay(store=store, cohort=name)
+    checker = _NumberChecker(store, accountant, replay, numbers)
+    for step in replay.steps():
+        checker.see(step)
+    checker.finish()
+    compare_tables(replay, store)
+    for sequence, digest in saved:
+        _compare_saved(replay, store, sequence, digest)
+    problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
+    return CohortVerification(
+        cohort=name,
+        ok=not problems,
+        entries=replay.entries,
+        head_sequence=replay.head_sequence,
+        head_digest=replay.head_digest.hex(),
+        numbers_checked=checker.checked,
+        problems=problems,
+        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
+    )
+
+
+class _NumberChecker:
+    """Computes certificates again, at every largest spending and at some entries in between."""
+
+    def __init__(self, store: Store, accountant: Accountant, replay: Replay, numbers: Numbers) -> None:
+        self._store = store
+        self._accountant = accountant
+        self._coverage = Coverage(accountant)
+        self._replay = replay
+        length = sum(store.count_entries(replay.cohort).values())
+        self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
+        self._last: tuple[Step, bool] | None = None  # the step before, and whether it is checked already
+        self.checked = 0
+
+    def see(self, step: Step) -> None:
+        """Take notice of the next step."""
+        self._check_charges(step)
+        kind = step.body.kind
+        if kind in (EntryKind.SETTLED, EntryKind.VOIDED):
+            self._check_last()  # what follows may hold less: this was the most
+        due = kind in (EntryKind.SETTLED, EntryKind.VOIDED) or step.sequence % self._stride == 0
+        if due:
+            self._check(step)
+        self._last = (step, due)
+
+    def finish(self) -> None:
+        """Check the last step."""
+        self._check_last()
+
+    def _check_charges(self, step: Step) -> None:
+        books = Books(store=self._store, accountant=self._accountant, keep=False)
+        try:
+            for what in self._replay.trail.recompute(books, self._coverage):
+                self._replay.blame(step.sequence, what)
+        except (AccountingError, LedgerError, ArithmeticError) as error:
+            self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")
+
+    def _check_last(self) -> None:
+        if self._last is not None and not self._last[1]:
+            self._check(self._last[0])
+            self._last = (self._last[0], True)
+
+    def _check(self, step: Step) -> None:
+        self.checked += 1
+        body = step.body
+        again = self._certify(step, step.held)
+        if again is not None and step.filtered:
+            # Filters give a bound of their own. It is sound, so the composition cannot need more.
+            if body.spent.epsilon_upper < again.epsilon_lower:
+                self._compare(step, "what is spent", body.spent, again)
+        elif again is not None:
+            self._compare(step, "what is spent", body.spent, again)
+            if body.kind is EntryKind.ADMITTED and self._is_beyond(step, again):
+                self._replay.blame(
+                    step.sequence,
+                    f"it admits a round beyond the budget of {exact_text(body.epsilon_budget)}: computed"
+                    f" again, up to epsilon {exact_text(again.epsilon_upper)} is spent with it",
+                )
+        if step.candidate is not None:
+            requested = self._certify(step, step.candidate)
+            if requested is not None:
+                self._compare(step, "what was requested", Spending(**body.details["requested"]), requested)
+
+    def _is_beyond(self, step: Step, again: Spending) -> bool:
+        """Return whether more than the budget is spent; where the interval leaves that open, a finer one."""
+        if again.epsilon_lower <= step.body.epsilon_budget < again.epsilon_upper:
+            finer = Accountant(precision=self._accountant.precision * SHARPER)
+            certificate = finer.certify(step.held, delta=step.body.delta_budget)
+            return certificate.epsilon_lower > step.body.epsilon_budget
+        return again.epsilon_lower > step.body.epsilon_budget
+
+    def _certify(self, step: Step, held: Mapping[ShuffledRound, int]) -> Spending | None:
+        try:
+            return loss_cache.certify(
+                self._store, self._accountant, held, delta=step.body.delta_budget, keep=False
+            )
+        except (AccountingError, LedgerError) as error:
+            self._replay.blame(step.sequence, f"its numbers cannot be computed again: {error}")
+            return None
+
+    def _compare(self, step: Step, subject: str, stated: Spending, again: Spending) -> None:
+        # Both intervals contain the same exact number, whatever rules and precision they came from.
+        if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
+            self._replay.blame(
+                step.sequence,
+                f"it says epsilon of {subject} is from {exact_text(stated.epsilon_lower)} to"
+                f" {exact_text(stated.epsilon_upper)};"
+                f" computed again it is from {exact_text(again.epsilon_lower)} to"
+                f" {exact_text(again.epsilon_upper)}",
+            )
+
+
+def _compare_saved(replay: Replay, store: Store, sequence: int, digest: str) -> None:
+    try:
+        entry = store.entry(replay.cohort, sequence)
+    except NotFound:
+        replay.blame(
+            sequence, f"it was saved as a head and is missing: the chain now ends at {replay.head_sequence}"
+        )
+        return
+    if entry.digest.hex() != digest:
+        replay.blame(sequence, "it differs from the head that was saved: the chain was rewritten")
+
+
+def _missing(name: str) -> CohortVerification:
+    return _unreadable(name, "a head was saved of this cohort, which is missing")
+
+
+def _unreadable(name: str, what: str) -> CohortVerification:
+    problem = Problem(sequence=None, what=what)
+    return CohortVerification(
+        cohort=name,
+        ok=False,
+        entries=0,
+        head_sequence=0,
+        head_digest="",
+        numbers_checked=0,
+        problems=(problem,),
+        status=None,
+    )

@@ -1,0 +1,48 @@
+"""The one name that an installation adds: `shuffle_ledger`, with the public names of the library and the
+client."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import shuffle_ledger as sl
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_public_name_is_there_typed_and_imported_on_demand() -> None:
+    for name in sl.__all__:
+        assert getattr(sl, name) is not None, name
+    assert set(sl.__all__) <= set(dir(sl))
+    tree = ast.parse((ROOT / "shuffle_ledger/__init__.py").read_text("utf-8"))
+    typed = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shuffle_ledger")
+        for alias in node.names
+    }
+    assert typed == set(sl.__all__) - {"__version__"}
+    assert (ROOT / "shuffle_ledger/py.typed").exists()
+
+
+def test_a_folder_full_of_our_rooms_names_does_not_matter(tmp_path: Path) -> None:
+    for name in ("accounting", "ledger", "cli", "workers", "migrations"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('the wrong module')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "shuffle_ledger", "budget", "phones", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert '"error"' in done.stdout, done.stderr
+    assert "wrong module" not in done.stderr
+
+
+def test_importing_the_name_imports_neither_scipy_nor_the_ledger() -> None:
+    program = "import sys, shuffle_ledger; print(*sorted(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"numpy", "scipy", "sqlalchemy", "httpx", "click"} & set(done.stdout.split())
