@@ -78,6 +78,13 @@ class AddingAccountant:
     def privacy_loss(self, accounted: ShuffledRound) -> Any:
         return SimpleNamespace(to_bytes=lambda: accounted.randomizer.describe().encode())
 
+    def knows_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
+        return True
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+        """Says where a search for what still fits begins; nothing rests on it."""
+        return filters.nothing()
+
     def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
         cost = sum(
             count * accounted.randomizer.epsilon0 / (1 + accounted.reports // 100)
