@@ -378,8 +378,12 @@ class Operations(RuleBasedStateMachine):
             record = round_record(self.store, name)
             assert record.request == request
             assert (record.outcome, record.closing) == (self.outcomes.get(name), self.closings.get(name))
-        report = verify(self.store, self.accountant, numbers="all")
-        assert report.ok, report
+        report = verify(
+            self.store,
+            self.accountant,
+            numbers="none" if type(self.accountant) is AddingAccountant else "all",
+        )
+        assert report.ok, [cohort.problems for cohort in report.cohorts]
         self.store.close()
 
 
