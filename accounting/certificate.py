@@ -8,7 +8,7 @@ from dataclasses import dataclass
 #: Names everything that can change a number; it changes with any of it.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-21"
 _POLICY_PREFIX = "shuffle-ledger-numerics-"
-_OLDEST_POLICY = 5
+_OLDEST_POLICY = 2
 
 _SMALLEST = 1e-300
 

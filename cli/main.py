@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from shuffle_ledger.cli import surroundings
 from shuffle_ledger.cli.failures import ExitCode, failure_of
 from shuffle_ledger.cli.rendering.present import present_failure
 
@@ -52,6 +53,7 @@ class Program(click.Group):
         """Runs one command and exits with its code."""
         arguments = list(sys.argv[1:] if args is None else args)
         settings["standalone_mode"] = False
+        surroundings.prepare()
         try:
             result = super().main(arguments, *positional, **settings)
         except Exception as error:  # noqa: BLE001 - the outermost place: every error gets its message and its code

@@ -65,6 +65,11 @@ def audit() -> None:
     help="Which certificates to compute again; the chain is always checked whole. none: of a bundle only.",
 )
 @click.option("--precision", type=REAL, metavar="P", help="How finely to compute a bundle's numbers again.")
+@click.option(
+    "--allow-unpinned",
+    is_flag=True,
+    help="Exit with 0 if a bundle is consistent, although no key and no kept heads show who wrote it.",
+)
 @ledger_options
 @server_option
 @output_options
@@ -75,6 +80,7 @@ def verify_(
     public_key: str | None,
     numbers: Numbers,
     precision: float | None,
+    allow_unpinned: bool,
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -82,7 +88,8 @@ def verify_(
 ) -> int:
     """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong.
 
-    A BUNDLE made by `audit statement --bundle` is verified without the ledger, on any computer.
+    A BUNDLE made by `audit statement --bundle` is verified without the ledger, on any computer. Only
+    --public-key or --against show who wrote it: without them the command exits with 6 as well.
     """
     if target is not None and cohort is not None:
         raise click.UsageError("name a cohort once")
@@ -98,11 +105,12 @@ def verify_(
             against=saved,
             numbers=numbers,
             precision=precision,
+            allow_unpinned=allow_unpinned,
             settings=settings_from(database_url=database_url, actor=actor),
             as_json=as_json,
         )
-    if numbers == "none" or precision is not None:
-        raise click.UsageError("--numbers none and --precision are for bundles")
+    if numbers == "none" or precision is not None or allow_unpinned:
+        raise click.UsageError("--numbers none, --precision and --allow-unpinned are for bundles")
     cohort = cohort or target
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         report = ledger.verify(cohort, against=saved, numbers=numbers)

@@ -27,6 +27,10 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.workers.recomputation import WithWorkers
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
+UNPINNED = (
+    "Proof of origin is missing: the chains are consistent, but nothing shows who wrote them. Give the"
+    " ledger's key (--public-key) or heads that you kept of every cohort (--against)."
+)
 
 
 def bundle_in(target: str | None) -> Path | None:
@@ -57,10 +61,15 @@ def verify_file(
     against: SavedHeads | None,
     numbers: Numbers,
     precision: float | None,
+    allow_unpinned: bool,
     settings: Settings,
     as_json: bool,
 ) -> int:
-    """Verifies a bundle, with the help of workers where there is a broker; returns the exit code."""
+    """Verifies a bundle, with the help of workers where there is a broker; returns the exit code.
+
+    Nothing in a bundle shows who made it: one that holds, but that neither a given key nor kept heads vouch
+    for, is not verified unless `allow_unpinned`.
+    """
     if path.stat().st_size > CONTAINER_BYTES_MAX:
         raise BadValue("BUNDLE", str(path), f"a file of at most {CONTAINER_BYTES_MAX} bytes")
     accountant = Accountant(precision=precision or PRECISION)
@@ -76,15 +85,18 @@ def verify_file(
             compositions=helped,
         )
     present(document_of(report), lambda: bundle_view(report), as_json=as_json)
-    return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
+    is_enough = report.ok and (report.vouched or allow_unpinned)
+    return ExitCode.DONE if is_enough else ExitCode.NOT_VERIFIED
 
 
 def bundle_view(report: BundleReport) -> RenderableType:
     """Returns the report for people: the answer, whose word it is, each cohort, what was found."""
     broken = [each.cohort for each in report.cohorts if each.promise_kept is False]
     unknown = [each.cohort for each in report.cohorts if each.ok and each.promise_kept is None]
-    parts: list[RenderableType] = [*alarm_lines(broken, unknown)]
-    parts.append(verdict(report.ok, alarming=bool(broken or unknown)))
+    missing = [] if report.vouched or not report.ok else [UNPINNED]
+    parts: list[RenderableType] = [*missing, *alarm_lines(broken, unknown)]
+    if not missing:
+        parts.append(verdict(report.ok, alarming=bool(broken or unknown)))
     parts.append(f"Bundle SHA-256 {report.sha256}")
     if report.public_key is not None:
         made = f", made {report.created_at}" if report.created_at else ""

@@ -25,7 +25,7 @@ from shuffle_ledger.cli.options import (
     round_options,
     server_option,
 )
-from shuffle_ledger.cli.rendering.present import document_of, present, tell_overspent
+from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
 from shuffle_ledger.ledger.values import (
     Admitted,
     Pending,
@@ -119,7 +119,7 @@ def register_(
     )
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         answer, _ = ledger.register(request)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
 
@@ -188,7 +188,7 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
     """Decide the round ID, which was left alone after too many failures; exits like `round register`."""
     with open_ledger(**where) as ledger:
         answer = ledger.retry(round_id)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
 
@@ -226,7 +226,7 @@ def import_(
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
         summary = run_import(ledger, plan)
-    present(document_of(summary), lambda: import_facts(summary), as_json=as_json)
+    present_decision(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
 
 
@@ -235,7 +235,7 @@ def _close(
 ) -> Settled | Voided:
     with open_ledger(**where) as ledger:
         answer = close(ledger)
-    present(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return answer
 
 

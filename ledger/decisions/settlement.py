@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from shuffle_ledger.accounting import (
-    NUMERICAL_POLICY,
-    Accountant,
-    InvalidParameter,
-    ShuffledRound,
-    honest_share,
-    slot_for,
-)
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.outcomes import closing_from, record_of
-from shuffle_ledger.ledger.decisions.truths import alone, truth_of
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, Step
@@ -172,45 +165,4 @@ def _turned_out(
     """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
     if view.cohort.policy == POLICY_PLAN:
         return truth_of(declared, reports)
-    return _really_shuffled(accounted, declared, reports)
-
-
-def _really_shuffled(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return the round to charge when `reports` reports arrived.
-
-    **Guarantee**: it dominates what happened. Users who were sampled and
-    dropped out were at risk all the same, so the sampling rate stays (up to rounding up): taking the smaller
-    sample's own rate would make a round cheaper because reports were lost.
-    """
-    if accounted.honest_fraction != declared.honest_fraction:
-        return _of_so_many_honest(accounted, honest_share(declared.honest_fraction, reports))
-    if reports >= accounted.reports:
-        return _at_rate(accounted, declared, reports)
-    fewer = accounted.to_mapping() | {"reports": reports}
-    if accounted.sampled_from is not None:
-        fewer["sampled_from"] = accounted.sampled_from * reports // accounted.reports
-    try:
-        return slot_for(ShuffledRound.from_mapping(fewer))
-    except InvalidParameter:
-        return alone(accounted)
-
-
-def _at_rate(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return what dominates at least as many reports as were accounted: of a larger sample, its own slot."""
-    if declared.sampled_from is None or reports <= declared.reports:
-        return accounted
-    larger = {"reports": reports, "sampled_from": max(declared.sampled_from, reports)}
-    return slot_for(ShuffledRound.from_mapping(declared.to_mapping() | larger))
-
-
-def _of_so_many_honest(accounted: ShuffledRound, honest: int) -> ShuffledRound:
-    """Return what dominates a round in a plan's slot that counts another share of the reports as honest.
-
-    Only the number of honest reports means the same in both; nothing is sampled there, or it would not fit.
-    """
-    if honest >= accounted.honest_reports:
-        return accounted
-    try:
-        return slot_for(dataclasses.replace(accounted, reports=honest, honest_fraction=1.0))
-    except InvalidParameter:
-        return alone(accounted)
+    return really_shuffled(accounted, declared, reports, numerical_policy=NUMERICAL_POLICY)

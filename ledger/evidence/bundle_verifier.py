@@ -39,8 +39,10 @@ def verify_bundle(
         compositions: whoever computes compositions; this process if None.
 
     **Guarantee**: a bundle with any byte changed, added or removed is not `ok`, and the finding names the
-    member and, within a chain, the entry. Whoever can also sign anew is found out by the trusted key or by
-    heads kept elsewhere, and never gets a number past the recomputation that its parameters do not give.
+    member and, within a chain, the entry. A bundle is `vouched` for only if the trusted key signed its heads,
+    or if every chain in it has a head that was kept elsewhere; never without the key and without heads. A
+    forger who can also sign anew is found out by the trusted key or by heads kept elsewhere, and never gets a
+    number past the recomputation that its parameters do not give.
     """
     tell = progress or (lambda _what, _done, _of: None)
     evidence = open_bundle(data, trusted_public_key)
@@ -62,12 +64,14 @@ def verify_bundle(
     for cohort in sorted(kept.keys() - here) if against is not None and kept.keys().isdisjoint(here) else ():
         evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
     checkpoint = evidence.heads.checkpoint if evidence.heads else None
+    signature = evidence.heads.signature if evidence.heads else "none"
     return BundleReport(
         ok=not evidence.findings.listed,
+        vouched=not evidence.findings.listed and (signature == "trusted" or here <= kept.keys()),
         sha256=hashlib.sha256(data).hexdigest(),
         findings=tuple(evidence.findings.listed),
         notes=tuple(evidence.findings.notes),
-        signature=evidence.heads.signature if evidence.heads else "none",
+        signature=signature,
         public_key=checkpoint.public_key.hex() if checkpoint else None,
         ledger_id=checkpoint.ledger_id if checkpoint else None,
         created_at=checkpoint.created_at if checkpoint else None,

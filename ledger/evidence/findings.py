@@ -78,6 +78,7 @@ class BundleReport:
     """What verification found in a bundle."""
 
     ok: bool
+    vouched: bool  # the given key signed the heads, or heads kept elsewhere are in every chain
     sha256: str  # of the bundle
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]  # what is sound, and worth knowing

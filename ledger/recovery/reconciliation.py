@@ -18,9 +18,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, checked_text
-
-NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
+from shuffle_ledger.ledger.values.requests import NOTHING_LATER, REASON_LENGTH_MAX, checked_text
 
 _log = logging.getLogger(__name__)
 

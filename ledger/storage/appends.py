@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, update
@@ -91,6 +92,7 @@ class Step(NamedTuple):
             head_sequence=self.entry.sequence,
             head_digest=self.entry.digest,
             spent=draft.spent,
+            recorded_at=self.body.recorded_at,
             details=draft.details,
             held={**view.held, **held},
         )
@@ -169,13 +171,21 @@ def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
         kind=draft.kind,
         round_id=draft.round_id,
         actor=draft.actor,
-        recorded_at=view.at,
+        recorded_at=_recorded_at(view),
         numerical_policy=draft.numerical_policy,
         epsilon_budget=draft.epsilon_budget or view.cohort.epsilon_budget,
         delta_budget=view.cohort.delta_budget,
         spent=draft.spent,
         details=draft.details,
     )
+
+
+def _recorded_at(view: CohortView) -> datetime:
+    """Return the moment of the next entry: the database's clock, which may be set back, never before the last
+    entry or the registration of the round that is decided.
+    """
+    known = (view.at, view.recorded_at, view.round.registered_at if view.round else None)
+    return max(moment for moment in known if moment is not None)
 
 
 def _is_simple(draft: EntryDraft) -> bool:

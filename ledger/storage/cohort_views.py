@@ -210,6 +210,7 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
         head_sequence=row.sequence,
         head_digest=row.digest,
         spent=body.spent,
+        recorded_at=body.recorded_at,
         details=body.details,
         held={known[digest]: count for digest, count in counts.items() if count > 0},
         at=row.at,

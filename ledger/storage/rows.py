@@ -73,6 +73,7 @@ class CohortView:
     head_digest: bytes
     spent: Spending
     at: datetime  # the moment, by the database's clock
+    recorded_at: datetime | None = None  # of the head's entry; the next one is never recorded before it
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one

@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.values.entries import (
 from shuffle_ledger.ledger.values.requests import Cohort
 
 REMEMBERED_MAX = 20_000
+LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
 
 _log = logging.getLogger(__name__)
 
@@ -308,6 +309,18 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             row = connection.execute(select(privacy_losses).where(privacy_losses.c.key == key)).one_or_none()
         return None if row is None else StoredLoss(**row._mapping)
+
+    def losses(self) -> Iterator[StoredLoss]:
+        """Yield every stored privacy loss, unchecked, in the order of the keys, a few at a time."""
+        last = b""
+        while True:
+            query = select(privacy_losses).where(privacy_losses.c.key > last).order_by(privacy_losses.c.key)
+            with engines.reading_once(self._engine) as connection:
+                page = [StoredLoss(**row._mapping) for row in connection.execute(query.limit(LOSSES_AT_ONCE))]
+            yield from page
+            if len(page) < LOSSES_AT_ONCE:
+                return
+            last = page[-1].key
 
     def loss_digest(self, key: bytes) -> bytes | None:
         """Return the digest a privacy loss is stored with; None if there is none."""

@@ -25,6 +25,7 @@ POLICY_ADAPTIVE = "adaptive"
 POLICY_FIXED = "fixed"
 POLICY_PLAN = "plan"
 POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN, POLICY_FIXED)  # the default one first
+NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )

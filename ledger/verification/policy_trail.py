@@ -114,11 +114,17 @@ class Trail:
             wanted = (filters, before + Charge.from_mapping(body.details["charge"]))
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
-    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
-        """Return whether the policy accounts a decided round as this one."""
+    def accounts(
+        self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
+    ) -> bool:
+        """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
         if self._plan is None or body.kind is not EntryKind.ADMITTED:
-            return slot_for(described) == accounted
+            return slot_for(described, numerical_policy=numerical_policy) == accounted
         return self._plan.accounts(body, described, accounted)
+
+    def settles(self, body: EntryBody, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether the next entry, a settlement, accounts what its reports say; plans place it."""
+        return truth == accounted or (self._plan is not None and not self._closes_as_before(body))
 
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
@@ -142,6 +148,13 @@ class Trail:
         if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
             return None
         return self.policy.menu.filters(self.choice).accounts_reading(self.total)
+
+    def shares(self) -> dict[str, float]:
+        """Return the shares of delta of the filters that the last entry was decided by, by their names."""
+        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
+            return {}
+        filters = self._deciding(self.policy)
+        return {one.name: one.delta for one in filters.readings(filters.nothing())}
 
     def restates(self, body: EntryBody) -> bool:
         """Return whether the next entry may read what is spent anew, although it admits nothing.
@@ -253,6 +266,8 @@ class Trail:
         if isinstance(self.policy, PlanPolicy):
             self._plan = PlanTrail(policy=self.policy)
             yield from self._follow_plan(body, self._plan)
+            if self.promised(body) != self.policy.epsilon_upper:
+                yield "it says that the whole plan costs something else than its rules say"
             if not self.policy.epsilon_upper <= body.epsilon_budget:
                 yield "it opens a cohort with a plan beyond its budget"
         if not isinstance(self.policy, AdaptivePolicy):

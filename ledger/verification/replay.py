@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound
+from shuffle_ledger.accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, is_known_policy
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -20,8 +21,10 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
-from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, RoundRequest, request_digest
+from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
+from shuffle_ledger.ledger.verification.stated_spending import unfounded
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
 # What applying an entry may raise that says something else than the ledger writes.
@@ -86,6 +89,7 @@ class Replay:
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
+    declared: dict[str, ShuffledRound] = field(default_factory=dict)  # the same rounds, as registered
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
     # Thousands of rounds are of the same few kinds: each kind is kept once.
@@ -118,11 +122,12 @@ class Replay:
                 self.readable = False
                 continue
             self._check_columns(entry, body)
+            self._check_shape(body)
             self._check_carried(body, previous)
             if not self.readable:
                 continue
             try:
-                yield self._apply(body)
+                yield self._apply(body, previous)
             except _NOT_FOLLOWING as error:
                 self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
                 self.readable = False
@@ -147,7 +152,17 @@ class Replay:
         if stated != (entry.cohort, entry.sequence, entry.kind, entry.round_id):
             self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
 
+    def _check_shape(self, body: EntryBody) -> None:
+        opened = body if body.kind is EntryKind.OPENED else self.opened
+        policy = str(opened.details.get("policy", POLICY_FIXED)) if opened is not None else POLICY_FIXED
+        wrong = list(misshapen(body, policy))
+        for what in wrong:
+            self.blame(body.sequence, what)
+        self.readable = self.readable and not wrong
+
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
+        if not _has_known_policy(body):
+            self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
         if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
             self.blame(
                 body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
@@ -158,6 +173,8 @@ class Replay:
             return
         else:
             expected = previous.spent
+            if body.recorded_at < previous.recorded_at:
+                self.blame(body.sequence, "it was recorded before the entry before it: time goes backwards")
             changes = body.kind is EntryKind.BUDGET_CHANGED
             before = body.details.get("epsilon_before") if changes else body.epsilon_budget
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
@@ -166,7 +183,7 @@ class Replay:
         if body.kind in _CARRIES_SPENDING and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
-    def _apply(self, body: EntryBody) -> Step:
+    def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
         candidate: Counter[ShuffledRound] | None = None
         match body.kind:
             case EntryKind.OPENED:
@@ -182,6 +199,9 @@ class Replay:
         self._compare_counts(body)
         for what in self.trail.follow(body):
             self.blame(body.sequence, what)
+        if previous is not None:
+            for what in unfounded(body, previous, self.trail.shares()):
+                self.blame(body.sequence, what)
         refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
         return Step(
             sequence=body.sequence,
@@ -219,11 +239,16 @@ class Replay:
         request = RoundRequest.from_bytes(content)
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        registered_at = written_moment(details["registered_at"])
+        if registered_at is None or registered_at > body.recorded_at:
+            self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
+        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
+        for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):
+            self.blame(body.sequence, what)
         self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
-        if body.numerical_policy == NUMERICAL_POLICY and not self.trail.accounts(
-            body, request.round, accounted
-        ):
+        rule = _slot_rule(body)
+        if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
@@ -233,6 +258,7 @@ class Replay:
             if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
+            self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self.local[accounted] += 1
         return candidate
 
@@ -248,18 +274,35 @@ class Replay:
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
+        declared = self.declared.pop(round_id, before)
         if settles or self.trail.gives_back(body):
             self.held -= Counter({before: 1})
         elif empties:
             self.held.clear()
         if settles:
-            self._check_size(body, body.details["reports"])
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
+            self._check_settled(body, before, declared, accounted)
             self._note_loss(body, accounted)
             self.held[accounted] += 1
             self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             if body.details["overspent"] != self.overspent:
                 self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _check_settled(
+        self, body: EntryBody, before: ShuffledRound, declared: ShuffledRound, accounted: ShuffledRound
+    ) -> None:
+        reports = body.details["reports"]
+        if type(reports) is not int or reports < 1:
+            self.blame(
+                body.sequence, f"it settles a round with {reports!r} reports: there must be at least 1"
+            )
+            return
+        self._check_size(body, reports)
+        truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
+        if not self.trail.settles(body, truth, accounted):
+            self.blame(
+                body.sequence, f"what it accounts does not follow from the {reports} reports it states"
+            )
 
     def _check_size(self, body: EntryBody, users: int) -> None:
         if self.opened is not None and users > self.opened.details["population"]:
@@ -274,6 +317,15 @@ class Replay:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
+
+
+def _slot_rule(body: EntryBody) -> str:
+    """Return the numerical policy whose slot rule an entry is checked by: never none."""
+    return body.numerical_policy if _has_known_policy(body) else NUMERICAL_POLICY
+
+
+def _has_known_policy(body: EntryBody) -> bool:
+    return type(body.numerical_policy) is str and is_known_policy(body.numerical_policy)
 
 
 def _is_typed(entry: LedgerEntry) -> bool:

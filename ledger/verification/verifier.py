@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, AccountingError, ShuffledRound, exact_text
+from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
-from shuffle_ledger.ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
@@ -20,6 +20,8 @@ from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
 from shuffle_ledger.ledger.verification.replay import Problem, Replay, Step, compare_tables
 
 SAMPLES_PER_COHORT = 16
+LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
+SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
 Numbers = Literal["sampled", "all"]
 
@@ -94,6 +96,8 @@ def verify(
     found = [_judged(store, accountant, name, saved.get(name, []), numbers) for name in names]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
     problems = tuple(_problems_of_the_whole(store, against))
+    if cohort is None:
+        problems += tuple(_changed_losses(store))
     return VerificationReport(
         ok=not problems and all(each.ok for each in found),
         problems=problems,
@@ -112,6 +116,23 @@ def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator
         return
     if against and against.checkpoint and against.checkpoint.ledger_id != ledger_id:
         yield f"the checkpoint is of ledger {against.checkpoint.ledger_id}, this is ledger {ledger_id}"
+
+
+def _changed_losses(store: Store) -> Iterator[str]:
+    """Yield which stored privacy losses no longer have the bytes that they were stored with.
+
+    A planted one whose digest fits is found by the entry that names it, if any does, and every decision that
+    reads it leaves it out.
+    """
+    found = 0
+    for stored in store.losses():
+        try:
+            loss_cache.checked(stored)
+        except (Damaged, TypeError) as error:
+            found += 1
+            if found > LOSSES_NAMED_MAX:
+                return
+            yield str(error)
 
 
 def _comparison(against: SavedHeads) -> Comparison:
@@ -213,10 +234,7 @@ class _NumberChecker:
                 self._compare(step, "what is spent", body.spent, again)
         elif again is not None:
             self._compare(step, "what is spent", body.spent, again)
-            beyond = again.epsilon_lower > body.epsilon_budget or (
-                body.numerical_policy == NUMERICAL_POLICY and again.epsilon_upper > body.epsilon_budget
-            )
-            if beyond and body.kind is EntryKind.ADMITTED:
+            if body.kind is EntryKind.ADMITTED and self._is_beyond(step, again):
                 self._replay.blame(
                     step.sequence,
                     f"it admits a round beyond the budget of {exact_text(body.epsilon_budget)}: computed"
@@ -226,6 +244,14 @@ class _NumberChecker:
             requested = self._certify(step, step.candidate)
             if requested is not None:
                 self._compare(step, "what was requested", Spending(**body.details["requested"]), requested)
+
+    def _is_beyond(self, step: Step, again: Spending) -> bool:
+        """Return whether more than the budget is spent; where the interval leaves that open, a finer one."""
+        if again.epsilon_lower <= step.body.epsilon_budget < again.epsilon_upper:
+            finer = Accountant(precision=self._accountant.precision * SHARPER)
+            certificate = finer.certify(step.held, delta=step.body.delta_budget)
+            return certificate.epsilon_lower > step.body.epsilon_budget
+        return again.epsilon_lower > step.body.epsilon_budget
 
     def _certify(self, step: Step, held: Mapping[ShuffledRound, int]) -> Spending | None:
         try:

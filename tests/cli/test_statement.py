@@ -474,7 +474,12 @@ def test_what_verify_is_asked_for_is_never_guessed(lived: Run, directory: Path) 
     assert lived("audit", "verify", "--cohort", "phones").code == 0
     assert lived("audit", "verify", "./phones").code == 6
     assert "a file that exists" in lived("audit", "verify", "missing.zip").stderr
-    for wrong in (("phones", "--cohort", "phones"), ("--numbers", "none"), ("--precision", "0.001")):
+    for wrong in (
+        ("phones", "--cohort", "phones"),
+        ("--numbers", "none"),
+        ("--precision", "0.001"),
+        ("--allow-unpinned",),
+    ):
         assert lived("audit", "verify", *wrong).code == 2
 
 
@@ -558,3 +563,41 @@ def test_what_is_no_file_is_written_into_and_a_place_that_is_none_is_refused(
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_a_bundle_that_nothing_vouches_for_is_not_verified(lived: Run, directory: Path) -> None:
+    """A forger makes a consistent bundle, and signs it with a key of his own."""
+    assert lived("audit", "keygen", "key.pem").code == 0
+    public = json.loads(lived("audit", "checkpoint", "--signing-key", "key.pem", "--json").stdout)[
+        "public_key"
+    ]
+    Path("heads.json").write_text(lived("audit", "heads", "--json").stdout)
+    signed = ("--signing-key", "key.pem", "--bundle", "signed.zip")
+    assert lived("audit", "statement", "phones", "-o", "s.html", *signed).code == 0
+    assert lived("audit", "statement", "phones", "-o", "u.html", "--bundle", "unsigned.zip").code == 0
+    for name in ("signed.zip", "unsigned.zip"):
+        verify = ("audit", "verify", name, "--numbers", "none")
+        bare = lived(*verify)
+        assert bare.code == 6
+        assert bare.stdout.startswith("Proof of origin is missing")
+        stated = lived(*verify, "--json")
+        assert (stated.code, stated.json["ok"], stated.json["vouched"]) == (6, True, False)
+        allowed = lived(*verify, "--allow-unpinned", "--json")
+        assert (allowed.code, allowed.json["vouched"]) == (0, False)
+        kept = lived(*verify, "--against", "heads.json", "--json")
+        assert (kept.code, kept.json["vouched"]) == (0, True)
+    pinned = lived("audit", "verify", "signed.zip", "--numbers", "none", "--public-key", public, "--json")
+    assert (pinned.code, pinned.json["vouched"]) == (0, True)
+    other = lived("audit", "verify", "signed.zip", "--public-key", "0" * 64, "--allow-unpinned", "--json")
+    assert (other.code, other.json["vouched"]) == (6, False)
+
+
+def test_kept_heads_vouch_for_their_cohorts_alone(lived: Run, directory: Path) -> None:
+    Path("heads.json").write_text(lived("audit", "heads", "--json").stdout)
+    opened = lived("cohort", "open", "later", "--population", "9", "--epsilon", "1", "--delta", "1e-6")
+    assert opened.code == 0
+    assert (
+        lived("audit", "statement", "--all", "-o", "s.csv", "--format", "csv", "--bundle", "b.zip").code == 0
+    )
+    answer = lived("audit", "verify", "b.zip", "--numbers", "none", "--against", "heads.json", "--json")
+    assert (answer.code, answer.json["ok"], answer.json["vouched"]) == (6, True, False)

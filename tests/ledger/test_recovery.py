@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, round_record, settle, void
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.errors import BehindCheckpoint, Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -172,8 +172,9 @@ def test_everything_comes_back_as_it_was(
     assert contents(world.restored, but=OF_NO_ACCOUNT) == contents(world.lived, but=OF_NO_ACCOUNT)
     assert verify(world.restored, accountant, numbers="all").ok
     with world.guarded() as guarded:
-        again = [admit(guarded, accountant, name) for name in ("p2", "p3", "p4", "t2", "w1")]
-        assert again == [admit(world.lived, accountant, name) for name in ("p2", "p3", "p4", "t2", "w1")]
+        names = ("p2", "p3", "p4", "t2", "w1")
+        again = [round_record(guarded, name) for name in names]
+        assert again == [round_record(world.lived, name) for name in names]
         request = make_request("new", epsilon0=0.5)
         assert decided(guarded, accountant, request) == decided(world.lived, accountant, request)
         assert guarded.round("new").registration > guarded.round("w1").registration

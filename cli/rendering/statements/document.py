@@ -240,7 +240,7 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
             f" The larger end"
             " decided every round. Whoever has the evidence bundle can check the record and compute"
             " every number"
-            " again on another computer: shuffle-ledger audit verify BUNDLE."
+            " again on another computer: shuffle-ledger audit verify BUNDLE --public-key KEY."
         ),
         signed + " Without an honest shuffler only each device’s own noise protects a user⁸: all rounds"
         " together then"

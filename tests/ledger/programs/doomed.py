@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 
 from sqlalchemy import Connection, Engine, event
 
@@ -25,6 +26,7 @@ from shuffle_ledger.ledger.decisions.admission import (
     settle,
     void,
 )
+from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -69,8 +71,9 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
     for request in requests:
         if way == "at-once" and admit_at_once(store, accountant, request, actor="storyteller"):
             continue
-        register(store, request, actor="storyteller")
-        admit_queued(store, accountant, request.round_id)
+        with suppress(NotCollectable):  # it was closed before the last death
+            register(store, request, actor="storyteller")
+            admit_queued(store, accountant, request.round_id)
     settle(store, accountant, rounds[0], reports=18, actor="storyteller")
     void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
 

@@ -1,0 +1,48 @@
+"""Makes the program independent of its environment: streams take any text, drawing needs no screen."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+
+_ERRORS = "shuffle-ledger"  # how a stream writes what its encoding does not have
+_PLAIN = {"█": "#", "░": "-", "ε": "epsilon", "δ": "delta", "–": "-", "’": "'", "“": '"', "”": '"'}
+# A notebook may set a back end that is not installed here; a settings file changes every picture.
+_MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
+
+
+def prepare() -> None:
+    """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded.
+
+    A stream that was closed before the program began becomes one that drops what is written.
+    """
+    os.environ.update(_MATPLOTLIB)
+    codecs.register_error(_ERRORS, _spelled)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def abandon(name: str) -> None:
+    """Drops what a standard stream could not write, so that closing it at the end fails no more."""
+    stream = getattr(sys, name)
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        stream.flush()
+    except (OSError, ValueError):  # a stream without a file, or closed
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """Returns characters that the encoding lacks by plain ones, or by their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    plain = (_PLAIN.get(each) or each.encode("ascii", "backslashreplace").decode("ascii") for each in lacking)
+    return "".join(plain), error.end

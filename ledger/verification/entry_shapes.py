@@ -1,0 +1,302 @@
+"""The shape of an entry: which fields its body has, at every level, and what may stand in each.
+
+`docs/bundle-format.md` lists every field; a test compares that list with the entries a ledger writes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import NoneType
+from typing import Any, Final
+
+from shuffle_ledger.accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.policies.plan import PlanPolicy
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.requests import (
+    NOTHING_LATER,
+    POLICIES,
+    POLICY_ADAPTIVE,
+    POLICY_FIXED,
+    POLICY_PLAN,
+    VOID_ATTESTATION,
+    RefusalReason,
+    RoundRequest,
+)
+
+_OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, EntryKind.VOIDED)
+_DECISION: Final = frozenset(
+    {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
+)
+# Fields of `details` under every policy.
+_FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
+    EntryKind.OPENED: frozenset({"population", "policy"}),
+    EntryKind.ADMITTED: _DECISION,
+    EntryKind.REFUSED: _DECISION | {"reason", "message"},
+    EntryKind.SETTLED: frozenset({"reports", "accounted_before", "accounted", "privacy_loss", "overspent"}),
+    EntryKind.VOIDED: frozenset({"reason", "attestation", "accounted"}),
+    EntryKind.BUDGET_CHANGED: frozenset({"reason", "epsilon_before"}),
+    EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
+}
+# Further fields of a policy; every entry of a policy with a standing also has `standing`.
+_ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
+    (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"rules"}),
+    (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"charge"}),
+    (POLICY_ADAPTIVE, EntryKind.SETTLED): frozenset({"charge"}),
+    (POLICY_PLAN, EntryKind.OPENED): frozenset({"rules"}),
+    (POLICY_PLAN, EntryKind.ADMITTED): frozenset({"slot"}),
+}
+# Fields that entries of a policy may have.
+_OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
+    (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
+    (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
+    (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
+}
+_STANDING: Final = {
+    POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
+    POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
+}
+# Fields of a round that older versions did not write: absent, they have their defaults.
+_LATER: Final = frozenset({"interaction"})
+# Reasons of numbers beyond the budget: an account of delta may be why they are.
+_BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CAUSES = ("discretization", "truncation", "round_off")
+_UNREADABLE = (AttributeError, InvalidParameter, KeyError, TypeError, ValueError, ZeroDivisionError)
+
+
+def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
+    """Yield what no ledger writes into an entry of a cohort with this policy: names, types, spellings."""
+    yield from _head(body)
+    yield from _spending("spent", body.spent.to_mapping(), body.delta_budget)
+    details = body.details
+    if not isinstance(details, Mapping):
+        yield "its details are none"
+        return
+    expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset())
+    expected |= {"standing"} if policy != POLICY_FIXED else set()
+    yield from _names("details", details, expected, _OPTIONAL.get((policy, body.kind), frozenset()))
+    for name in sorted(details.keys() & _CHECKS.keys()):
+        if not _holds(_CHECKS[name], details[name]):
+            yield f"details.{name} is not written as ledgers write it"
+    if isinstance(details.get("requested"), Mapping):
+        yield from _spending("details.requested", details["requested"], body.delta_budget)
+    if "rules" in details and not _holds(_RULES.get(policy, _nothing), details["rules"]):
+        yield "details.rules is not written as ledgers write it"
+    if policy in _STANDING and isinstance(details.get("standing"), Mapping):
+        yield from _standing(details["standing"], policy)
+
+
+def _head(body: EntryBody) -> Iterator[str]:
+    values: dict[str, Any] = dict(vars(body))
+    if not isinstance(values["round_id"], str if body.kind in _OF_ROUNDS else NoneType):
+        yield "it names a round where it is about the cohort, or none where it is about a round"
+    if not _is_text(values["actor"]):
+        yield "it does not name who acted"
+    for name, ceiling in (("epsilon_budget", math.inf), ("delta_budget", 1.0)):
+        value = values[name]
+        if type(value) is not float or not 0 < value < ceiling:
+            yield f"its {name} is none"
+
+
+def written_moment(value: object) -> datetime | None:
+    """Return the moment that a text is the one spelling of, in UTC with microseconds; None if of none."""
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    is_spelled = moment.tzinfo is not None and value == _spelled(moment)
+    return moment if is_spelled else None
+
+
+def _spelled(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _standing(standing: Mapping[str, Any], policy: str) -> Iterator[str]:
+    required, optional = _STANDING[policy]
+    yield from _names("details.standing", standing, required, optional)
+    checks = {"charged": _is_charge, "choice": _is_choice, "rules": _is_digest}
+    checks |= {"promised_epsilon_upper": _is_bound, "claimed": _are_counts, "unplaced": _is_count}
+    for name in sorted(standing.keys() & checks.keys()):
+        if not _holds(checks[name], standing[name]):
+            yield f"details.standing.{name} is not written as ledgers write it"
+
+
+def _spending(place: str, fields: Mapping[str, Any], delta: object) -> Iterator[str]:
+    names = {"epsilon_upper", "epsilon_lower", "delta", "rounds", "method", *_CAUSES}
+    if set(fields) != names:
+        yield from _names(place, fields, frozenset(names), frozenset())
+        return
+    if not all(_is_bound(fields[name]) for name in ("epsilon_upper", "epsilon_lower", *_CAUSES)):
+        yield f"{place}: its numbers are none that could be bounds"
+    elif not fields["epsilon_lower"] <= fields["epsilon_upper"]:
+        yield f"{place}: its lower bound is above its upper one"
+    if type(fields["delta"]) is not float or fields["delta"] != delta:
+        yield f"{place}: it is at another delta than the budget's"
+    if not _is_count(fields["rounds"]) or not isinstance(fields["method"], str):
+        yield f"{place}: its number of rounds or its method is none"
+
+
+def _names(
+    place: str, fields: Mapping[str, Any], required: frozenset[str], optional: frozenset[str]
+) -> Iterator[str]:
+    missing, unknown = sorted(required - fields.keys()), sorted(fields.keys() - required - optional)
+    if missing:
+        yield f"{place} lacks {', '.join(missing)}"
+    if unknown:
+        yield f"{place} has fields that no version writes: {', '.join(unknown)[:200]}"
+
+
+def _holds(check: Callable[[Any], bool], value: object) -> bool:
+    try:
+        return check(value)
+    except _UNREADABLE:
+        return False
+
+
+def is_as_written(value: object, again: object) -> bool:
+    """Whether a value is spelled as `again`, but for fields that older versions did not write."""
+    if isinstance(value, Mapping) and isinstance(again, Mapping):
+        is_whole = value.keys() <= again.keys() and again.keys() - value.keys() <= _LATER
+        return is_whole and all(is_as_written(each, again[name]) for name, each in value.items())
+    if isinstance(value, list | tuple) and isinstance(again, list | tuple):
+        return len(value) == len(again) and all(map(is_as_written, value, again))
+    return type(value) is type(again) and value == again
+
+
+def _is_round(value: Any) -> bool:
+    return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
+
+
+def _is_request(value: Any) -> bool:
+    fields = {name: each for name, each in value.items() if name not in ("version", "round")}
+    names = {"version", "round_id", "cohort", "round", "collected_on", "use_case"}
+    if set(value) != names or not _is_round(value["round"]):
+        return False
+    if fields["collected_on"] is not None:
+        fields["collected_on"] = datetime.fromisoformat(fields["collected_on"]).date()
+    again = RoundRequest(round=ShuffledRound.from_mapping(value["round"]), **fields).to_mapping()
+    return is_as_written(value, again)
+
+
+def _is_charge(value: Any) -> bool:
+    return is_as_written(value, Charge.from_mapping(value).to_mapping())
+
+
+def _is_choice(value: Any) -> bool:
+    return is_as_written(value, Choice.from_mapping(value).to_mapping())
+
+
+def _is_menu(value: Any) -> bool:
+    return is_as_written(value, FilterMenu.from_mapping(value).to_mapping())
+
+
+def _is_plan(value: Any) -> bool:
+    return is_as_written(value, PlanPolicy.from_rules(value).rules)
+
+
+def _nothing(_: Any) -> bool:
+    return False
+
+
+def _is_bound(value: Any) -> bool:
+    return type(value) is float and value >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_count, value))
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_last_known(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        set(value) == {"sequence", "digest"} and _is_number(value["sequence"]) and _is_digest(value["digest"])
+    )
+
+
+_RULES: Final = {POLICY_ADAPTIVE: _is_menu, POLICY_PLAN: _is_plan}
+_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "population": _is_number,
+    "policy": lambda value: value in POLICIES,
+    "request": _is_request,
+    "accounted": _is_round,
+    "accounted_before": _is_round,
+    "requested": lambda value: value is None or isinstance(value, Mapping),
+    "privacy_loss": lambda value: value is None or _is_digest(value),
+    "registration": _is_number,
+    "registered_at": lambda value: written_moment(value) is not None,
+    "reason": _is_text,
+    "message": _is_text,
+    "reports": _is_number,
+    "overspent": lambda value: type(value) is bool,
+    "attestation": lambda value: value == VOID_ATTESTATION,
+    "epsilon_before": lambda value: type(value) is float,
+    "checkpoint": _is_digest,
+    "nothing_later": lambda value: value in (None, NOTHING_LATER),
+    "last_known": _is_last_known,
+    "charge": _is_charge,
+    "choice": _is_choice,
+    "slot": lambda value: value is None or _is_count(value),
+    "standing": lambda value: isinstance(value, Mapping),
+}
+
+
+def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str) -> Iterator[str]:
+    """Yield how a decision's fields contradict each other: the reason, the numbers and what comes with them.
+
+    Args:
+        frozen, overspent: the cohort's state before the entry.
+    """
+    details, requested = body.details, body.details["requested"]
+    if (requested is None) != (details["privacy_loss"] is None):
+        yield "it names a privacy loss without what was requested, or the other way round"
+    if policy == POLICY_ADAPTIVE and (requested is None) == ("charge" in details):
+        yield "it states a charge without what was requested, or the other way round"
+    if body.kind is EntryKind.ADMITTED:
+        if requested != body.spent.to_mapping():
+            yield "what it says was requested is not what it says is spent"
+        return
+    closed = _closed(frozen=frozen, overspent=overspent)
+    expected = closed or _reason(requested, body.epsilon_budget)
+    is_of_delta = policy == POLICY_ADAPTIVE and details["reason"] == RefusalReason.DELTA_ACCOUNT_EXHAUSTED
+    if details["reason"] != expected and not (is_of_delta and expected in _BEYOND):
+        yield f"its reason is not the one that its numbers and the cohort's state give, {expected}"
+    if closed is not None and requested is not None:
+        yield "it states what was requested, although nothing was computed"
+    if expected is RefusalReason.NO_FREE_SLOT and policy != POLICY_PLAN:
+        yield "it refuses a round for want of a slot, and its cohort has no plan"
+
+
+def _closed(*, frozen: bool, overspent: bool) -> RefusalReason | None:
+    if frozen:
+        return RefusalReason.COHORT_FROZEN
+    return RefusalReason.COHORT_OVERSPENT if overspent else None
+
+
+def _reason(requested: Mapping[str, Any] | None, epsilon_budget: float) -> RefusalReason | None:
+    """Return why a cohort that is open refuses a round; None if it does not."""
+    if requested is None:
+        return RefusalReason.NO_FREE_SLOT
+    if math.isinf(requested["epsilon_upper"]):
+        return RefusalReason.UNBOUNDED_LOSS
+    return RefusalReason.BUDGET_EXCEEDED if requested["epsilon_upper"] > epsilon_budget else None

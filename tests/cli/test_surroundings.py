@@ -1,0 +1,93 @@
+"""Encodings, closed pipes, full disks and drawing back ends never hide a recorded decision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
+FITS = ("--randomizer", "krr(k=4, epsilon0=1)", "--reports", "5000")
+EXCEEDS = ("--randomizer", "generic(epsilon0=16)", "--reports", "5000")
+NOTEBOOK = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+ENCODINGS = (
+    ({"PYTHONIOENCODING": "ascii"}, "\u00e9t\u00e9"),
+    ({"PYTHONIOENCODING": "latin-1"}, "\u0394"),
+    ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "summer"),
+)
+
+
+def program(
+    *arguments: str, environment: dict[str, str] | None = None, **settings: Any
+) -> subprocess.CompletedProcess[bytes]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")}
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
+    done: Any = subprocess.run(
+        [PROGRAM, *arguments], env=inherited | (environment or {}), timeout=60, check=False, **settings
+    )
+    return done  # type: ignore[no-any-return]  # bytes, for no text is asked for
+
+
+@pytest.fixture
+def opened(directory: Path) -> Path:
+    budget = ("--population", "10000", "--epsilon", "1", "--delta", "1e-6")
+    assert program("cohort", "open", "phones", *budget, cwd=directory).returncode == 0
+    return directory
+
+
+@pytest.mark.parametrize(("environment", "name"), ENCODINGS)
+def test_every_encoding_shows_the_whole_answer(opened: Path, environment: dict[str, str], name: str) -> None:
+    order = ("round", "register", "phones", "--id", name, *FITS)
+    register = program(*order, cwd=opened, environment=environment)
+    assert (register.returncode, register.stderr) == (0, b"")
+    assert b"admitted" in register.stdout
+    assert b"accounted" in register.stdout
+    budget = program("budget", "phones", cwd=opened, environment=environment)
+    assert (budget.returncode, budget.stderr) == (0, b"")
+    assert budget.stdout.splitlines()[-1].startswith(b"head")
+    assert budget.stdout.index(b"still fits") < budget.stdout.index(b"spent")
+
+
+@pytest.mark.parametrize(("round_", "code"), [(FITS, 0), (EXCEEDS, 3)])
+def test_the_exit_code_tells_a_decision_that_cannot_be_written(
+    opened: Path, round_: tuple[str, ...], code: int
+) -> None:
+    def register(name: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+        return program("round", "register", "phones", "--id", name, *round_, cwd=opened, **streams)
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = register("closed", stdout=writing)
+    os.close(writing)
+    with Path("/dev/full").open("wb") as full:
+        written = register("full", stdout=full)
+        neither = register("neither", stdout=full, stderr=full)
+    nothing = register("nothing", preexec_fn=lambda: os.close(1), stdout=None)
+    assert [each.returncode for each in (closed, written, neither, nothing)] == [code] * 4
+    outcome = b'"outcome": "admitted"' if code == 0 else b'"outcome": "refused"'
+    assert outcome in closed.stderr
+    assert outcome in written.stderr
+
+
+def test_an_answer_that_is_no_decision_fails_on_a_full_disk(opened: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert program("budget", "phones", cwd=opened, stdout=full).returncode == 1
+        missing = program("budget", "tablets", "--json", cwd=opened, stdout=full, stderr=full)
+    assert missing.returncode == 4
+
+
+@pytest.mark.parametrize("backend", [NOTEBOOK, {"MPLBACKEND": "tkagg"}, {"MPLBACKEND": "none of them"}])
+def test_pictures_are_drawn_whatever_a_notebook_set(opened: Path, backend: dict[str, str]) -> None:
+    delta = ("--delta", "1e-6", "--plot", "profile.svg")
+    drawn = program("amplify", *FITS, *delta, cwd=opened, environment=backend)
+    assert (drawn.returncode, drawn.stderr) == (0, b"")
+    stated = program(
+        "audit", "statement", "phones", "--format", "pdf", "-o", "phones.pdf", cwd=opened, environment=backend
+    )
+    assert stated.returncode == 0, stated.stderr
+    assert (opened / "profile.svg").read_bytes().startswith(b"<?xml")
+    assert (opened / "phones.pdf").read_bytes().startswith(b"%PDF")

@@ -1,0 +1,229 @@
+"""Every field of every entry, changed by itself: the verdict is the one that docs/bundle-format.md lists."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions.admission import (
+    admit,
+    change_budget,
+    open_cohort,
+    register,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.recovery import reconciliation
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
+CHAIN = "chains/000001.txt"
+AUDITOR = Accountant()
+ZEROS = "0" * 64
+
+
+class Row(NamedTuple):
+    """A row of the page's table."""
+
+    policies: frozenset[str]
+    kinds: frozenset[str]
+    field: str
+    verdict: str
+
+    def fits(self, policy: str, kind: str, field: str) -> bool:
+        known = {"any", policy} & self.policies and {"any", kind} & self.kinds
+        return bool(known) and (field == self.field or field.startswith(self.field + "."))
+
+
+def table() -> list[Row]:
+    found = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| `([^|`]+)` \| ([^|]+) \| [^|]+ \|$", PAGE.read_text(), re.M
+    )
+    rows = [Row(frozenset(p.split(", ")), frozenset(k.split(", ")), f, v) for p, k, f, v in found]
+    assert len(rows) > 40
+    assert {row.verdict for row in rows} == {"found", "found if unsafe", "not found"}
+    return rows
+
+
+ROWS = table()
+
+
+def verdict(policy: str, kind: str, field: str) -> str:
+    fitting = [row for row in ROWS if row.fits(policy, kind, field)]
+    assert fitting, f"{field} of {kind} entries, policy {policy}, is not in docs/bundle-format.md"
+    best = max(fitting, key=lambda row: (len(row.field), "any" not in row.policies))
+    return best.verdict
+
+
+def krr(epsilon0: float, reports: int) -> ShuffledRound:
+    return ShuffledRound(
+        randomizer=parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0}), reports=reports
+    )
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+KEY = SigningKey.generate()
+
+
+@pytest.fixture(params=["fixed", "adaptive", "plan"])
+def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) -> tuple[str, BundleMade]:
+    """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
+    policy: str = request.param
+    plan = {krr(1.0, 20_000): 1, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1} if policy == "plan" else None
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": policy}
+    open_cohort(store, name="phones", actor="tester", plan=plan, accountant=accountant, **opened)
+
+    def decide(name: str, epsilon0: float, reports: int) -> None:
+        described = {"round": krr(epsilon0, reports), "collected_on": date(2026, 1, 1), "use_case": "emoji"}
+        register(store, RoundRequest(round_id=name, cohort="phones", **described), actor="tester")  # type: ignore[arg-type]  # as it says
+        admit(store, accountant, name)
+
+    decide("a", 1.0, 20_000)
+    decide("b", 0.5, 10_000)
+    decide("c", 8.0, 30)
+    settle(store, accountant, "a", reports=17_000, actor="tester")
+    void(store, accountant, "b", reason="a bug", actor="tester")
+    decide("d", 0.5, 11_000)
+    change_budget(store, accountant, "phones", epsilon=1.5, reason="as agreed", actor="owner")
+    view = store.view("phones")
+    head = CheckpointHead(cohort="phones", sequence=99, digest_hex=ZEROS)
+    said = {"reason": "the disk broke", "checkpoint": ZEROS, "nothing_later": None}
+    store.append(view, reconciliation._freeze(store, view, head, said, "owner"))
+    decide("e", 0.5, 12_000)
+    return policy, make_bundle(store, ["phones"], signing_key=KEY)
+
+
+def moved(moment: str, days: int) -> str:
+    return (datetime.fromisoformat(moment) + timedelta(days=days)).isoformat(timespec="microseconds")
+
+
+def scaled(body: dict[str, Any], path: tuple[Any, ...]) -> None:
+    """Make both ends of an interval too small for an upper end, too large for a lower one."""
+    place = body["spent"] if path[0] == "spent" else body["details"]["requested"]
+    factor = 0.5 if path[-1] == "epsilon_upper" else 2.0
+    for name in ("epsilon_upper", "epsilon_lower"):
+        place[name] = place[name] * factor or 0.1
+
+
+def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
+    """Change one field, to another value that a ledger could have written where there is one."""
+    field = named(path)
+    place: Any = body
+    for name in path[:-1]:
+        place = place[name]
+    value = place[path[-1]]
+    if field == "recorded_at":
+        place[path[-1]] = moved(value, 1 if body["kind"] == "opened" else -1)
+    elif field == "details.registered_at":
+        place[path[-1]] = moved(value, 1)
+    elif path[-1] in ("epsilon_upper", "epsilon_lower") and path[-2] in ("spent", "requested"):
+        scaled(body, path)
+    elif path[-1] in ("privacy_loss", "checkpoint", "digest"):
+        place[path[-1]] = "1" * 64
+    elif field == "details.request.collected_on":
+        place[path[-1]] = "2026-01-02"
+    elif path[-1] in ("reports", "k"):
+        place[path[-1]] = value // 2
+    else:
+        place[path[-1]] = altered(value)
+
+
+def named(path: tuple[Any, ...]) -> str:
+    return ".".join(name for name in path if isinstance(name, str))
+
+
+def asked(made: BundleMade) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
+    """Yield an entry, its kind, and one path to each of the fields of such entries."""
+    seen = set()
+    for number, line in enumerate(lines_of(members_of(made.data), CHAIN), start=1):
+        body = canonical.decode(line.split(b" ", 3)[3].rstrip(b"\n"))
+        for path in leaves(body):
+            is_open = path == ("details", "privacy_loss") and body["details"]["privacy_loss"] is None
+            if (body["kind"], named(path)) not in seen and not is_open:
+                seen.add((body["kind"], named(path)))
+                yield number, body["kind"], path
+
+
+def is_found(made: BundleMade, at: int, attack: Callable[[dict[str, Any]], None]) -> bool:
+    def attacked(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == at:
+            attack(body)
+
+    data = forged(made.data, attacked, signer=KEY)
+    for numbers in ("none", "all"):
+        report = verify_bundle(data, AUDITOR, numbers=numbers)
+        if report.findings:
+            return {each.sequence for each in report.findings} & {at, at + 1} != set()
+    return False
+
+
+def test_each_field_has_the_verdict_that_is_listed(lived: tuple[str, BundleMade]) -> None:
+    policy, made = lived
+    assert verify_bundle(made.data, AUDITOR, numbers="all").ok
+    wrong, kinds = [], set()
+    for at, kind, path in asked(made):
+        kinds.add(kind)
+        expected = verdict(policy, kind, named(path)) != "not found"
+        if is_found(made, at, partial(change, path=path)) != expected:
+            wrong.append((at, kind, named(path), expected))
+    assert wrong == [], wrong
+    assert kinds == {"opened", "admitted", "refused", "settled", "voided", "budget_changed", "frozen"}
+
+
+def mappings(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where every mapping in a body is."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        yield path
+    for name, each in inner:
+        yield from mappings(each, (*path, name))
+
+
+def test_a_field_too_many_or_too_few_is_found_at_every_level(lived: tuple[str, BundleMade]) -> None:
+    _, made = lived
+    missed, seen = [], set()
+    for number, line in enumerate(lines_of(members_of(made.data), CHAIN), start=1):
+        body = canonical.decode(line.split(b" ", 3)[3].rstrip(b"\n"))
+        for path in mappings(body):
+            for name in ("more", *(body if path == () else at_path(body, path))):
+                if (body["kind"], named((*path, name))) in seen:
+                    continue
+                seen.add((body["kind"], named((*path, name))))
+
+                def attack(body: dict[str, Any], path: tuple[Any, ...] = path, name: str = name) -> None:
+                    place = at_path(body, path)
+                    if name == "more":
+                        place[name] = 1
+                    else:
+                        del place[name]
+
+                if name not in ("cohort", "interaction") and not is_found(made, number, attack):
+                    missed.append((number, path, name))
+    assert missed == []
+
+
+def at_path(body: Any, path: tuple[Any, ...]) -> Any:
+    for name in path:
+        body = body[name]
+    return body

@@ -1,0 +1,174 @@
+"""Evidence forged by its owner: changed bodies, chains linked anew, heads signed anew by the right key."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import decide
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.test_bundles import forged
+
+MakeRequest = Callable[..., RoundRequest]
+Change = Callable[[int, dict[str, Any]], None]
+AUDITOR = Accountant()  # another one than the ledger's
+CHAIN = "chains/000001.txt"
+POLICY = "shuffle-ledger-numerics-"
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey.generate()
+
+
+@pytest.fixture
+def settled(store: Store, accountant: Accountant, make_request: MakeRequest, key: SigningKey) -> BundleMade:
+    """Return the evidence of a round of 60,000 reports of which 100 arrived: entry 3 is its settlement."""
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+    open_cohort(store, name="phones", actor="tester", **opened)
+    register(store, make_request("a", reports=60_000), actor="tester")
+    admit(store, accountant, "a")
+    settle(store, accountant, "a", reports=100, actor="tester")
+    return make_bundle(store, ["phones"], signing_key=key)
+
+
+def found(data: bytes, numbers: str = "none") -> list[tuple[int | None, str]]:
+    report = verify_bundle(data, AUDITOR, numbers=numbers)  # type: ignore[arg-type]  # one of the three
+    assert report.signature == "valid"
+    return [(each.sequence, each.what) for each in report.findings]
+
+
+def accounted_as_if_complete(sequence: int, body: dict[str, Any]) -> None:
+    """Charge 100 reports as the 59,473 that were reserved; every other number fits."""
+    if sequence == 3:
+        before = body["details"]["accounted_before"]
+        assert before["reports"] == 59_473
+        body["details"].update(accounted=before, privacy_loss=LOSS[0], overspent=False)
+        body["spent"] = SPENT[0]
+    elif sequence == 2:
+        LOSS[:], SPENT[:] = [body["details"]["privacy_loss"]], [body["spent"]]
+
+
+LOSS: list[Any] = []
+SPENT: list[Any] = []
+
+
+def test_a_settlement_is_charged_for_its_reports(settled: BundleMade, key: SigningKey) -> None:
+    assert found(settled.data, "all") == []
+    lie = forged(settled.data, accounted_as_if_complete, signer=key)
+    assert found(lie) == [(3, "what it accounts does not follow from the 100 reports it states")]
+
+
+@pytest.mark.parametrize("reports", [0, -5, True, 100.0, "100", None])
+def test_a_settlement_has_a_number_of_reports(settled: BundleMade, key: SigningKey, reports: object) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        accounted_as_if_complete(sequence, body)
+        if sequence == 3:
+            body["details"]["reports"] = reports
+
+    assert [sequence for sequence, _ in found(forged(settled.data, change, signer=key))] == [3]
+
+
+@pytest.mark.parametrize("name", ["numerics-of-mine", f"{POLICY}1", f"{POLICY}22", f"{POLICY}020", "", 7])
+def test_a_foreign_numerical_policy_switches_no_check_off(
+    settled: BundleMade, key: SigningKey, name: object
+) -> None:
+    """Neither the slot of what was declared, nor that of what was settled; and it is a finding by itself."""
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        body["numerical_policy"] = name
+        accounted_as_if_complete(sequence, body)
+        if sequence == 2:
+            body["details"]["request"]["round"]["reports"] = 500
+
+    answer = found(forged(settled.data, change, signer=key))
+    assert {sequence for sequence, _ in answer} == {1, 2, 3}
+    if isinstance(name, str):
+        assert (2, "what it accounts is not the slot of what was declared") in answer
+        assert (3, "what it accounts does not follow from the 100 reports it states") in answer
+
+
+@pytest.mark.parametrize("older", [f"{POLICY}{number}" for number in (2, 3, 5, 20)])
+def test_an_older_policy_has_its_own_slots(settled: BundleMade, key: SigningKey, older: str) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        body["numerical_policy"] = older
+        for one in (body["spent"], body["details"].get("requested")):
+            if one and one["method"] != "nothing admitted":
+                one["method"] = older
+        if sequence == 3:
+            details = body["details"]
+            described = ShuffledRound.from_mapping(details["accounted_before"])
+            truth = really_shuffled(described, described, 100, numerical_policy=older)
+            assert details["accounted"] == truth.to_mapping()
+
+    assert found(forged(settled.data, change, signer=key), "all") == []
+
+
+def later(moment: str, hours: int) -> str:
+    changed = datetime.fromisoformat(moment) + timedelta(hours=hours)
+    return changed.isoformat(timespec="microseconds")
+
+
+def test_time_never_goes_backwards(settled: BundleMade, key: SigningKey) -> None:
+    def recorded(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 3:
+            body["recorded_at"] = later(body["recorded_at"], -1)
+
+    def registered(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["details"]["registered_at"] = later(body["recorded_at"], 1)
+
+    for change, place in ((recorded, 3), (registered, 2)):
+        ((sequence, what),) = found(forged(settled.data, change, signer=key))
+        assert (sequence, "time goes backwards" in what) == (place, True)
+
+
+def test_a_clock_that_is_set_back_sets_no_entry_back(
+    store: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """The database's clock, an hour behind from the second round on: entries keep the last known moment."""
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+    open_cohort(store, name="phones", actor="tester", **opened)
+    register(store, make_request("a"), actor="tester")
+    view = store.view_of_round("a")
+    assert isinstance(view, CohortView)
+    assert view.round is not None
+    early = dataclasses.replace(view, at=view.at - timedelta(hours=1))
+    draft = decide.draft(store, accountant, early, view.round, make_request("a"))
+    entry = store.append(early, draft)
+    assert entry.content().recorded_at >= view.round.registered_at
+    after = store.view("phones")
+    settled = EntryDraft(
+        kind=EntryKind.BUDGET_CHANGED,
+        round_id=None,
+        actor="tester",
+        numerical_policy=NUMERICAL_POLICY,
+        spent=after.spent,
+        details={"reason": "as agreed", "epsilon_before": 1.0},
+        epsilon_budget=2.0,
+    )
+    store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), settled)
+    assert verify(store, accountant).ok
