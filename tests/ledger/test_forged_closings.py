@@ -132,3 +132,18 @@ def test_a_fixed_cohort_without_outputs_is_empty_again(store: Store, accountant:
     assert audited(store) == []
     report = verify(store, accountant, numbers="all")
     assert report.ok, report
+
+
+def test_a_fixed_cohort_whose_rounds_are_all_voided_verifies(store: Store, accountant: Accountant) -> None:
+    """The ledger itself states that nothing is spent then; a void before the last one must not."""
+    open_cohort(
+        store, name="watches", population=10_000, epsilon=3.0, delta=DELTA, policy="fixed", actor="tester"
+    )
+    names = ("first", "second")
+    for name in names:
+        decide(store, accountant, name, LARGE)
+    for name in names:
+        void(store, accountant, name, reason="nothing was released", actor="tester")
+    assert budget(store, accountant, "watches").epsilon_spent_upper == 0.0
+    assert verify(store, accountant, numbers="all").ok
+    assert audited(store) == []
