@@ -44,8 +44,7 @@ def _of_compositions(body: EntryBody, previous: EntryBody) -> Iterator[str]:
     unchanged = body.kind is EntryKind.SETTLED and details["accounted"] == details["accounted_before"]
     if unchanged and not is_carried:
         yield "it changes what is spent, although the round turned out as it was accounted"
-    # The void that empties a cohort computes nothing. The replay compares its number of rounds with the rounds
-    # held.
+    # The void that empties a cohort computes nothing. The replay checks that no rounds are held then.
     is_emptied = body.kind is EntryKind.VOIDED and body.spent == Spending.nothing(body.delta_budget)
     if not is_carried and not is_emptied and body.spent.method != body.numerical_policy:
         yield "what is spent was computed by another method than its numerical policy"
