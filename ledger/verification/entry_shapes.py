@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, Final
 
 from shuffle_ledger.accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.policies.base import closes_as_before
 from shuffle_ledger.ledger.policies.plan import PlanPolicy
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import (
@@ -30,6 +31,8 @@ _OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, E
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
+# The first version wrote decisions without these two.
+_REGISTRATION: Final = frozenset({"registration", "registered_at"})
 # Fields of `details` under every policy.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({"population", "policy"}),
@@ -77,6 +80,8 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         return
     expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset())
     expected |= {"standing"} if policy != POLICY_FIXED else set()
+    if closes_as_before(body.numerical_policy) and not _REGISTRATION & details.keys():
+        expected -= _REGISTRATION
     yield from _names("details", details, expected, _OPTIONAL.get((policy, body.kind), frozenset()))
     for name in sorted(details.keys() & _CHECKS.keys()):
         if not _holds(_CHECKS[name], details[name]):

@@ -239,8 +239,8 @@ class Replay:
         request = RoundRequest.from_bytes(content)
         if (request.round_id, request.cohort) != (body.round_id, body.cohort):
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
-        registered_at = written_moment(details["registered_at"])
-        if registered_at is None or registered_at > body.recorded_at:
+        registered_at = written_moment(details.get("registered_at"))
+        if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
         policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
         for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from alembic import command
 from sqlalchemy import Connection, MetaData, Table, insert, text
 from sqlalchemy.exc import DBAPIError
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.storage import engine as engines
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, Entr
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest, request_digest
 from shuffle_ledger.ledger.verification.verifier import verify
 
+OLD_POLICY = "shuffle-ledger-numerics-20"  # entries of today's policy must say when they were registered
 MOMENT = datetime(2025, 1, 6, 12, 30, tzinfo=UTC)
 EPSILON, DELTA = 1.0, 1e-9
 NAMES = ("phones", "tablets")
@@ -46,6 +48,7 @@ def chain(accountant: Accountant, cohort: str) -> list[LedgerEntry]:
             if held
             else Spending.nothing(DELTA)
         )
+        spent = dataclasses.replace(spent, method=OLD_POLICY if held else spent.method)
         details: dict[str, Any] = {"population": 10**6, "policy": "fixed"}
         if held:
             details = {
@@ -61,7 +64,7 @@ def chain(accountant: Accountant, cohort: str) -> list[LedgerEntry]:
             round_id=f"{cohort}-{held}" if held else None,
             actor="tester",
             recorded_at=MOMENT,
-            numerical_policy=NUMERICAL_POLICY,
+            numerical_policy=OLD_POLICY,
             epsilon_budget=EPSILON,
             delta_budget=DELTA,
             spent=spent,
