@@ -122,15 +122,17 @@ class Replay:
                 self.readable = False
                 continue
             self._check_columns(entry, body)
-            self._check_shape(body)
-            self._check_carried(body, previous)
-            if not self.readable:
-                continue
             try:
-                yield self._apply(body, previous)
+                self._check_shape(body)
+                self._check_carried(body, previous)
+                if not self.readable:
+                    continue
+                step = self._apply(body, previous)
             except _NOT_FOLLOWING as error:
                 self.blame(entry.sequence, f"the entry does not follow from those before it: {error}")
                 self.readable = False
+                continue
+            yield step
 
     def _check_link(self, entry: LedgerEntry) -> None:
         expected = self.head_sequence + 1
