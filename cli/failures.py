@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     Unauthorized,
     Unavailable,
+    UnsafeSession,
 )
 
 
@@ -101,6 +102,7 @@ _TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
     (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
     (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
     (TryAgain, ExitCode.UNDECIDED, "busy"),
+    (UnsafeSession, ExitCode.FAILED, "unsafe_session"),  # asking again does not help either
     (Unavailable, ExitCode.UNDECIDED, "unavailable"),
     (Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),
     (NotAllowed, ExitCode.NOT_ALLOWED, "forbidden"),

@@ -61,11 +61,29 @@ class BeyondBudget(LedgerError):
 
 
 class TryAgain(LedgerError):
-    """Others were faster every time, or the database stayed locked; nothing was left behind."""
+    """Others were faster every time, or the database stayed locked. What failed so changed nothing; what the
+    same request did before, as registering the round to be decided, stays."""
 
 
 class Unavailable(LedgerError):
-    """The database cannot be reached or cannot write."""
+    """The database cannot be reached or cannot write: what the same request did before stays."""
+
+
+class AnswerLost(Unavailable):
+    """The connection ended before the answer came: what was sent may have been done, or not."""
+
+    def __init__(self, fact: str, reason: str | None = None, *, source: str = "the database") -> None:
+        """Take what may be true, as a clause, what the connection ended with, and the other end's name."""
+        shown = f" ({reason})" if reason else ""
+        super().__init__(
+            f"the answer of {source} was lost{shown}; whether {fact} is not known."
+            " Ask again with the same identifier."
+        )
+        self.fact = fact
+
+
+class UnsafeSession(Unavailable):
+    """The database's session is not as the ledger needs it: settings do not hold, or connections share it."""
 
 
 class SchemaError(LedgerError):

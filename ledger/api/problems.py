@@ -11,12 +11,12 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger.errors import (
+    AnswerLost,
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,
@@ -35,6 +35,9 @@ TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
+# What a request did before it failed stays: a round may be registered, and undecided.
+_FAILED = "The server failed, and wrote down why. Ask again with the same identifier for what was recorded."
+_UNAVAILABLE = "The database cannot be used now. Ask again with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _PRESENT = ("round_id", "state", "cohort_status")
 _EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
@@ -82,9 +85,11 @@ TOO_MANY_FAILURES = ProblemType(
 )
 FAILED = ProblemType(kind="failed", status=500, title="The server failed")
 STUCK = ProblemType(kind="stuck", status=500, title="The round could not be decided")
-BUSY = ProblemType(kind="busy", status=503, title="Busy: nothing was changed", retry=True)
+BUSY = ProblemType(kind="busy", status=503, title="The ledger is busy", retry=True)
 BEHIND = ProblemType(kind="behind_checkpoint", status=503, title="The ledger is behind its checkpoint")
-UNAVAILABLE = ProblemType(kind="unavailable", status=503, title="The database cannot be used", retry=True)
+UNAVAILABLE = ProblemType(
+    kind="unavailable", status=503, title="The database cannot be used, or its answer was lost", retry=True
+)
 
 PROBLEMS = (
     UNAUTHORIZED,
@@ -120,7 +125,6 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (RoundStuck, STUCK),
     (TryAgain, BUSY),
     (BehindCheckpoint, BEHIND),
-    (PoolTimeout, BUSY),
     (Unavailable, UNAVAILABLE),
 )
 EXPECTED = tuple(type_ for type_, _ in _TABLE)
@@ -156,10 +160,12 @@ def problem_of(error: Exception) -> JSONResponse:
     kind = next((kind for type_, kind in _TABLE if isinstance(error, type_)), FAILED)
     if kind is FAILED:
         _log.error("request failed", exc_info=error)
-        return problem(FAILED, "The server failed, and wrote down why; nothing half done is left behind.")
+        return problem(FAILED, _FAILED)
     if kind is UNAVAILABLE:
         _log.error("database unavailable: %s", error)
-        return problem(UNAVAILABLE, "The database cannot be used now; nothing was changed.")
+        # Not what the driver said: that names hosts and users.
+        lost = str(AnswerLost(error.fact)) if isinstance(error, AnswerLost) else ""
+        return problem(UNAVAILABLE, lost[:1].upper() + lost[1:] or _UNAVAILABLE)
     members: dict[str, Json] = {}
     if kind is CONTRADICTION:
         field, value, expected = (getattr(error, name, None) for name in ("field", "value", "expected"))

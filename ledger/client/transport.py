@@ -11,6 +11,7 @@ import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from shuffle_ledger.ledger.errors import (
+    AnswerLost,
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,
@@ -43,6 +44,8 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "too_many_failures": TryAgain,
     "unavailable": Unavailable,
 }
+
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
 class _Transient(Exception):
@@ -101,19 +104,24 @@ class Wire:
 
         Raises:
             LedgerError: what the server's problem document says.
-            Unavailable: there is no answer, for as long as `retry_seconds`.
+            Unavailable: there is no answer, for as long as `retry_seconds`; AnswerLost where a request was
+                sent.
         """
         timeout = LONG_SECONDS if long else self._timeout_seconds
+        lost: AnswerLost | None = None  # by any attempt: the last one does not tell what became of it
 
         def once() -> Any:
+            nonlocal lost
             try:
                 answer = self._http.request(
                     method, path, json=body, params=query, headers=headers, timeout=timeout
                 )
             except httpx.TransportError as error:
                 reason = str(error) or type(error).__name__
+                if not isinstance(error, _UNSENT):
+                    lost = AnswerLost("the request was carried out", reason, source=f"the server {self._url}")
                 unavailable = Unavailable(f"the server {self._url} cannot be reached: {reason}")
-                raise _Transient(unavailable) from error
+                raise _Transient(lost or unavailable) from error
             return _content(answer)
 
         trying = Retrying(

@@ -89,8 +89,8 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     Raises:
         NotFound: no such round.
         NotCollectable: it was decided before; as `register`.
-        TryAgain: nothing was decided and nothing was left behind.
-        Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
+        TryAgain: this call decided nothing.
+        Unavailable: the same, but for AnswerLost: whether the outcome was committed is not known; ask again.
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
     """
     round_id = checked_text("round_id", round_id)
@@ -151,8 +151,8 @@ def admit_at_once(
 
     Raises:
         NotFound, InvalidValue: as `register`.
-        TryAgain: nothing was decided and nothing was left behind.
-        Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
+        TryAgain: this call decided nothing and left nothing behind.
+        Unavailable: the same, but for AnswerLost: whether the outcome was committed is not known; ask again.
     """
     try:
         return _admit_at_once(store, accountant, request, actor)

@@ -24,8 +24,8 @@ def admit_together(
     **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
 
     Raises:
-        Unavailable: nothing was decided and nothing was left behind, or the connection was lost while the
-            outcomes were committed: ask again.
+        Unavailable: nothing was decided and nothing was left behind, but for AnswerLost: whether the
+            outcomes were committed is not known; ask again.
     """
     asked = {}
     for request in requests:

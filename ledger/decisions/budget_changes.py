@@ -36,7 +36,7 @@ def change_budget(
         InvalidValue: `epsilon` is no epsilon or the present one, `delta` is another one than the present, the
             reason is none.
         Conflict: nothing is decided about the cohort any more.
-        TryAgain, Unavailable: nothing was changed.
+        TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     name, actor = checked_text("cohort", name), checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)

@@ -39,7 +39,7 @@ def append(
     succeeds, nothing in the cohort changed in between. An answer other than a draft ends the loop.
 
     Raises:
-        TryAgain: others were faster every time; nothing was left behind.
+        TryAgain: others were faster every time; nothing was appended.
         NotFound: no such cohort.
     """
     return _racing(store, lambda: store.view(cohort), decide)
@@ -53,7 +53,7 @@ def append_outcome(
     Returns the row of a round that was decided before.
 
     Raises:
-        TryAgain: others were faster every time; nothing was left behind.
+        TryAgain: others were faster every time; nothing was appended.
         NotFound: no such round.
         Damaged: the round's cohort is not as its last entry says.
     """
@@ -72,7 +72,7 @@ def append_with_round(
     """Append the outcome that `decide` drafts for a new round, with its row; see `Store.append_with_round`.
 
     Raises:
-        TryAgain: others were faster every time; nothing was left behind.
+        TryAgain: others were faster every time; nothing was appended.
         NotFound: no such cohort.
         Damaged: the cohort is not as its last entry says.
     """
@@ -138,5 +138,5 @@ def _insisting(once: Callable[[], Tried]) -> Tried:
 
 def _give_up(state: RetryCallState) -> NoReturn:
     raise TryAgain(
-        f"others wrote to the cohort first, {state.attempt_number} times; nothing was changed, try again"
+        f"others wrote to the cohort first, {state.attempt_number} times; ask again, with the same identifier"
     )

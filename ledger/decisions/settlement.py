@@ -43,7 +43,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
         NotFound: no such round.
         InvalidValue: `reports` is not from 1 to the cohort's population (a round without reports is voided).
         Conflict: the round is pending, refused, voided, or settled with another number.
-        TryAgain, Unavailable: nothing was changed.
+        TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
@@ -96,7 +96,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
         NotFound: no such round.
         InvalidValue: no reason that can be stored.
         Conflict: the round is pending, refused, settled, or voided for another reason.
-        TryAgain, Unavailable: nothing was changed.
+        TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)

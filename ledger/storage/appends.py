@@ -110,11 +110,12 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
         LostRace: another entry was appended first; nothing was changed.
     """
     step = Step.of(view, draft)
+    fact = engines.DECIDED if draft.kind in _DECISIONS else engines.CHANGED
     if engines.is_postgresql(engine) and _is_simple(draft):
-        with engines.writing_once(engine) as connection:
+        with engines.writing_once(engine, fact=fact) as connection:
             moved = connection.exec_driver_sql(_AT_ONCE, parameters_of(step)).scalar_one()
     else:
-        with engines.writing(engine) as connection:
+        with engines.writing(engine, fact=fact) as connection:
             moved = append_in_steps(connection, step)
     if moved != 1:
         raise step.lost

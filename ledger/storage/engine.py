@@ -31,11 +31,13 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shuffle_ledger.ledger.errors import Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import AnswerLost, Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
+from shuffle_ledger.ledger.storage import sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime, rounds
 
 LOCK_TIMEOUT_SECONDS = 10
@@ -47,10 +49,11 @@ _LAST_USE = "shuffle_ledger_last_use"
 # Nearly all we ask for is found by a key. By statistics from when its table was small, the planner would read
 # all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
 # compiling, whatever it seems to cost then.
-_BY_KEY = " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+_BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off")
 # Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
 # raise an error; and what was answered survives a crash.
-_AS_PROMISED = r" -c default_transaction_isolation=read\ committed -c synchronous_commit=on"
+_AS_PROMISED = {"default_transaction_isolation": "read committed", "synchronous_commit": "on"}
+CHANGED, REGISTERED, DECIDED = "the change was recorded", "the round was registered", "the round was decided"
 _WRITE_OPTION = "shuffle_ledger_write"
 _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
@@ -90,15 +93,21 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
         return engine
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
         statement_timeout = MIGRATION_TIMEOUT_SECONDS if migrating else STATEMENT_TIMEOUT_SECONDS
-        options = f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s -c statement_timeout={statement_timeout}s"
-        options += _AS_PROMISED if migrating else _AS_PROMISED + _BY_KEY
+        settings = {
+            "lock_timeout": str(1000 * LOCK_TIMEOUT_SECONDS),
+            "statement_timeout": str(1000 * statement_timeout),
+            **_AS_PROMISED,
+            **({} if migrating else _BY_KEY),
+        }
         # The driver begins nothing by itself: to switch that for one statement takes longer than to say it.
         engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
-            connect_args={"options": options},
+            connect_args={"autocommit": True},
             isolation_level="AUTOCOMMIT",
             pool_size=POOL_SIZE,
         )
+        event.listen(engine, "do_connect", sessions.Opening(settings))
+        event.listen(engine, "handle_error", _leave_foreign_session)
         event.listen(engine, "begin", _begin_postgresql)
         event.listen(engine, "checkin", _note_use)
         event.listen(engine, "checkout", _ping_unused)
@@ -109,16 +118,19 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that sees one moment of the database throughout. Raises TryAgain, Unavailable."""
-    with translated_errors(), engine.connect() as connection:
+    with _connected(engine) as connection, translated_errors():
         connection.execution_options(**{_READ_OPTION: True})
         with connection.begin():
             yield connection
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """Yield a connection that commits at the end, or leaves nothing. Raises TryAgain, Unavailable."""
-    with translated_errors(), engine.connect() as connection:
+def writing(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
+    """Yield a connection that commits at the end, or leaves nothing. Raises TryAgain, Unavailable.
+
+    Where the answer is lost, the commit's perhaps, the error says that `fact` is not known; so below.
+    """
+    with _connected(engine) as connection, translated_errors(fact):
         # On SQLite the write lock is taken at the start: a reader that turns writer half-way may fail.
         connection.execution_options(**{_WRITE_OPTION: True})
         with connection.begin():
@@ -128,38 +140,45 @@ def writing(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def reading_once(engine: Engine) -> Iterator[Connection]:
     """Yield a connection for one statement, which sees one moment by itself: no round trips around it."""
-    with translated_errors(), _for_one_statement(engine) as connection:
+    with _connected(engine) as connection, translated_errors(), _alone(connection):
         yield connection
 
 
 @contextmanager
-def writing_once(engine: Engine) -> Iterator[Connection]:
+def writing_once(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
-    with translated_errors(), _for_one_statement(engine, write=True) as connection:
+    with _connected(engine) as connection, translated_errors(fact), _alone(connection, write=True):
         yield connection
 
 
 @contextmanager
-def deciding(engine: Engine) -> Iterator[Connection]:
+def deciding(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     """Yield a connection on which to read, to decide quickly, and to write one statement or none.
 
     On SQLite all of it is one transaction, beside which nobody else can write. On PostgreSQL each statement
     is its own: what was read may be outdated by then, and the statement that writes has to find out.
     """
-    with translated_errors(), _for_one_statement(engine, write=True) as connection:
+    with _connected(engine) as connection, translated_errors(fact), _alone(connection, write=True):
         yield connection
 
 
 @contextmanager
-def _for_one_statement(engine: Engine, *, write: bool = False) -> Iterator[Connection]:
-    with engine.connect() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execution_options(**{_ALONE_OPTION: True})
-            yield connection
-        else:
-            connection.execution_options(**{_WRITE_OPTION: write})
-            with connection.begin():
-                yield connection
+def _connected(engine: Engine) -> Iterator[Connection]:
+    with translated_errors():
+        connection = engine.connect()
+    with connection:
+        yield connection
+
+
+@contextmanager
+def _alone(connection: Connection, *, write: bool = False) -> Iterator[None]:
+    if connection.dialect.name == "postgresql":
+        connection.execution_options(**{_ALONE_OPTION: True})
+        yield
+    else:
+        connection.execution_options(**{_WRITE_OPTION: write})
+        with connection.begin():
+            yield
 
 
 def is_postgresql(engine: Engine) -> bool:
@@ -233,9 +252,17 @@ def _ping_unused(dbapi_connection: Any, record: ConnectionPoolEntry, _proxy: Any
     if time.monotonic() - record.info.get(_LAST_USE, math.inf) < PING_AFTER_SECONDS:
         return
     try:
-        dbapi_connection.execute("")
+        is_own = sessions.is_own(dbapi_connection, record)
     except Exception as error:
         raise DisconnectionError("the connection did not survive being idle") from error
+    if not is_own:
+        raise DisconnectionError("the connection lost its session while it was idle")
+
+
+def _leave_foreign_session(context: ExceptionContext) -> None:
+    """Have a connection replaced whose statement met a session that is not its own."""
+    if sessions.is_foreign(context.original_exception):
+        context.is_disconnect = True
 
 
 def _prepare_sqlite(dbapi_connection: Any, _record: Any, *, foreign_keys: bool) -> None:
@@ -260,19 +287,30 @@ def _begin_postgresql(connection: Connection) -> None:
         return
     # Not READ WRITE otherwise: whoever stopped writing to the database by its default means us, too.
     reads = options.get(_READ_OPTION)
-    connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reads else "BEGIN")
+    sessions.begin(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reads else "BEGIN")
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
-    """Raise the ledger's errors in place of the driver's."""
+def translated_errors(fact: str | None = None) -> Iterator[None]:
+    """Raise the ledger's errors in place of the driver's. `fact`: what a statement in here may make true."""
     try:
         yield
+    except PoolTimeout as error:
+        raise TryAgain(
+            "no connection to the database came free; ask again, with the same identifier"
+        ) from error
     except DBAPIError as error:
+        if sessions.is_foreign(error.orig):
+            raise sessions.shared() from error
         if _is_contention(error):
-            raise TryAgain("the database was busy for too long; nothing was changed, try again") from error
+            raise TryAgain(
+                "the database was busy for too long; ask again, with the same identifier"
+            ) from error
+        reason = " ".join(str(error.orig).split())
+        if fact is not None and error.connection_invalidated:
+            raise AnswerLost(fact, reason) from error
         if _is_out_of_use(error):
-            raise Unavailable(f"the database cannot be used: {error.orig}") from error
+            raise Unavailable(f"the database cannot be used: {reason}") from error
         raise
 
 

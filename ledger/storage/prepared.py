@@ -14,6 +14,7 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError
 
+from shuffle_ledger.ledger.storage import sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime
 
 
@@ -64,7 +65,7 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
 
 def _as_sqlalchemy_says(connection: Connection, driver: Any, error: Any) -> DBAPIError:
     dialect = connection.dialect
-    is_gone = dialect.is_disconnect(error, driver, None)
+    is_gone = dialect.is_disconnect(error, driver, None) or sessions.is_foreign(error)
     if is_gone:
         connection.invalidate(error)
     root = dialect.loaded_dbapi.Error

@@ -36,7 +36,7 @@ class RoundStore(Database):
             "registered_by": actor,
             "registered_at": engine.clock(self._engine.dialect.name),
         }
-        with engine.writing_once(self._engine) as connection:
+        with engine.writing_once(self._engine, fact=engine.REGISTERED) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             stored = rows.insert_round(connection, values)
         if stored is None:

@@ -25,13 +25,13 @@ def initialise(database_url: str) -> str:
         SchemaError: the database is newer than this code.
         Damaged: a row refers to one that is missing; nothing was changed.
         TryAgain: somebody else held the database for too long; nothing was changed.
-        Unavailable: the database cannot be reached or created.
+        Unavailable: the database cannot be reached or created, or its answer was lost.
     """
     engine = engines.connect(database_url, migrating=True)
     try:
         # One transaction around reading the revision and changing the schema: who comes second waits, then
         # finds everything done. Both databases roll schema changes back.
-        with engines.writing(engine) as connection:
+        with engines.writing(engine, fact="the schema was changed") as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
             config = _configuration()

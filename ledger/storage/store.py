@@ -207,7 +207,8 @@ class Store(RoundStore):
             NotFound: no such cohort.
             Damaged: as `view`.
         """
-        with engines.deciding(self._engine) as connection, self.turns.on(connection, cohort) as turn:
+        deciding = engines.deciding(self._engine, fact=engines.REGISTERED)
+        with deciding as connection, self.turns.on(connection, cohort) as turn:
             self.check_anchor()  # now: the connection may have been opened for this
             for _ in range(RACES_IN_TURN_MAX):
                 opening = cohort not in self._first_bodies
@@ -252,7 +253,7 @@ class Store(RoundStore):
             self.first_body(cohort)  # before anybody waits for us
         steps: list[appends.Step] = []
         after: dict[str, CohortView] = {}
-        with engines.writing(self._engine) as connection:
+        with engines.writing(self._engine, fact="the rounds were registered") as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             self.turns.take_together(connection, wanted.values())
             for round_id, found in zip(

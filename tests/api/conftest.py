@@ -72,7 +72,7 @@ def ledger_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sqlite_store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
     """Yield a ledger with the cohorts "phones" and "secret"."""
     shutil.copy(ledger_template, tmp_path / "ledger.db")
-    yield from _opened(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield from opened(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def postgresql_store(new_postgresql_database: Callable[[], str]) -> Iterator[Sto
     """Yield the same on PostgreSQL."""
     url = new_postgresql_database()
     initialise(url)
-    yield from _opened(url)
+    yield from opened(url)
 
 
 @pytest.fixture
@@ -89,13 +89,14 @@ def store(sqlite_store: Store) -> Store:
     return sqlite_store
 
 
-def _opened(url: str) -> Iterator[Store]:
-    with Store.connect(url) as opened:
+def opened(url: str) -> Iterator[Store]:
+    """Yield the ledger at an address, with the cohorts "phones" and "secret"."""
+    with Store.connect(url) as store:
         for name in ("phones", "secret"):
             open_cohort(
-                opened, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
+                store, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
             )
-        yield opened
+        yield store
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
 from shuffle_ledger.ledger.decisions.admission import quote, round_record
 from shuffle_ledger.ledger.errors import (
+    AnswerLost,
     BehindCheckpoint,
     Conflict,
     InvalidValue,
@@ -126,6 +127,22 @@ def test_lost_answers_are_asked_for_again_and_nothing_happens_twice(server: Serv
     counted = server.store.count_entries("phones")
     assert (counted["admitted"], counted["settled"], counted["voided"]) == (3, 1, 1)
     assert verify(server.store, Accountant()).ok
+
+
+def test_a_lost_answer_is_never_said_to_be_a_server_that_was_not_reached() -> None:
+    """Also where later attempts do not reach it any more."""
+    told: list[type[httpx.TransportError]] = [httpx.ReadTimeout, httpx.ConnectError]
+
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise (told.pop(0) if len(told) > 1 else told[0])("so it goes")
+
+    client = LedgerClient("http://ledger", "sl_x", transport=httpx.MockTransport(fail), retry_seconds=0.3)
+    with pytest.raises(AnswerLost, match="whether the request was carried out is not known") as lost:
+        client.register(_request("a"))
+    assert "with the same identifier" in str(lost.value)
+    with pytest.raises(Unavailable, match="cannot be reached") as unreached:
+        client.register(_request("a"))
+    assert not isinstance(unreached.value, AnswerLost)
 
 
 def test_a_server_that_stays_busy_is_given_up_in_bounded_time(server: Server) -> None:
