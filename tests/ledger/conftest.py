@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest

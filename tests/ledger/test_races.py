@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, register, settle
+from shuffle_ledger.ledger.decisions import admit, register, settle
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
