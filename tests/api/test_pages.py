@@ -252,7 +252,7 @@ def _reaches(browser: WebDriver, address: str) -> None:
     WebDriverWait(browser, WAIT_SECONDS_MAX).until(lambda page: page.current_url == address)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     serve: Callable[..., Server], browser: webdriver.Chrome
 ) -> None:

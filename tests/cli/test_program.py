@@ -89,6 +89,7 @@ except SystemExit:
     assert ("sqlalchemy" in modules) is (command != "amplify")
 
 
+@pytest.mark.system
 def test_a_worker_started_here_decides_what_is_queued(tmp_path: Path, ledger_template: Path) -> None:
     shutil.copy(ledger_template, tmp_path / "shuffle-ledger.db")
     folders = {
