@@ -76,11 +76,9 @@ def sqlite_store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def postgresql_store(new_postgresql_database: Callable[[], str]) -> Iterator[Store]:
+def postgresql_store(new_postgresql_ledger: Callable[[], str]) -> Iterator[Store]:
     """Yield the same on PostgreSQL."""
-    url = new_postgresql_database()
-    initialise(url)
-    yield from _opened(url)
+    yield from _opened(new_postgresql_ledger())
 
 
 @pytest.fixture

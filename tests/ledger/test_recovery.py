@@ -332,6 +332,7 @@ def test_another_ledgers_checkpoint_brings_nothing_back(
         assert contents(another) == empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_interrupted_recovery_leaves_nothing(world: World) -> None:
     before, steps, countdown = contents(world.restored), 0, 0

@@ -410,6 +410,7 @@ class AdaptiveOperations(Operations):
         return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [Operations, AdaptiveOperations])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(

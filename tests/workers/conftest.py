@@ -50,9 +50,9 @@ def database_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(new_postgresql_database: Callable[[], str]) -> str:
+def postgresql_url(new_postgresql_ledger: Callable[[], str]) -> str:
     """Return the URL of one on PostgreSQL."""
-    return open_phones(new_postgresql_database())
+    return open_phones(new_postgresql_ledger())
 
 
 @pytest.fixture
