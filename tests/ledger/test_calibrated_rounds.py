@@ -115,7 +115,7 @@ def test_a_plan_admits_what_fits_its_free_slots(store: Store, accountant: Accoun
     five = calibrate_for(store, accountant, "watches", described, rounds=5)
     assert 1 - 2e-3 <= two.epsilon0 <= 1
     assert 0.5 * (1 - 2e-3) <= five.epsilon0 <= 0.5
-    with pytest.raises(InvalidParameter, match="rounds: got 6, expected a number .* still admits"):
+    with pytest.raises(InvalidParameter, match=r"rounds: got 6, expected a number .* still admits"):
         calibrate_for(store, accountant, "watches", described, rounds=6)
     assert admitted(store, accountant, five.round, 5) == 5
 
