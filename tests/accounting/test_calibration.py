@@ -20,6 +20,7 @@ from shuffle_ledger.accounting import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("described", "epsilon", "delta", "rounds"),
     [
