@@ -3,7 +3,12 @@ out."""
 
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.attacks import attack_delta, attack_epsilon
-from shuffle_ledger.accounting.calibration import Calibration, calibrate
+from shuffle_ledger.accounting.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_by,
+    decided_by_composition,
+)
 from shuffle_ledger.accounting.certificate import (
     NUMERICAL_POLICY,
     Certificate,
@@ -96,6 +101,8 @@ __all__ = [
     "attack_delta",
     "attack_epsilon",
     "calibrate",
+    "calibrate_by",
+    "decided_by_composition",
     "exact_text",
     "fits",
     "frequency_error",

@@ -296,6 +296,14 @@ class FilterSet:
         accounts = self.accounts.most_more(spent.account, cost.account) if self.accounts else None
         return min(max(most, sliding if accounts is None else min(sliding, accounts)), REPETITIONS_MAX)
 
+    def epsilon_of(self, spent: Charge, cost: Charge, count: int, *, epsilon: float) -> float:
+        """The smallest epsilon at which one filter holds after so many more rounds of one cost; infinite if
+        one of them is refused at `epsilon`."""
+        if self.most_more(spent, cost, epsilon=epsilon) < count:
+            return math.inf
+        # The sliding reserve, where it decides, holds at no more than the budget.
+        return min(self.epsilon_upper(spent.cost + cost * count), epsilon)
+
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:
         """How many rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
         return self.most_more(self.nothing(), cost, epsilon=epsilon)

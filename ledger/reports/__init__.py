@@ -4,6 +4,7 @@ Imports `decisions` and what lies below it.
 """
 
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, HistoryPoint, budget, heads, history
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
 
@@ -13,6 +14,7 @@ __all__ = [
     "HistoryPoint",
     "ShownCohort",
     "budget",
+    "calibrate_for",
     "heads",
     "history",
     "shown_cohort",

@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import (
     calibrate,
     frequency_error,
     parse_randomizer,
+    slot_for,
 )
 
 
@@ -38,7 +39,7 @@ def test_the_answer_fits_and_hardly_more_does(
     found = calibrate(described, epsilon=epsilon, delta=delta, rounds=rounds)
     assert found.epsilon0_beyond is not None
     assert found.epsilon0 < found.epsilon0_beyond <= found.epsilon0 * 1.0011
-    assert Accountant().certify({found.round: rounds}, delta=delta) == found.certificate
+    assert Accountant().certify({slot_for(found.round): rounds}, delta=delta) == found.certificate
     assert found.certificate.rounds == rounds
     assert found.certificate.epsilon_upper <= epsilon
     assert found.certificate.epsilon_upper >= epsilon * 0.99
@@ -73,6 +74,8 @@ def test_without_amplification_the_target_is_shared_out() -> None:
         ("krr(k=10)", {"delta": 1.0}, "delta"),
         ("krr(k=10)", {"rounds": 0}, "rounds"),
         ("krr(k=10)", {"precision": 0.5}, "precision"),
+        ("krr(k=10)", {"policy": "free"}, "policy"),
+        ("krr(k=10)", {"policy": "adaptive", "rounds": 10**6 + 1}, "rounds"),
         ("generic()", {"delta0": 1e-5}, "epsilon"),  # the slack alone exceeds the target's delta
         ("krr(k=10)", {"reports": 0}, "reports"),
     ],

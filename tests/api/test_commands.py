@@ -186,7 +186,7 @@ def _leaves(group: click.Group, *words: str) -> Iterator[tuple[tuple[str, ...], 
 WITHOUT_A_SERVER = {
     ("amplify",): "asks no ledger",
     ("compose",): "asks no ledger",
-    ("calibrate",): "asks no ledger",
+    ("calibrate",): "works on a database only",
     ("cohort", "plan"): "without any ledger",
     ("audit", "keygen"): "asks no ledger",
     ("demo",): "a ledger of its own",

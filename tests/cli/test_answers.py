@@ -383,3 +383,25 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
         in run("calibrate", "--randomizer", "krr(k=4)", "--reports", "100", *target).stdout
     )
     assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2
+
+
+def test_calibrate_says_which_policy_admits_the_rounds(run: Run) -> None:
+    rounds = ("--randomizer", "krr(k=10)", "--reports", "1000", "--rounds", "2", "--precision", "0.01")
+    target = ("--epsilon", "0.2", "--delta", "1e-6")
+    fixed = run("calibrate", *rounds, *target, "--json").json
+    adaptive = run("calibrate", *rounds, *target, "--policy", "adaptive", "--json").json
+    assert (fixed["policy"], adaptive["policy"]) == ("fixed", "adaptive")
+    assert fixed["accounted"]["reports"] <= 1000
+    assert 0.1 < fixed["epsilon_decided_upper"] <= 0.2
+    run("init")
+    run("cohort", "open", "phones", "--population", "1000", *target)
+    within = run("calibrate", *rounds, "--cohort", "phones", "--json").json
+    assert (within["cohort"], within["policy"]) == ("phones", "adaptive")
+    assert within["epsilon0"] == pytest.approx(adaptive["epsilon0"], rel=0.02)
+    assert "within what cohort phones has left" in run("calibrate", *rounds, "--cohort", "phones").stdout
+    for number in range(2):
+        asked = ("--randomizer", f"krr(k=10, epsilon0={within['epsilon0']!r})", "--reports", "1000")
+        assert run("round", "register", "phones", "--id", f"r{number}", *asked).code == 0
+    assert run("calibrate", *rounds, "--cohort", "nobody").code == 4
+    for wrong in (("--cohort", "phones", *target), ("--epsilon", "1"), (*target, "--policy", "free")):
+        assert run("calibrate", *rounds, *wrong).code == 2

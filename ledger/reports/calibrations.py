@@ -1,0 +1,114 @@
+"""Calibration within a cohort: the largest epsilon0 with which its policy admits a number of rounds."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+from shuffle_ledger.accounting import (
+    DEFAULT_PRECISION,
+    Accountant,
+    Calibration,
+    InvalidParameter,
+    ShuffledRound,
+    calibrate_by,
+    decided_by_composition,
+    fits,
+)
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.policies.base import changed, slot_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, policy_of
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import checked_text
+
+
+def calibrate_for(
+    store: Store,
+    accountant: Accountant,
+    cohort: str,
+    described: Mapping[str, object],
+    *,
+    rounds: int = 1,
+    width: float = DEFAULT_PRECISION,
+) -> Calibration:
+    """Return the largest epsilon0 with which a cohort admits all of these rounds, one after the other.
+
+    Nothing is reserved: the answer holds if nothing else is registered, settled, voided or changed before.
+
+    Args:
+        store: the ledger.
+        accountant: computes with the ledger's precision.
+        cohort: its name.
+        described: a round's JSON form without its epsilon0, as for `accounting.calibrate`.
+        rounds: how many.
+        width: wanted relative width of the answer.
+
+    Raises:
+        NotFound: no such cohort.
+        Conflict: the cohort admits no rounds any more.
+        InvalidParameter: a value is out of range, no epsilon0 is left out, or none is admitted.
+    """
+    view = store.view(checked_text("cohort", cohort))
+    if view.cohort.status != "open":
+        raise Conflict(f"cohort {cohort!r} is {view.cohort.status}: it admits no rounds")
+    books = Books(store=store, accountant=accountant, keep=False)
+    policy = policy_of(store, view)
+    if isinstance(policy, AdaptivePolicy):
+        decides = functools.partial(_by_filters, books, view, policy, rounds)
+    elif isinstance(policy, PlanPolicy):
+        decides = functools.partial(_by_free_slots, view, policy, rounds)
+    else:
+        decides = functools.partial(
+            decided_by_composition,
+            functools.partial(_beside_what_is_held, books, view),
+            rounds=rounds,
+            epsilon=view.cohort.epsilon_budget,
+            precision=accountant.precision,
+        )
+    try:
+        return calibrate_by(
+            decides,
+            described,
+            epsilon=view.cohort.epsilon_budget,
+            delta=view.cohort.delta_budget,
+            rounds=rounds,
+            policy=view.cohort.policy,
+            accountant=accountant,
+            width=width,
+            spent=0.0 if isinstance(policy, PlanPolicy) else view.spent.epsilon_upper,
+        )
+    except InvalidParameter as error:
+        if error.field != "epsilon":
+            raise
+        expected = f"a number of such rounds that cohort {cohort!r} still admits with some epsilon0"
+        raise InvalidParameter("rounds", rounds, expected) from error
+
+
+def _by_filters(
+    books: Books, view: CohortView, policy: AdaptivePolicy, rounds: int, described: ShuffledRound
+) -> float:
+    """Return the filters' reading; the first round chooses them where none has, as an admission does."""
+    accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
+    filters, total = policy.filters(view), policy.total(view)
+    if policy.choice(view) is None and policy.menu.needs_choice:
+        filters = policy.menu.filters(policy.menu.choose(books, accounted, epsilon=epsilon))
+        total = filters.nothing()
+    return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)
+
+
+def _by_free_slots(view: CohortView, policy: PlanPolicy, rounds: int, described: ShuffledRound) -> float:
+    """Return what the whole plan costs, if it has a free slot for every round."""
+    left = sum(
+        slot.count - slot.claimed
+        for slot in policy.slots(view)
+        if slot.round == described or fits(described, slot.round)
+    )
+    return policy.promised(view) if left >= rounds and not policy.unplaced(view) else math.inf
+
+
+def _beside_what_is_held(books: Books, view: CohortView, described: ShuffledRound, rounds: int) -> float:
+    """Return the certified epsilon of the rounds held and of a number of further ones."""
+    held = changed(view.held, {slot_of(described): rounds})
+    return books.certify(held, delta=view.cohort.delta_budget).epsilon_upper
