@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scipy import optimize
+import scipy
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
@@ -113,7 +113,9 @@ def _crossing(excess: Callable[[float], float], least: float) -> float:
         low, high = high, min(high * 2, validation.MAXIMUM_EPSILON0)
     if low == high:
         return low
-    return float(optimize.brentq(excess, low, high, xtol=1e-4 * low, rtol=1e-4, maxiter=_STEPS, disp=False))
+    return float(
+        scipy.optimize.brentq(excess, low, high, xtol=1e-4 * low, rtol=1e-4, maxiter=_STEPS, disp=False)
+    )
 
 
 def _bracket(
