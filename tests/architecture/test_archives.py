@@ -25,7 +25,7 @@ def _digests(wheel: Path) -> dict[str, str]:
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(tmp_path: Path) -> None:
     _build("--outdir", tmp_path / "of-source")  # the source archive, and a wheel from what is in it
     _build("--wheel", "--outdir", tmp_path / "of-checkout")

@@ -109,6 +109,7 @@ def test_completion_of_commands_imports_no_library_but_click(
     assert not HEAVY & done.libraries
 
 
+@pytest.mark.slow
 def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
     assert phones("round", "register", "phones", "--id", "first", *ROUND).code == 0
     done = _program(directory, ["budget", "phones", "--json"])
@@ -120,6 +121,7 @@ def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
         assert f"shuffle_ledger.ledger.{name}" not in done.modules
 
 
+@pytest.mark.slow
 def test_the_help_of_a_command_needs_no_extra(tmp_path: Path) -> None:
     commands = [path.split() for path, (place, _) in COMMANDS.items() if place is not None]
     done = _program(tmp_path, *[[*path, "--help"] for path in commands], away=EXTRAS)
@@ -138,6 +140,7 @@ def _paths(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Com
             yield from _paths(command, f"{above}{name} ")
 
 
+@pytest.mark.slow
 def test_the_catalogue_holds_every_command_with_its_own_short_help() -> None:
     found = {path: command.get_short_help_str(limit=1000) for path, command in _paths(main)}
     assert found == {path: text for path, (_, text) in COMMANDS.items()}
@@ -161,6 +164,7 @@ MISSING: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named_in_one_sentence(directory: Path) -> None:
     orders = [[*order, "--json"] for _, order in MISSING.values()]
     done = _program(directory, *orders, away=EXTRAS, environment={"SHUFFLE_LEDGER_TOKEN": "sl_a_b"})
@@ -195,6 +199,7 @@ def test_every_extra_is_declared_and_all_is_all_of_them() -> None:
     assert set(EXTRAS.values()) == set(extras) == set(MISSING)
 
 
+@pytest.mark.slow
 def test_a_ledger_on_sqlite_needs_no_extra(tmp_path: Path) -> None:
     orders: list[Sequence[str]] = [
         ["init"],

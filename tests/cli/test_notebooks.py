@@ -54,6 +54,7 @@ def statement(phones: Run, monkeypatch: pytest.MonkeyPatch) -> BudgetStatement:
     return seen[0]
 
 
+@pytest.mark.slow
 def test_a_budget_is_short_safe_and_escaped(statement: BudgetStatement) -> None:
     odd = dataclasses.replace(
         statement,
