@@ -83,7 +83,7 @@ clean:
 	rm -rf $(VENV) $(BENCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-UV_COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest \
+UV_COMPILE := uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
   --generate-hashes --no-emit-index-url --no-header --quiet
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH"; exit 1; }

@@ -21,6 +21,7 @@ from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, De
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
+from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
@@ -107,6 +108,8 @@ __all__ = [
     "fits",
     "frequency_error",
     "honest_share",
+    "html_table",
+    "interval_text",
     "is_known_policy",
     "largest_common_epsilon0",
     "lower_column",

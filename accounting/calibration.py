@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scipy import optimize
+import scipy
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
@@ -255,7 +255,9 @@ def _crossing(excess: Callable[[float], float], least: float) -> float:
         low, high = high, min(high * 2, validation.MAXIMUM_EPSILON0)
     if low == high:
         return low
-    found = optimize.brentq(excess, low, high, xtol=_CLOSE * low, rtol=_CLOSE, maxiter=_STEPS, disp=False)
+    found = scipy.optimize.brentq(
+        excess, low, high, xtol=_CLOSE * low, rtol=_CLOSE, maxiter=_STEPS, disp=False
+    )
     return float(found)
 
 

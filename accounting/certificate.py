@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from shuffle_ledger.accounting.notebooks import html_table, interval_text
+
 #: Names everything that can change a number; it changes with any of it.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-21"
 _POLICY_PREFIX = "shuffle-ledger-numerics-"
@@ -35,7 +37,7 @@ class ErrorBudget:
     round_off: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Certificate:
     """A certified interval for rounds whose parameters were fixed in advance.
 
@@ -60,6 +62,28 @@ class Certificate:
     error: ErrorBudget
     precise: bool
     method: str = NUMERICAL_POLICY
+
+    def __repr__(self) -> str:
+        """The interval in few digits: lower bounds are rounded down, upper bounds up."""
+        width = "" if self.precise else ", wider than asked"
+        return f"<Certificate: epsilon {self._epsilon()}, delta {self._delta()}, rounds {self.rounds}{width}>"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = {
+            "epsilon": self._epsilon(),
+            "delta": self._delta(),
+            "rounds": f"{self.rounds:,}",
+            "width": "as narrow as asked" if self.precise else "wider than asked",
+            "method": self.method,
+        }
+        return html_table("Certificate", rows)
+
+    def _epsilon(self) -> str:
+        return interval_text(self.epsilon_lower, self.epsilon_upper)
+
+    def _delta(self) -> str:
+        return interval_text(self.delta_lower, self.delta_upper)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 import click
-
-from shuffle_ledger.accounting import InvalidParameter
-from shuffle_ledger.ledger.errors import (
-    BadSignature,
-    BehindCheckpoint,
-    BeyondBudget,
-    Conflict,
-    InvalidValue,
-    NotAllowed,
-    NotFound,
-    RoundStuck,
-    TryAgain,
-    Unauthorized,
-    Unavailable,
-    UnsafeSession,
-)
 
 
 class ExitCode(IntEnum):
@@ -89,25 +76,22 @@ class Failure:
     cohort_status: str | None = None
 
 
-# The first row that matches decides. Whatever is not listed is unexpected and exits with 1.
-_TABLE: tuple[tuple[type[Exception], ExitCode, str], ...] = (
-    (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
-    (InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
-    (BadValue, ExitCode.BAD_VALUE, "bad_value"),
-    (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
-    (click.UsageError, ExitCode.BAD_VALUE, "bad_usage"),
-    (NotFound, ExitCode.NOT_FOUND, "not_found"),
-    (Conflict, ExitCode.CONFLICT, "conflict"),
-    (BeyondBudget, ExitCode.REFUSED, "refused"),
-    (BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
-    (BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
-    (TryAgain, ExitCode.UNDECIDED, "busy"),
-    (UnsafeSession, ExitCode.FAILED, "unsafe_session"),  # asking again does not help either
-    (Unavailable, ExitCode.UNDECIDED, "unavailable"),
-    (Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),
-    (NotAllowed, ExitCode.NOT_ALLOWED, "forbidden"),
-    (RoundStuck, ExitCode.FAILED, "stuck"),  # asking again does not help: somebody must look
-)
+# The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
+EXTRAS: Mapping[str, str] = {
+    "amqp": "worker",
+    "celery": "worker",
+    "fastapi": "server",
+    "fpdf": "pdf",
+    "httpx": "client",
+    "jinja2": "html",
+    "kombu": "worker",
+    "matplotlib": "plot",
+    "prometheus_client": "server",
+    "psycopg": "postgresql",
+    "redis": "worker",
+    "starlette": "server",
+    "uvicorn": "server",
+}
 _SHOWN_CHARACTERS = 80
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
 
@@ -116,11 +100,10 @@ def failure_of(error: BaseException) -> Failure:
     """Returns how `error` is shown and which code the command exits with."""
     if _is_of_interruption(error):
         return Failure(code=ExitCode.FAILED, kind="interrupted", message=_INTERRUPTED)
+    if (extra := _missing_extra(error)) is not None:
+        return Failure(code=ExitCode.FAILED, kind="missing_extra", message=extra)
     reason = error.cause if isinstance(error, BadLine) else error
-    code, kind = next(
-        ((code, kind) for type_, code, kind in _TABLE if isinstance(reason, type_)),
-        (ExitCode.FAILED, "failed"),
-    )
+    code, kind = _row_of(reason)
     value = getattr(reason, "value", None)
     shown = value if isinstance(value, str) else repr(value)
     return Failure(
@@ -136,6 +119,61 @@ def failure_of(error: BaseException) -> Failure:
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
     )
+
+
+def _row_of(reason: BaseException) -> tuple[ExitCode, str]:
+    """Returns the exit code and the kind of an error; whatever no row lists exits with 1."""
+    if isinstance(reason, click.UsageError):  # found without the libraries that the table imports
+        return ExitCode.BAD_VALUE, "bad_usage"
+    return next(
+        ((code, kind) for type_, code, kind in _table() if isinstance(reason, type_)),
+        (ExitCode.FAILED, "failed"),
+    )
+
+
+@functools.cache
+def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
+    """Returns the rows of errors; the first one that matches decides."""
+    from shuffle_ledger.accounting import InvalidParameter  # noqa: PLC0415 - NumPy, for which help need not wait
+    from shuffle_ledger.ledger import errors  # noqa: PLC0415 - as above
+
+    return (
+        (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
+        (errors.InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
+        (BadValue, ExitCode.BAD_VALUE, "bad_value"),
+        (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
+        (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
+        (errors.Conflict, ExitCode.CONFLICT, "conflict"),
+        (errors.BeyondBudget, ExitCode.REFUSED, "refused"),
+        (errors.BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
+        (errors.BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
+        (errors.TryAgain, ExitCode.UNDECIDED, "busy"),
+        (errors.UnsafeSession, ExitCode.FAILED, "unsafe_session"),  # asking again does not help either
+        (errors.Unavailable, ExitCode.UNDECIDED, "unavailable"),
+        (errors.Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),
+        (errors.NotAllowed, ExitCode.NOT_ALLOWED, "forbidden"),
+        (errors.RoundStuck, ExitCode.FAILED, "stuck"),  # asking again does not help: somebody must look
+    )
+
+
+def require(module: str) -> None:
+    """Checks that a library of an extra is installed, before work that would be lost without it.
+
+    Raises:
+        ModuleNotFoundError: it is not; `failure_of` names the extra.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def _missing_extra(error: BaseException) -> str | None:
+    """Returns the sentence that names the extra whose library is missing; None for every other error."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    module = error.name.partition(".")[0]
+    if module not in EXTRAS:
+        return None
+    return f"this needs {module}, which is not installed: pip install 'shuffle-ledger[{EXTRAS[module]}]'"
 
 
 def _is_of_interruption(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from shuffle_ledger.accounting import DEFAULT_PRECISION, exact_text
-from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.files import fields
 from shuffle_ledger.cli.files.fields import ROUND_FIELDS, Kind, round_from_fields
 
@@ -96,6 +96,7 @@ class PictureType(click.ParamType[object]):
     name = "picture"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        require("matplotlib")  # before anything is computed
         picture = Path(str(value))
         if picture.suffix.lower() not in PICTURE_SUFFIXES:
             raise BadValue("plot", str(value), f"a file name that ends in {', '.join(PICTURE_SUFFIXES)}")

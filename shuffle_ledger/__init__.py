@@ -12,7 +12,6 @@ client.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
-        value: object = version("shuffle-ledger")
+        value: object = import_module("importlib.metadata").version("shuffle-ledger")
     else:
         value = getattr(import_module(_LEDGER.get(name, "shuffle_ledger.accounting")), name)
     globals()[name] = value

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln
+import scipy
 
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF, FloatArray, running_sums
@@ -201,7 +201,7 @@ def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> 
         number = np.maximum(most - values[0] + 1, 0).astype(np.int64)
         start = np.cumsum(number) - number
         parent = np.repeat(np.arange(number.size), number)
-        factorial, power = gammaln(values + 1), values * math.log(reports * float(c))
+        factorial, power = scipy.special.gammaln(values + 1), values * math.log(reports * float(c))
         magnitude = np.abs(power) + factorial + values * doubt
         added = np.vstack([values, power - factorial, magnitude, np.multiply.outer(ratios, values)])
         which = np.arange(parent.size) - start[parent]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from scipy import special
+import scipy
 
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence_at
 
@@ -87,7 +87,7 @@ class GaussianFilter:
             return below, above
 
         def guess(delta: float) -> float:
-            return variance / 2 - mu * float(special.ndtri(delta))
+            return variance / 2 - mu * float(scipy.special.ndtri(delta))
 
         extra = _Extra(self.leak_rate * variance, self.slack_rate * variance)
         return _smallest_epsilon(_Tail(near, bounds, guess), extra, self.delta)

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 
@@ -48,7 +48,7 @@ def gaussian_tangents(mu: float, loss: FloatArray) -> GaussianTangents:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         here, there, value = _parts(mu, loss)
         room = _room(mu, loss, here, there)
-        mass = special.ndtr(-mu / 2 - loss / mu)
+        mass = scipy.special.ndtr(-mu / 2 - loss / mu)
         spread = _ROOM * (1 + (mu / 2 + loss / mu) ** 2) * mass
     return GaussianTangents(
         np.nan_to_num(np.maximum(value - room, 0.0)), np.maximum(mass - spread, 0.0), mass + spread
@@ -57,7 +57,7 @@ def gaussian_tangents(mu: float, loss: FloatArray) -> GaussianTangents:
 
 def gaussian_order(divergence: float) -> float:
     """About the `mu` whose divergence of order 1 (the total variation distance) is `divergence`."""
-    return float(2 * special.ndtri((1 + min(divergence, 1 - 1e-15)) / 2))
+    return float(2 * scipy.special.ndtri((1 + min(divergence, 1 - 1e-15)) / 2))
 
 
 def gaussian_divergence_at(mu: float, loss: float) -> tuple[float, float, float]:
@@ -68,8 +68,8 @@ def gaussian_divergence_at(mu: float, loss: float) -> tuple[float, float, float]
     Guarantee: as `gaussian_divergence`.
     """
     near, far = mu / 2 - loss / mu, mu / 2 + loss / mu
-    here = float(special.ndtr(near))
-    there = math.exp(min(loss + float(special.log_ndtr(-far)), 0.0))
+    here = float(scipy.special.ndtr(near))
+    there = math.exp(min(loss + float(scipy.special.log_ndtr(-far)), 0.0))
     value = here - there
     room = _ROOM * ((1 + near * near) * here + (1 + far * far + abs(loss)) * there)
     if math.isnan(room):  # nothing is left of a mass, times something infinite
@@ -78,9 +78,9 @@ def gaussian_divergence_at(mu: float, loss: float) -> tuple[float, float, float]
 
 
 def _parts(mu: float, loss: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    here: FloatArray = special.ndtr(mu / 2 - loss / mu)
+    here: FloatArray = scipy.special.ndtr(mu / 2 - loss / mu)
     # In logarithms: far out the order overflows before the mass it multiplies vanishes.
-    there: FloatArray = np.exp(loss + special.log_ndtr(-mu / 2 - loss / mu))
+    there: FloatArray = np.exp(loss + scipy.special.log_ndtr(-mu / 2 - loss / mu))
     return here, there, here - there
 
 

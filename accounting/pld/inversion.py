@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy import optimize
+import scipy
 
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.pld.composition import Composition
@@ -195,7 +195,9 @@ def _root(bound: Callable[[float], float], delta: float, guess: float, limit: fl
         high = min(guess * factor, limit)
     if low >= high or excess(low) <= 0 or excess(high) > 0:
         return high
-    return float(optimize.brentq(excess, low, high, xtol=1e-9 * high, rtol=1e-9, maxiter=100, disp=False))
+    return float(
+        scipy.optimize.brentq(excess, low, high, xtol=1e-9 * high, rtol=1e-9, maxiter=100, disp=False)
+    )
 
 
 def _gaussian_epsilon(variance: float, delta: float) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+import scipy
 
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArray, FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -217,17 +217,17 @@ def _transformed(
     first, span = int(index[0]), int(index[-1] - index[0]) + 1
     reach = np.arange(max(span, nodes), dtype=np.uint64)
     chirp = _turn(reach * reach * angle)
-    size = fft.next_fast_len(span + nodes - 1)
+    size = scipy.fft.next_fast_len(span + nodes - 1)
     # Arrays of the largest compositions take a hundred megabytes each: none is kept for longer than needed.
     kernel, turned = np.zeros(size, dtype=np.complex128), np.zeros(size, dtype=np.complex128)
     turned[index - first] = weights * chirp[index - first]
     kernel[:nodes] = chirp[:nodes].conj()
     kernel[size - span + 1 :] = chirp[1:span][::-1].conj()
     del chirp
-    turned = fft.fft(turned, overwrite_x=True)
-    turned *= fft.fft(kernel, overwrite_x=True)
+    turned = scipy.fft.fft(turned, overwrite_x=True)
+    turned *= scipy.fft.fft(kernel, overwrite_x=True)
     del kernel
-    convolved = fft.ifft(turned, overwrite_x=True)
+    convolved = scipy.fft.ifft(turned, overwrite_x=True)
     # The turn by k^2 and by the first position's phase, in one.
     values = convolved[:nodes] * _turn(reach[:nodes] * (reach[:nodes] + np.uint64(2 * first % 2**64)) * angle)
     # A transform is off by a few units a stage, in norm: the last one of its values, the others of the norms

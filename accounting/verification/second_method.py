@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import BarycentricInterpolator
-from scipy.signal import fftconvolve
-from scipy.special import logsumexp
-from scipy.stats import hypergeom
+import scipy
 
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
@@ -66,7 +63,7 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
         rate = shuffled.reports / population
         found = divergence(shuffled.reports, excess / rate)
         return None if found is None else rate * found
-    return _mixed(divergence, hypergeom(population, honest, shuffled.reports), honest, excess)
+    return _mixed(divergence, scipy.stats.hypergeom(population, honest, shuffled.reports), honest, excess)
 
 
 def round_slack(shuffled: ShuffledRound) -> float:
@@ -124,7 +121,7 @@ def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> flo
     if chosen is not counts:
         if not np.all(found > 0):
             return None
-        found = np.exp(BarycentricInterpolator(chosen, np.log(found))(counts))
+        found = np.exp(scipy.interpolate.BarycentricInterpolator(chosen, np.log(found))(counts))
     return float((law.pmf(counts) * counts / honest * found).sum())
 
 
@@ -166,7 +163,7 @@ def _on_lattice(values: FloatArray, masses: FloatArray, step: float) -> _Law:
 
 
 def _added(one: _Law, other: _Law) -> _Law:
-    law: FloatArray = np.maximum(fftconvolve(one[0], other[0]), 0.0)
+    law: FloatArray = np.maximum(scipy.signal.fftconvolve(one[0], other[0]), 0.0)
     kept = np.flatnonzero(law > _NOTHING)
     first, last = int(kept[0]), int(kept[-1])
     return law[first : last + 1], one[1] + other[1] + first
@@ -239,7 +236,7 @@ def _tilted(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, Fl
 
 
 def _log_moment(pair: PrivacyLossDistribution, theta: float) -> float:
-    return float(logsumexp(_tilted(pair, theta)[1]))
+    return float(scipy.special.logsumexp(_tilted(pair, theta)[1]))
 
 
 def _moments(parts: Sequence[tuple[PrivacyLossDistribution, int]], theta: float) -> tuple[float, float]:
@@ -247,7 +244,7 @@ def _moments(parts: Sequence[tuple[PrivacyLossDistribution, int]], theta: float)
     means, variances = [], []
     for pair, count in parts:
         losses, logs = _tilted(pair, theta)
-        weights = np.exp(logs - logsumexp(logs))
+        weights = np.exp(logs - scipy.special.logsumexp(logs))
         mean = float(weights @ losses)
         means.append(count * mean)
         variances.append(count * float(weights @ (losses - mean) ** 2))
@@ -278,7 +275,7 @@ def _epsilon_on(
         law = _losses_on(pair, half, step, size)
         with np.errstate(divide="ignore"):
             logs = np.log(law) + theta * np.fft.ifftshift(losses)
-        one = float(logsumexp(logs))
+        one = float(scipy.special.logsumexp(logs))
         log_moment += count * one
         spectrum *= np.fft.rfft(np.exp(logs - one)) ** count
     law = np.fft.fftshift(np.fft.irfft(spectrum, size))

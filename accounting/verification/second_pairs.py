@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.signal import fftconvolve
-from scipy.stats import binom, poisson
+import scipy
 
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers import (
@@ -61,7 +60,8 @@ def _moved(trials: int, p: float, orders: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
         first = np.floor(orders * (trials + 1) * p / (1 - p + orders * p)) + 1
     first = np.minimum(first, trials + 1)  # which only one of the two can make
-    divergence: FloatArray = binom.sf(first - 2, trials, p) - orders * binom.sf(first - 1, trials, p)
+    law = scipy.stats.binom(trials, p)
+    divergence: FloatArray = law.sf(first - 2) - orders * law.sf(first - 1)
     return np.maximum(divergence, 0.0)
 
 
@@ -74,7 +74,9 @@ def _histogram(trials: int, p: float, epsilon: float) -> float | None:
         return None
     counts = np.arange(low, high + 1, dtype=np.float64)
     ratios = counts * (1 - p) / ((trials - counts + 1) * p)  # of the count one higher to the count
-    return float((binom.pmf(counts, trials, p) * _moved(trials, p, ratios * math.exp(epsilon))).sum())
+    return float(
+        (scipy.stats.binom.pmf(counts, trials, p) * _moved(trials, p, ratios * math.exp(epsilon))).sum()
+    )
 
 
 def _distinct(s: float, epsilon: float) -> float:
@@ -90,7 +92,7 @@ def _uniformity(mean: float, epsilon: float) -> float | None:
     counts = np.arange(max(0, math.floor(mean - reach)), math.ceil(mean + reach) + 1, dtype=np.float64)
     if counts.size**2 > _MOST_OUTCOMES:
         return None
-    more, same = poisson.pmf(counts - 1, mean), poisson.pmf(counts, mean)
+    more, same = scipy.stats.poisson.pmf(counts - 1, mean), scipy.stats.poisson.pmf(counts, mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         losses = np.log(counts[:, None] / counts[None, :])
     p = np.outer(more, same)
@@ -105,7 +107,7 @@ def _uniformity(mean: float, epsilon: float) -> float | None:
     law = np.zeros(int(np.ptp(below)) + 2)
     np.add.at(law, below.astype(np.int64) - start, p * (1 - share))
     np.add.at(law, below.astype(np.int64) - start + 1, p * share)
-    both = np.maximum(fftconvolve(law, law), 0.0)
+    both = np.maximum(scipy.signal.fftconvolve(law, law), 0.0)
     total = (2 * start + np.arange(both.size)) * step
     finite_part = both[total > epsilon] @ -np.expm1(epsilon - total[total > epsilon])
     return float(finite_part) + 1 - (1 - infinite) ** 2

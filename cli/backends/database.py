@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.ledger.checkpoints import SavedHeads, ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import (
+    admit_in_order,
     admit_together,
     change_budget,
     open_cohort,
@@ -26,8 +26,6 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted, cohort_names, make_bundle
-from shuffle_ledger.ledger.health import Health, health, retry
 from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports import budget as budget_of
 from shuffle_ledger.ledger.reports import heads as heads_of
@@ -43,7 +41,12 @@ from shuffle_ledger.ledger.values import (
     Settled,
     Voided,
 )
-from shuffle_ledger.ledger.verification import Numbers, VerificationReport, verify
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.checkpoints import SavedHeads
+    from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
+    from shuffle_ledger.ledger.health import Health
+    from shuffle_ledger.ledger.verification import Numbers, VerificationReport
 
 Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
 
@@ -221,6 +224,8 @@ class DatabaseLedger:
 
     def retry(self, round_id: str) -> Outcome | Pending:
         """See `Ledger`."""
+        from shuffle_ledger.ledger.health import retry  # noqa: PLC0415 - verification, which few commands need
+
         retry(self.session.store, round_id)
         return decide(self.session, round_id)
 
@@ -253,6 +258,8 @@ class DatabaseLedger:
         self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
     ) -> VerificationReport:
         """See `Ledger`."""
+        from shuffle_ledger.ledger.verification import verify  # noqa: PLC0415 - few commands need it
+
         session = self.session
         return verify(session.store, session.accountant, cohort, against=against, numbers=numbers)
 
@@ -269,6 +276,8 @@ class DatabaseLedger:
         self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
     ) -> bytes:
         """See `Ledger`."""
+        from shuffle_ledger.ledger.evidence import cohort_names, make_bundle  # noqa: PLC0415 - few commands need it
+
         store = self.session.store
         return make_bundle(store, cohort_names(store, cohorts), checkpoint=checkpoint, progress=progress).data
 
@@ -279,17 +288,24 @@ class DatabaseLedger:
 
 def decide(session: Session, round_id: str) -> Outcome | Pending:
     """Return a registered round's outcome, decided here or by a worker."""
-    from shuffle_ledger.workers.dispatch import decide as dispatched  # noqa: PLC0415 - Celery, which only rounds need
+    if session.settings.broker_url is None:
+        return admit_in_order(session.store, session.accountant, round_id)
+    from shuffle_ledger.workers.dispatch import decide as dispatched  # noqa: PLC0415 - Celery, which only a broker needs
 
     return dispatched(session.store, session.accountant, session.settings, round_id)
 
 
 def health_of(session: Session) -> Health:
     """Return the state of a ledger, and of the broker that the settings name."""
+    from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints  # noqa: PLC0415 - few commands need it
+    from shuffle_ledger.ledger.health import health  # noqa: PLC0415 - as above
+
+    found = health(session.store, ScheduledCheckpoints.of(session.settings))
+    if session.settings.broker_url is None:
+        return found
     from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
 
-    checkpoints = ScheduledCheckpoints.of(session.settings)
-    found, queues = health(session.store, checkpoints), queue_lengths(session.settings)
+    queues = queue_lengths(session.settings)
     alarms = (*found.alarms, *queue_alarms(session.settings, queues))
     return replace(found, alarms=alarms, queues=queues)
 

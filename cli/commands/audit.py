@@ -10,8 +10,6 @@ import click
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.commands.audit_bundle import bundle_in, verify_file
-from shuffle_ledger.cli.commands.audit_recover import recover
-from shuffle_ledger.cli.commands.audit_statement import statement
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole
 from shuffle_ledger.cli.options import (
@@ -41,12 +39,7 @@ from shuffle_ledger.ledger.values import SigningKey, read_public_key
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
-def audit() -> None:
-    """Verify the ledger, and sign its heads to verify against later."""
-
-
-@audit.command("verify")
+@click.command("verify")
 @click.argument("target", metavar="[COHORT|BUNDLE]", required=False)
 @click.option("--cohort", metavar="NAME", help="A cohort, whatever files there are.")
 @click.option(
@@ -118,7 +111,7 @@ def verify_(
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 
 
-@audit.command("heads")
+@click.command("heads")
 @ledger_options
 @server_option
 @output_options
@@ -129,7 +122,7 @@ def heads_(database_url: str | None, actor: str | None, server: str | None, as_j
     present(document_of(found), lambda: heads_table(found["heads"]), as_json=as_json)
 
 
-@audit.command()
+@click.command()
 @click.argument("file", type=NEW_FILE)
 @server_refused(NO_LEDGER)
 @output_options
@@ -141,7 +134,7 @@ def keygen(file: Path, as_json: bool) -> None:
     present(document_of(found), lambda: f"public key {found['public_key']}", as_json=as_json)
 
 
-@audit.command()
+@click.command()
 @click.option(
     "--signing-key",
     type=FILE,
@@ -175,11 +168,7 @@ def checkpoint(
     present(document, lambda: checkpoint_facts(made, output), as_json=as_json)
 
 
-audit.add_command(statement)
-audit.add_command(recover)
-
-
-@audit.command("reconcile")
+@click.command("reconcile")
 @click.option("--against", type=FILE, required=True, help="The newest checkpoint there is.")
 @click.option("--reason", type=TEXT, required=True, help="What happened, for the record.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -24,7 +25,9 @@ from shuffle_ledger.ledger.evidence import (
     verify_bundle,
 )
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.workers.recomputation import WithWorkers
+
+if TYPE_CHECKING:
+    from shuffle_ledger.workers.recomputation import WithWorkers
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
 UNPINNED = (
@@ -73,7 +76,6 @@ def verify_file(
     if path.stat().st_size > CONTAINER_BYTES_MAX:
         raise BadValue("BUNDLE", str(path), f"a file of at most {CONTAINER_BYTES_MAX} bytes")
     accountant = Accountant(precision=precision or PRECISION)
-    helped = WithWorkers(settings, accountant) if settings.broker_url is not None else None
     with progress_on(sys.stderr) as tell:
         report = verify_bundle(
             path.read_bytes(),
@@ -82,11 +84,20 @@ def verify_file(
             against=against,
             numbers=numbers,
             progress=tell,
-            compositions=helped,
+            compositions=_helpers(settings, accountant),
         )
     present(document_of(report), lambda: bundle_view(report), as_json=as_json)
     is_enough = report.ok and (report.vouched or allow_unpinned)
     return ExitCode.DONE if is_enough else ExitCode.NOT_VERIFIED
+
+
+def _helpers(settings: Settings, accountant: Accountant) -> WithWorkers | None:
+    """Returns the workers that compute numbers again as well, where there is a broker."""
+    if settings.broker_url is None:
+        return None
+    from shuffle_ledger.workers.recomputation import WithWorkers  # noqa: PLC0415 - Celery, which only a broker needs
+
+    return WithWorkers(settings, accountant)
 
 
 def bundle_view(report: BundleReport) -> RenderableType:

@@ -14,7 +14,7 @@ import click
 
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import settings_from
-from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.failures import ExitCode, require
 from shuffle_ledger.cli.files.fields import calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
 from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
@@ -29,6 +29,13 @@ from shuffle_ledger.ledger.values import SigningKey
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
 Form = Literal["html", "pdf", "json", "csv"]
+# The libraries of extras that set each form, the one whose extra brings the other first.
+_NEEDED: Mapping[Form, tuple[str, ...]] = {
+    "html": ("jinja2", "matplotlib"),
+    "pdf": ("fpdf", "matplotlib"),
+    "json": (),
+    "csv": (),
+}
 
 
 class AsOfType(click.ParamType[AsOf]):
@@ -96,6 +103,8 @@ def statement(
     """
     _check_usage(cohort, as_of, since, every=every)
     form = _form(form, output, bundle, as_json=as_json)
+    for module in _NEEDED[form]:
+        require(module)
     path = signing_key or settings_from().signing_key
     key = SigningKey.load(path) if path is not None else None
     earlier = read_earlier_heads(extends) if extends else []

@@ -28,12 +28,7 @@ from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
 from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort
 
 
-@click.group()
-def cohort() -> None:
-    """Open, list and show cohorts."""
-
-
-@cohort.command("open")
+@click.command("open")
 @click.argument("name")
 @click.option("--population", type=WHOLE, metavar="N", required=True, help="Users in the cohort.")
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
@@ -66,7 +61,7 @@ def open_(
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
-@cohort.command("plan")
+@click.command("plan")
 @click.argument("file", type=FILE)
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
 @click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
@@ -78,7 +73,7 @@ def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
     present(document_of(quote), lambda: facts(f"The plan in {file}", plan_facts(quote)), as_json=as_json)
 
 
-@cohort.command("budget")
+@click.command("budget")
 @click.argument("name")
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon from now on.")
 @click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
@@ -107,7 +102,7 @@ def budget_(
     return ExitCode.REFUSED
 
 
-@cohort.command("list")
+@click.command("list")
 @ledger_options
 @server_option
 @output_options
@@ -118,7 +113,7 @@ def list_(database_url: str | None, actor: str | None, server: str | None, as_js
     present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
 
 
-@cohort.command()
+@click.command()
 @click.argument("name")
 @ledger_options
 @server_option

@@ -14,9 +14,9 @@ from sqlalchemy import URL
 
 from shuffle_ledger.cli.backends.database import DatabaseLedger
 from shuffle_ledger.cli.backends.session import Session, open_session
+from shuffle_ledger.cli.failures import require
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import ImportSummary, plan_import, run_import
-from shuffle_ledger.cli.rendering.charts import draw_cohort
 from shuffle_ledger.cli.rendering.present import document_of
 from shuffle_ledger.ledger.reports import BudgetStatement, HistoryPoint, budget, history
 from shuffle_ledger.ledger.settings import Settings
@@ -53,6 +53,7 @@ def run_demo(output: Path, *, rounds: Path | None = None, cohorts: Path | None =
     Files of an earlier demo are replaced; nothing else in `output` is touched. No broker is used, whatever
     the environment says: the demo is the same everywhere.
     """
+    require("matplotlib")  # before a year is accounted
     output.mkdir(parents=True, exist_ok=True)
     for suffix in _DATABASE_SUFFIXES:
         (output / f"{LEDGER_FILE}{suffix}").unlink(missing_ok=True)
@@ -91,6 +92,8 @@ def _examples() -> Traversable:
 
 
 def _cohort(session: Session, name: str, output: Path) -> DemoCohort:
+    from shuffle_ledger.cli.rendering.charts import draw_cohort  # noqa: PLC0415 - help need not wait for Matplotlib
+
     statement = budget(session.store, session.accountant, name)
     points = list(history(session.store, name))
     picture = output / f"{name}.png"

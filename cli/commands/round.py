@@ -38,12 +38,7 @@ from shuffle_ledger.ledger.values import (
 )
 
 
-@click.group("round")
-def round_() -> None:
-    """Quote, register, settle, void and import rounds."""
-
-
-@round_.command("quote")
+@click.command("quote")
 @click.argument("cohort")
 @click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
@@ -85,7 +80,7 @@ def quote_(
     return ExitCode.REFUSED if check and answer.would_be == "refused" else ExitCode.DONE
 
 
-@round_.command("register")
+@click.command("register")
 @click.argument("cohort")
 @click.option(
     "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
@@ -123,7 +118,7 @@ def register_(
     return _code_of(answer)
 
 
-@round_.command("settle")
+@click.command("settle")
 @click.argument("round_id", metavar="ID")
 @click.option(
     "--reports",
@@ -148,7 +143,7 @@ def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
     return ExitCode.REFUSED
 
 
-@round_.command("void")
+@click.command("void")
 @click.argument("round_id", metavar="ID")
 @click.option(
     "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
@@ -164,7 +159,7 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
     _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
 
 
-@round_.command("show")
+@click.command("show")
 @click.argument("round_id", metavar="ID")
 @ledger_options
 @server_option
@@ -178,7 +173,7 @@ def show_(
     present(record_document(record), lambda: record_facts(record), as_json=as_json)
 
 
-@round_.command("retry")
+@click.command("retry")
 @click.argument("round_id", metavar="ID")
 @ledger_options
 @broker_option
@@ -192,7 +187,7 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
     return _code_of(answer)
 
 
-@round_.command("import")
+@click.command("import")
 @click.argument("file", type=FILE)
 @click.option(
     "--cohorts",

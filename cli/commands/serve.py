@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import click
-import uvicorn
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
@@ -13,10 +13,11 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
-from shuffle_ledger.ledger.api import Dispatch, create_app
+from shuffle_ledger.ledger.decisions import admit_in_order
 from shuffle_ledger.ledger.values import Outcome, Pending
-from shuffle_ledger.workers.celery_app import create_app as create_celery
-from shuffle_ledger.workers.dispatch import decide, publish
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.api import Dispatch
 
 SHUTDOWN_SECONDS = 30  # for requests that are being answered
 KEEP_ALIVE_SECONDS = 15
@@ -48,6 +49,10 @@ def serve(
     as_json: bool,
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
+    import uvicorn  # noqa: PLC0415 - the libraries of the extra `server`, which only a server needs
+
+    from shuffle_ledger.ledger.api import create_app  # noqa: PLC0415 - as above
+
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     if "*" in forwarded_allow_ips:
         raise BadValue("forwarded_allow_ips", forwarded_allow_ips, "addresses: nobody's word counts for all")
@@ -70,8 +75,13 @@ def serve(
 
 def dispatch_of(session: Session) -> Dispatch:
     """Returns how rounds get decided: by workers where there is a broker, else in this process."""
+    from shuffle_ledger.ledger.api import Dispatch  # noqa: PLC0415 - as above
+
     if session.settings.broker_url is None:
         return Dispatch(decide=functools.partial(_decide_here, session))
+    from shuffle_ledger.workers.celery_app import create_app as create_celery  # noqa: PLC0415 - a broker needs it
+    from shuffle_ledger.workers.dispatch import publish  # noqa: PLC0415 - as above
+
     celery = create_celery(session.settings)
 
     def broker_answers() -> bool:
@@ -91,5 +101,4 @@ def dispatch_of(session: Session) -> Dispatch:
 
 
 def _decide_here(session: Session, accountant: Accountant, round_id: str) -> Outcome | Pending:
-    here = session.settings.model_copy(update={"broker_url": None})
-    return decide(session.store, accountant, here, round_id)
+    return admit_in_order(session.store, accountant, round_id)

@@ -14,12 +14,7 @@ from shuffle_ledger.ledger.values import Json
 WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the database"
 
 
-@click.group()
-def token() -> None:
-    """Create, list and revoke the tokens of the HTTP API."""
-
-
-@token.command("create")
+@click.command("create")
 @click.argument("name")
 @click.option(
     "--role", type=click.Choice([role.value for role in Role]), required=True, help="What the bearer may do."
@@ -63,7 +58,7 @@ def create_(
     present(shown, lambda: issued_facts(issued), as_json=as_json)
 
 
-@token.command("list")
+@click.command("list")
 @database_options(WHY_HERE)
 @output_options
 def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
@@ -73,7 +68,7 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
     present(document_of(found), lambda: token_table(found), as_json=as_json)
 
 
-@token.command("revoke")
+@click.command("revoke")
 @click.argument("token_id", metavar="ID")
 @database_options(WHY_HERE)
 @output_options

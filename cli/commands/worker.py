@@ -11,11 +11,10 @@ from typing import NoReturn
 import click
 
 from shuffle_ledger.cli.backends.session import open_session, settings_from
-from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.workers.queues import queue_names
 
 PROCESSES_MAX = 64
 
@@ -67,6 +66,7 @@ def _checked(settings: Settings) -> Settings:
         raise BadValue(
             "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
         )
+    require("celery")
     with open_session(settings):
         pass  # an uninitialised ledger is better told now than by every task
     return settings
@@ -79,6 +79,8 @@ def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep
         "SHUFFLE_LEDGER_BROKER_URL": settings.broker_url or "",
         "SHUFFLE_LEDGER_ACTOR": settings.actor,
     }
+    from shuffle_ledger.workers.queues import queue_names  # noqa: PLC0415 - Kombu, which only workers need
+
     names = queue_names(settings.queue)
     wanted = ((names.rounds, rounds), (names.recomputation, rounds), (names.upkeep, upkeep))
     consumed = [name for name, is_wanted in wanted if is_wanted]

@@ -6,13 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 from shuffle_ledger.accounting import Certificate, exact_text, lower_text, upper_text
-from shuffle_ledger.cli.failures import Failure
+from shuffle_ledger.cli.rendering.messages import say
 from shuffle_ledger.cli.surroundings import abandon
 from shuffle_ledger.ledger.values import Json, document_of, number
 
@@ -21,7 +20,6 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 upper, lower = upper_text, lower_text  # as commands call them
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
-_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
 
 
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -45,44 +43,12 @@ def present_decision(document: Json, people: Callable[[], RenderableType], *, as
         present(document, people, as_json=as_json)
     except Exception as error:  # noqa: BLE001 - whatever went wrong with the output, the decision stands
         abandon("stdout")
-        _say(f"the answer could not be written ({error}); it is recorded: {json.dumps(document)}")
-
-
-def present_failure(failure: Failure, *, as_json: bool) -> None:
-    """Writes the sentence to standard error, and under `--json` also the object to standard output.
-
-    An output that fails is left alone: the exit code says what kind of failure this is.
-    """
-    _say(failure.message)
-    if as_json:
-        with suppress(OSError, ValueError):
-            _present_error(failure)
-    for name in ("stdout", "stderr"):
-        try:
-            getattr(sys, name).flush()
-        except (OSError, ValueError):
-            abandon(name)
-
-
-def _say(sentence: str) -> None:
-    try:
-        sys.stderr.write(f"shuffle-ledger: {sentence}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        abandon("stderr")
-
-
-def _present_error(failure: Failure) -> None:
-    error: dict[str, Json] = {"kind": failure.kind, "message": failure.message}
-    for name in _DETAILS:
-        if (detail := getattr(failure, name)) is not None:
-            error[name] = detail
-    present({"error": error}, lambda: "", as_json=True)
+        say(f"the answer could not be written ({error}); it is recorded: {json.dumps(document)}")
 
 
 def tell_overspent(cohort: str) -> None:
     """Writes to standard error that a command left a cohort overspent."""
-    _say(
+    say(
         f"cohort {cohort!r} is OVERSPENT: its budget was exceeded. It admits nothing any more, and rounds"
         " that it admitted must not be collected any more."
     )

@@ -9,7 +9,17 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import Any
 
-from shuffle_ledger.accounting import Accountant, AccountsReading, FilterReading, ShuffledRound
+from shuffle_ledger.accounting import (
+    Accountant,
+    AccountsReading,
+    FilterReading,
+    ShuffledRound,
+    exact_text,
+    html_table,
+    interval_text,
+    lower_text,
+    upper_text,
+)
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.policies import registry
@@ -30,7 +40,7 @@ class Head:
     digest: str  # hexadecimal
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BudgetStatement:
     """A cohort's budget and what is spent of it, as its last entry states."""
 
@@ -67,6 +77,29 @@ class BudgetStatement:
     rounds_pending: int
     opened_at: datetime
     head: Head
+
+    def __repr__(self) -> str:
+        """What is spent and left in few digits: at most and at least so much."""
+        return (
+            f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
+            f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
+            f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = {
+            "status": self.status,
+            "policy": self.policy,
+            "population": f"{self.population:,}",
+            "budget": f"epsilon {exact_text(self.epsilon_budget)} at delta {exact_text(self.delta_budget)}",
+            "spent": interval_text(self.epsilon_spent_lower, self.epsilon_spent_upper),
+            "left, at least": lower_text(self.epsilon_remaining),
+            "rounds admitted": f"{self.rounds_admitted:,}",
+            "rounds refused": f"{self.rounds_refused:,}",
+            "method": self.method,
+        }
+        return html_table(f"Budget of cohort {self.cohort}", rows)
 
 
 @dataclass(frozen=True, kw_only=True)

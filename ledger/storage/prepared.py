@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from psycopg.rows import namedtuple_row
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError
 
@@ -47,6 +46,8 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
     Raises:
         DBAPIError: as a connection's own methods do.
     """
+    from psycopg.rows import namedtuple_row  # noqa: PLC0415 - SQLite needs no driver of PostgreSQL
+
     driver: Any = connection.connection.driver_connection
     # Whoever listens to statements hears of these, too.
     heard = connection.dispatch

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, String, column, inspect, select, table, text
 
 from shuffle_ledger.ledger.errors import SchemaError
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 _REVISION_TABLE = "alembic_version"
 _LOCK_NUMBER = 0x5368_4C64  # any constant: everybody who migrates this ledger takes this advisory lock
@@ -27,6 +29,8 @@ def initialise(database_url: str) -> str:
         TryAgain: somebody else held the database for too long; nothing was changed.
         Unavailable: the database cannot be reached or created, or its answer was lost.
     """
+    from alembic import command  # noqa: PLC0415 - only a schema that is not today's needs Alembic
+
     engine = engines.connect(database_url, migrating=True)
     try:
         # One transaction around reading the revision and changing the schema: who comes second waits, then
@@ -35,7 +39,7 @@ def initialise(database_url: str) -> str:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
             config = _configuration()
-            _refuse_unknown(_stored_revision(connection), ScriptDirectory.from_config(config))
+            _refuse_unknown(_stored_revision(connection), _scripts(config))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             check_revision(connection)
@@ -52,16 +56,24 @@ def check_revision(connection: Connection) -> None:
         raise SchemaError("the database is not initialised: run `shuffle-ledger init`")
     if stored == SCHEMA_REVISION:
         return
-    _refuse_unknown(stored, ScriptDirectory.from_config(_configuration()))
+    _refuse_unknown(stored, _scripts(_configuration()))
     raise SchemaError(
         f"the database has schema {stored}, this code needs {SCHEMA_REVISION}: run `shuffle-ledger init`"
     )
 
 
 def _configuration() -> Config:
+    from alembic.config import Config  # noqa: PLC0415 - as above
+
     config = Config()
     config.set_main_option("script_location", str(files("shuffle_ledger.migrations")).replace("%", "%%"))
     return config
+
+
+def _scripts(config: Config) -> ScriptDirectory:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
+
+    return ScriptDirectory.from_config(config)
 
 
 def _stored_revision(connection: Connection) -> str | None:

@@ -31,6 +31,7 @@ PURE = {
     "enum",
     "fractions",
     "functools",
+    "html",
     "itertools",
     "math",
     "numbers",

@@ -71,26 +71,6 @@ print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
     assert (threads == 1) == (asked is None)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["amplify", "cohort", "round", "demo"])
-def test_a_command_loads_only_the_libraries_it_needs(tmp_path: Path, command: str) -> None:
-    code = f"""
-import sys
-from shuffle_ledger.cli.main import main
-try:
-    main(["{command}", "--help"])
-except SystemExit:
-    print(*sorted({{name.split(".")[0] for name in sys.modules}}), file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
-    )
-    modules = set(done.stderr.split())
-    assert ("matplotlib" in modules) is (command == "demo")
-    assert "celery" not in modules  # only a decision that has a broker to go to needs it
-    assert ("sqlalchemy" in modules) is (command != "amplify")
-
-
 @pytest.mark.system
 def test_a_worker_started_here_decides_what_is_queued(tmp_path: Path, ledger_template: Path) -> None:
     shutil.copy(ledger_template, tmp_path / "shuffle-ledger.db")

@@ -1,0 +1,156 @@
+"""The catalogue of commands: where each is, and its short help. Only the command that runs is imported."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+from click.shell_completion import CompletionItem
+
+_FOLDER = "shuffle_ledger.cli.commands"
+# By path, in the order people meet them: "module:attribute" and the first sentence of its help. A group has
+# no module: its commands are the paths that begin with its name.
+COMMANDS: Mapping[str, tuple[str | None, str]] = {
+    "amplify": ("amplify:amplify", "Bound the privacy loss of one shuffled round."),
+    "compose": ("compose:compose", "Bound the privacy loss of all rounds in FILE together."),
+    "calibrate": (
+        "calibrate:calibrate_",
+        "Find the largest epsilon0 that certainly meets a target; leave it out of the randomizer: krr(k=10).",
+    ),
+    "init": ("init:init", "Make the ledger's tables, or bring them up to date."),
+    "cohort": (None, "Open, list and show cohorts."),
+    "cohort open": ("cohort:open_", "Open the cohort NAME with a budget."),
+    "cohort plan": (
+        "cohort:plan_",
+        (
+            "Say what the rounds in FILE cost together, whether a budget holds them, and what epsilon0"
+            " would fit."
+        ),
+    ),
+    "cohort budget": (
+        "cohort:budget_",
+        "Change the budget of the cohort NAME, by an entry that says who did it and why.",
+    ),
+    "cohort list": ("cohort:list_", "List every cohort."),
+    "cohort show": ("cohort:show", "Show the cohort NAME."),
+    "round": (None, "Quote, register, settle, void and import rounds."),
+    "round quote": ("round:quote_", "Say what COHORT's ledger would decide about a round."),
+    "round register": (
+        "round:register_",
+        (
+            "Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused, 7 if"
+            " undecided."
+        ),
+    ),
+    "round settle": (
+        "round:settle_",
+        "Record what the round ID really collected; fewer reports than planned cost more.",
+    ),
+    "round void": (
+        "round:void_",
+        "Close the round ID as one of which nothing was or will be released, and give back what it reserved.",
+    ),
+    "round show": ("round:show_", "Show the round ID and all that has happened to it."),
+    "round retry": (
+        "round:retry_",
+        "Decide the round ID, which was left alone after too many failures; exits like `round register`.",
+    ),
+    "round import": ("round:import_", "Register and decide every round of FILE, in file order."),
+    "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
+    "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
+    "audit verify": (
+        "audit:verify_",
+        "Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong.",
+    ),
+    "audit heads": ("audit:heads_", "Print the head of every chain."),
+    "audit keygen": (
+        "audit:keygen",
+        "Make a key that signs checkpoints, in the new FILE (only you may read it); print its public half.",
+    ),
+    "audit checkpoint": ("audit:checkpoint", "Sign the head of every chain."),
+    "audit statement": (
+        "audit_statement:statement",
+        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.",
+    ),
+    "audit recover": (
+        "audit_recover:recover",
+        (
+            "Bring back what a restored database lost, from a BUNDLE: byte for byte, all that the checkpoint"
+            " proves."
+        ),
+    ),
+    "audit reconcile": (
+        "audit:reconcile_",
+        "Accept that the database was put back to an earlier state: what may have lost entries is frozen.",
+    ),
+    "token": (None, "Create, list and revoke the tokens of the HTTP API."),
+    "token create": ("token:create_", "Create a token for NAME, the actor of what is done with it."),
+    "token list": (
+        "token:list_",
+        "List every token there is or was, without the secrets, which nobody has.",
+    ),
+    "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
+    "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
+    "worker": ("worker:worker", "Decide queued rounds until stopped."),
+    "scheduler": (
+        "worker:scheduler",
+        "Queue again what was lost, and verify the chains in turn, until stopped.",
+    ),
+    "health": (
+        "health:health",
+        "Show what waits, what is stuck and what verification found: exits with 0 when nobody is needed.",
+    ),
+    "demo": ("demo:demo", "Account a year of telemetry rounds for six cohorts, and draw it."),
+}
+
+
+class CatalogueGroup(click.Group):
+    """A group of commands of the catalogue: help and completion read the catalogue, and import no command."""
+
+    path = ""  # of the group in the catalogue, with a space behind it; the program's own is empty
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the group's commands in the catalogue's order."""
+        return list(self._helps())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns a command, imported now; None if there is no such command."""
+        if cmd_name not in self._helps():
+            return None
+        place, text = COMMANDS[self.path + cmd_name]
+        if place is None:
+            group = CatalogueGroup(cmd_name, help=text)
+            group.path = f"{self.path}{cmd_name} "
+            return group
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"{_FOLDER}.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands with their short helps."""
+        limit = formatter.width - 6 - max(map(len, self._helps()))  # columns, as Click leaves them
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=text).get_short_help_str(limit))
+                    for name, text in self._helps().items()
+                ]
+            )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the commands and options that begin with `incomplete`."""
+        names = [
+            CompletionItem(name, help=text)
+            for name, text in self._helps().items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _helps(self) -> dict[str, str]:
+        inner = {
+            path.removeprefix(self.path): text
+            for path, (_, text) in COMMANDS.items()
+            if path.startswith(self.path)
+        }
+        return {name: text for name, text in inner.items() if " " not in name}

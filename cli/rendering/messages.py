@@ -1,0 +1,44 @@
+"""Sentences on standard error, and an error's JSON form: written with the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+
+from shuffle_ledger.cli.failures import Failure
+from shuffle_ledger.cli.surroundings import abandon
+
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
+
+
+def say(sentence: str) -> None:
+    """Writes a sentence to standard error; an output that fails is left alone."""
+    try:
+        sys.stderr.write(f"shuffle-ledger: {sentence}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        abandon("stderr")
+
+
+def present_failure(failure: Failure, *, as_json: bool) -> None:
+    """Writes the sentence to standard error, and under `--json` also the object to standard output.
+
+    An output that fails is left alone: the exit code says what kind of failure this is.
+    """
+    say(failure.message)
+    if as_json:
+        with suppress(OSError, ValueError):
+            _present_error(failure)
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except (OSError, ValueError):
+            abandon(name)
+
+
+def _present_error(failure: Failure) -> None:
+    error = {"kind": failure.kind, "message": failure.message}
+    error |= {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
+    sys.stdout.write(json.dumps({"error": error}, allow_nan=False) + "\n")
+    sys.stdout.flush()

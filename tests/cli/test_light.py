@@ -1,0 +1,214 @@
+"""What the program imports: next to nothing for help and completion, and a missing extra is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from shuffle_ledger.cli.catalogue import COMMANDS, CatalogueGroup
+from shuffle_ledger.cli.failures import EXTRAS, ExitCode, failure_of, require
+from shuffle_ledger.cli.main import main
+from tests.cli.conftest import ROUND, Run
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {
+    "alembic", "celery", "cryptography", "fastapi", "fpdf", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
+    "prometheus_client", "psycopg", "pydantic", "redis", "rich", "scipy", "sqlalchemy", "uvicorn",
+}  # fmt: skip
+# Runs commands, one after the other, and writes their exit codes and all modules to standard error.
+RUN = """
+import json, os, sys
+from shuffle_ledger.cli.main import main
+sys.argv[0] = "shuffle-ledger"
+stderr, codes = os.dup(2), []
+for order in json.loads(sys.argv.pop()):
+    try:
+        main(order)
+    except SystemExit as ended:
+        codes.append(ended.code)
+os.write(stderr, json.dumps({"codes": codes, "modules": sorted(sys.modules)}).encode())
+"""
+# Takes the named modules away, as if their distributions were not installed.
+WITHOUT = """
+import importlib.abc, os, sys
+class Away(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["AWAY"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Away())
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What commands left behind that ran in one process."""
+
+    codes: list[int]
+    modules: set[str]
+    stdout: str
+    stderr: str
+
+    @property
+    def libraries(self) -> set[str]:
+        """The names of packages without what is within them."""
+        return {name.partition(".")[0] for name in self.modules}
+
+
+def _program(
+    directory: Path,
+    *orders: Sequence[str],
+    away: Collection[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")}
+    done = subprocess.run(
+        [sys.executable, "-c", (WITHOUT if away else "") + RUN, json.dumps(orders)],
+        cwd=directory,
+        env=inherited | {"AWAY": " ".join(away)} | dict(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said, _, left = done.stderr.rpartition('{"codes"')
+    found = json.loads('{"codes"' + left)
+    return Ended(codes=found["codes"], modules=set(found["modules"]), stdout=done.stdout, stderr=said)
+
+
+def test_help_and_mistakes_import_no_library_but_click(tmp_path: Path) -> None:
+    done = _program(tmp_path, ["--help"], ["--version"], ["round", "--help"], [], ["no-such-command"])
+    assert done.codes == [0, 0, 0, 2, 2]
+    assert not HEAVY & done.libraries
+    assert sum(name.startswith("shuffle_ledger") for name in done.modules) <= 9
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("he", {"health"}), ("round re", {"register", "retry"}), ("-", {"-h", "--help"})]
+)
+def test_completion_of_commands_imports_no_library_but_click(
+    tmp_path: Path, words: str, found: set[str]
+) -> None:
+    asked = {
+        "_SHUFFLE_LEDGER_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"shuffle-ledger {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = _program(tmp_path, [], environment=asked)
+    assert found <= {line.partition(",")[2] for line in done.stdout.splitlines()}
+    assert not HEAVY & done.libraries
+
+
+@pytest.mark.slow
+def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
+    assert phones("round", "register", "phones", "--id", "first", *ROUND).code == 0
+    done = _program(directory, ["budget", "phones", "--json"])
+    assert json.loads(done.stdout)["rounds_admitted"] == 1
+    assert HEAVY & done.libraries == {"numpy", "pydantic", "rich", "scipy", "sqlalchemy", "cryptography"}
+    for name in ("stats", "signal", "optimize", "interpolate", "sparse"):
+        assert f"scipy.{name}" not in done.modules
+    for name in ("evidence", "verification", "health", "client", "api"):
+        assert f"shuffle_ledger.ledger.{name}" not in done.modules
+
+
+@pytest.mark.slow
+def test_the_help_of_a_command_needs_no_extra(tmp_path: Path) -> None:
+    commands = [path.split() for path, (place, _) in COMMANDS.items() if place is not None]
+    done = _program(tmp_path, *[[*path, "--help"] for path in commands], away=EXTRAS)
+    assert done.codes == [0] * len(commands), done.stderr
+    assert "sqlalchemy" not in _program(tmp_path, ["amplify", "--help"]).libraries
+
+
+def _paths(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        yield above + name, command
+        if isinstance(command, CatalogueGroup):
+            yield from _paths(command, f"{above}{name} ")
+
+
+@pytest.mark.slow
+def test_the_catalogue_holds_every_command_with_its_own_short_help() -> None:
+    found = {path: command.get_short_help_str(limit=1000) for path, command in _paths(main)}
+    assert found == {path: text for path, (_, text) in COMMANDS.items()}
+    assert list(found) == list(COMMANDS)
+    listed = {place for place, _ in COMMANDS.values()}
+    for file in (ROOT / "cli/commands").glob("*.py"):
+        declared = re.findall(r"^@click\.command\(.*?^def (\w+)\(", file.read_text("utf-8"), re.M | re.S)
+        assert {f"{file.stem}:{name}" for name in declared} <= listed, file
+
+
+OPEN = ("cohort", "open", "phones", "--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+# By extra: its libraries, and a command that needs them.
+MISSING: dict[str, tuple[str, list[str]]] = {
+    "client": ("httpx", [*OPEN, "--server", "http://127.0.0.1:9"]),
+    "html": ("jinja2", ["audit", "statement", "phones", "-o", "phones.html"]),
+    "pdf": ("fpdf", ["audit", "statement", "phones", "--format", "pdf", "-o", "phones.pdf"]),
+    "plot": ("matplotlib", ["amplify", *ROUND, "--delta", "1e-6", "--plot", "a.png"]),
+    "postgresql": ("psycopg", [*OPEN, "--database-url", "postgresql://u@127.0.0.1:9/d"]),
+    "server": ("uvicorn", ["serve"]),
+    "worker": ("celery", ["worker", "--broker-url", "redis://127.0.0.1:9"]),
+}
+
+
+@pytest.mark.slow
+def test_a_missing_extra_is_named_in_one_sentence(directory: Path) -> None:
+    orders = [[*order, "--json"] for _, order in MISSING.values()]
+    done = _program(directory, *orders, away=EXTRAS, environment={"SHUFFLE_LEDGER_TOKEN": "sl_a_b"})
+    assert done.codes == [1] * len(MISSING), done.stderr
+    sentences = [
+        f"this needs {module}, which is not installed: pip install 'shuffle-ledger[{extra}]'"
+        for extra, (module, _) in MISSING.items()
+    ]
+    errors = [json.loads(line)["error"] for line in done.stdout.splitlines()]
+    assert errors == [{"kind": "missing_extra", "message": sentence} for sentence in sentences]
+    assert done.stderr == "".join(f"shuffle-ledger: {sentence}\n" for sentence in sentences)
+
+
+@pytest.mark.parametrize("module", sorted(EXTRAS))
+def test_every_library_of_an_extra_is_imported_under_that_name(module: str) -> None:
+    missing = failure_of(ModuleNotFoundError("it is missing", name=f"{module}.within"))
+    assert (missing.code, missing.kind) == (ExitCode.FAILED, "missing_extra")
+    assert f"'shuffle-ledger[{EXTRAS[module]}]'" in missing.message
+    require(module)
+
+
+def test_a_mistake_of_our_own_is_not_called_a_missing_extra() -> None:
+    for error in (ModuleNotFoundError("no name"), ModuleNotFoundError("ours", name="shuffle_ledger.gone")):
+        assert failure_of(error).kind == "failed"
+
+
+def test_every_extra_is_declared_and_all_is_all_of_them() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = dict(project["optional-dependencies"])
+    (everything,) = extras.pop("all")
+    assert everything == f"shuffle-ledger[{','.join(sorted(extras))}]"
+    assert set(EXTRAS.values()) == set(extras) == set(MISSING)
+
+
+@pytest.mark.slow
+def test_a_ledger_on_sqlite_needs_no_extra(tmp_path: Path) -> None:
+    orders: list[Sequence[str]] = [
+        ["init"],
+        OPEN,
+        ["round", "register", "phones", "--id", "first", *ROUND],
+        ["round", "show", "first"],
+        ["audit", "verify"],
+        ["audit", "statement", "phones", "--format", "json"],
+        ["health"],
+    ]
+    done = _program(tmp_path, *orders, away=EXTRAS)
+    assert done.codes == [0] * len(orders), done.stderr

@@ -1,0 +1,73 @@
+"""Certificates and budgets in a notebook: short, on their safe sides, and nothing in them is interpreted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from shuffle_ledger.accounting import Certificate, ErrorBudget
+from shuffle_ledger.cli.commands.budget import budget_facts
+from shuffle_ledger.ledger.reports import BudgetStatement
+from tests.cli.conftest import ROUND, Run
+
+CERTIFICATE = Certificate(
+    epsilon_upper=0.10028612345,
+    epsilon_lower=0.10028499999,
+    delta_upper=1e-6,
+    delta_lower=1e-6,
+    rounds=52,
+    error=ErrorBudget(discretization=1e-6, truncation=0.0, round_off=0.0),
+    precise=True,
+    method="<b>numbers & bounds</b>",
+)
+
+
+def test_a_certificate_is_short_and_rounds_its_bounds_outwards() -> None:
+    assert repr(CERTIFICATE) == "<Certificate: epsilon 0.100284 to 0.100287, delta 1e-06, rounds 52>"
+    open_ended = dataclasses.replace(CERTIFICATE, epsilon_upper=math.inf, precise=False)
+    assert "epsilon 0.100284 to unbounded" in repr(open_ended)
+    assert "wider than asked" in repr(open_ended)
+
+
+def test_a_certificates_table_escapes_its_texts() -> None:
+    page = CERTIFICATE._repr_html_()
+    assert "<b>" not in page
+    cells = [cell.text for cell in ET.fromstring(page).iter("td")]  # noqa: S314 - our own text
+    assert cells == ["0.100284 to 0.100287", "1e-06", "52", "as narrow as asked", CERTIFICATE.method]
+
+
+@pytest.fixture
+def statement(phones: Run, monkeypatch: pytest.MonkeyPatch) -> BudgetStatement:
+    """Return the budget of a cohort with one round, as `budget` got it from the ledger."""
+    seen: list[BudgetStatement] = []
+
+    def facts_of(found: BudgetStatement) -> object:
+        seen.append(found)
+        return budget_facts(found)
+
+    assert phones("round", "register", "phones", "--id", "first", *ROUND).code == 0
+    monkeypatch.setattr("shuffle_ledger.cli.commands.budget.budget_facts", facts_of)
+    assert phones("budget", "phones").code == 0
+    return seen[0]
+
+
+@pytest.mark.slow
+def test_a_budget_is_short_safe_and_escaped(statement: BudgetStatement) -> None:
+    odd = dataclasses.replace(
+        statement,
+        cohort="<script>alert(1)</script>",
+        epsilon_spent_lower=0.12345649,
+        epsilon_spent_upper=0.12345651,
+        epsilon_remaining=0.87654349,
+    )
+    said = "open: spent at most 0.123457 of 1 at delta 1e-06, left at least 0.876543>"
+    assert repr(odd) == f"<BudgetStatement of '<script>alert(1)</script>', {said}"
+    table = ET.fromstring(odd._repr_html_())  # noqa: S314 - our own text
+    assert table.findtext("caption") == f"Budget of cohort {odd.cohort}"
+    rows = {row.findtext("th"): row.findtext("td") for row in table.iter("tr")}
+    assert rows["spent"] == "0.123456 to 0.123457"
+    assert rows["left, at least"] == "0.876543"
+    assert rows["rounds admitted"] == "1"
