@@ -73,6 +73,7 @@ def test_every_randomizer_is_among_them() -> None:
     assert {parse_randomizer(one).kind for one in WRITTEN} == set(RANDOMIZERS)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(rounds())
 def test_a_slot_is_its_own_slot_and_hardly_coarser(shuffled: ShuffledRound) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -41,7 +42,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def opened(store: Store, epsilon: float, delta: float) -> str:
     """Open another cohort, and return its name."""
     name = f"cohort-{len(store.cohort_names())}"
-    terms = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "fixed"}
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "fixed"}
     open_cohort(store, name=name, actor="tester", **terms)  # type: ignore[arg-type]
     return name
 
@@ -81,6 +82,7 @@ def test_a_budget_is_split_into_equal_shares(kind: str, epsilon: float, delta: f
         assert whole.epsilon_lower <= sum([Fraction(epsilon / shares)] * shares)
 
 
+@pytest.mark.slow
 def test_the_ledger_splits_budgets_of_both_policies_that_compose(ledger: Store) -> None:
     accountant = Accountant()
     for kind, shares, (epsilon, delta) in zip(KINDS, (3, 7, 10), BUDGETS[1:], strict=True):
@@ -109,6 +111,7 @@ def straddled(accountant: Accountant, *, inside: bool) -> tuple[float, float]:
     return (fine.epsilon_lower + wide.epsilon_lower) / 2, delta
 
 
+@pytest.mark.slow
 def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store) -> None:
     accountant = Accountant()
     epsilon, delta = straddled(accountant, inside=True)
@@ -121,7 +124,7 @@ def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store)
     assert isinstance(fifth, Admitted)
     assert fifth.epsilon_spent_upper <= epsilon
     assert verify(ledger, Accountant(), cohort, numbers="all").ok
-    terms = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
     planned = {slot_for(AMPLIFIED): 5}
     open_cohort(ledger, name="inside", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
     assert verify(ledger, Accountant(), "inside", numbers="all").ok
@@ -130,6 +133,7 @@ def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store)
     assert not settled.overspent
 
 
+@pytest.mark.slow
 def test_a_finer_precision_refuses_what_is_beyond(ledger: Store) -> None:
     accountant = Accountant()
     epsilon, delta = straddled(accountant, inside=False)
@@ -140,7 +144,7 @@ def test_a_finer_precision_refuses_what_is_beyond(ledger: Store) -> None:
     assert isinstance(refused, Refused)
     assert stated_in(refused.message) > Decimal(epsilon)
     assert verify(ledger, Accountant(), cohort, numbers="all").ok
-    terms = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
     planned = {slot_for(AMPLIFIED): 5}
     with pytest.raises(BeyondBudget) as beyond:
         open_cohort(ledger, name="beyond", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
@@ -171,6 +175,7 @@ def test_a_refusal_never_names_the_budget_itself(ledger: Store) -> None:
     assert stated_in(refused.message) > Decimal(1 - 2**-53)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["declared(epsilon=0.1)", "krr(k=4, epsilon0=0.5)", "generic(epsilon0=1)"]),
