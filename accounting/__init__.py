@@ -55,7 +55,7 @@ from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyErro
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
-from shuffle_ledger.accounting.rounds.slots import slot_for
+from shuffle_ledger.accounting.rounds.slots import has_fixed_points, slot_for
 from shuffle_ledger.accounting.validation import MAXIMUM_ROUNDS
 
 __all__ = [
@@ -107,6 +107,7 @@ __all__ = [
     "exact_text",
     "fits",
     "frequency_error",
+    "has_fixed_points",
     "honest_share",
     "html_table",
     "interval_text",

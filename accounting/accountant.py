@@ -39,6 +39,7 @@ from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpen
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound, certain_round
 
 DEFAULT_PRECISION = 1e-3
+LEAST_PRECISION = 1e-6
 
 # What is remembered: losses, a fraction of the memory a process may take; charges, of a few hundred bytes
 # each; and the kinds in answered questions, all of them together.
@@ -66,6 +67,9 @@ _HELPED = 0.8  # of the width: what finer losses leave, or even finer ones are n
 _NEXT_TO_NOTHING = 1e-4  # of a deviation: no losses are so fine that relative widths are small there
 _FEW_KINDS = 4
 _MOST_WORK = {0.25: 20_000, 0.02: 6_000}
+# Shares of the precision for decisions that an interval leaves open, and the most work of rounds for that.
+_DECIDING = (0.1, 0.01)
+_MOST_WORK_DECIDING = 100_000
 _UNCERTAIN = 30  # of samples with some dishonest users
 
 _Question = tuple[frozenset[tuple[ShuffledRound, int]], tuple[str, float]]
@@ -93,7 +97,7 @@ class Accountant:
 
     def __init__(self, *, precision: float = DEFAULT_PRECISION) -> None:
         self.precision = validation.real("precision", precision, "a number from 1e-6 to 0.1")
-        if not 1e-6 <= self.precision <= 0.1:
+        if not LEAST_PRECISION <= self.precision <= 0.1:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
         self._spectra = SpectrumMemory()
         self._losses: OrderedDict[ShuffledRound, _Remembered] = OrderedDict()
@@ -178,8 +182,17 @@ class Accountant:
             return self._charges[key]
         return dataclasses.replace(self._charges[key], repetition=(repetition.charge(shuffled),))
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Certificate:
         """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.
+
+        Args:
+            rounds: kinds of rounds, and how often each is repeated.
+            delta: in (0, 1).
+            budget: an epsilon. Where the interval contains it, and does not tell whether the rounds are
+                within it, ten times narrower ones are computed until one tells, at most twice, and not for
+                rounds whose losses take minutes.
 
         Guarantee: `epsilon_lower <= epsilon <= epsilon_upper`, where epsilon is the exact value of the
             rounds' analyses, provided the rounds' parameters were fixed before the first one.
@@ -188,7 +201,27 @@ class Accountant:
             InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
         """
         delta = validation.probability("delta", delta)
-        return self._answers.get(_checked(rounds), ("delta", delta), self._epsilon)
+        rounds = _checked(rounds)
+        certificate = self._answers.get(rounds, ("delta", delta), self._epsilon)
+        if budget is not None and _leaves_open(certificate, budget) and self._are_quick(rounds):
+            for share in _DECIDING:
+                precision = max(self.precision * share, LEAST_PRECISION)
+                certificate = self._with_precision(precision).certify(rounds, delta=delta)
+                if not _leaves_open(certificate, budget):
+                    break
+        return certificate
+
+    def _with_precision(self, precision: float) -> Accountant:
+        """This accountant, or one of another precision, which is kept."""
+        if precision == self.precision:
+            return self
+        if precision not in self._finer:
+            self._finer[precision] = Accountant(precision=precision)
+        return self._finer[precision]
+
+    def _are_quick(self, rounds: Mapping[ShuffledRound, int]) -> bool:
+        """Whether losses of all rounds for a finer precision take no more than seconds."""
+        return sum(self._work(one) for one in rounds) <= _MOST_WORK_DECIDING
 
     def certify_delta(self, rounds: Mapping[ShuffledRound, int], *, epsilon: float) -> Certificate:
         """Certified delta at `epsilon >= 0` of rounds, each repeated as often as `rounds` says.
@@ -314,9 +347,7 @@ class Accountant:
             precision = max(self.precision * share, min(_FINEST, self.precision))
             if share < 1 and (precision >= self.precision or not self._are_cheap(rounds, share)):
                 break
-            if precision not in self._finer:
-                self._finer[precision] = Accountant(precision=precision)
-            source = self if precision == self.precision else self._finer[precision]
+            source = self._with_precision(precision)
             before = interval.width
             losses = [(source.privacy_loss(one), count) for one, count in rounds.items()]
             for tail in _NEGLIGIBLE_TAILS:
@@ -494,6 +525,11 @@ def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: S
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     """Total variation slack of all rounds together, rounded up; 0 or at least 1e-300."""
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + ROUNDED / 4)
+
+
+def _leaves_open(certificate: Certificate, budget: float) -> bool:
+    """Whether narrower bounds may tell whether a certified epsilon is within a budget."""
+    return certificate.epsilon_lower <= budget < certificate.epsilon_upper < math.inf
 
 
 def _only(rounds: Mapping[ShuffledRound, int]) -> ShuffledRound:

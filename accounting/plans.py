@@ -31,7 +31,7 @@ def largest_common_epsilon0(
         for slot, count in slots.items():
             one = dataclasses.replace(slot, randomizer=_with(slot.randomizer, epsilon0))
             changed[one] = changed.get(one, 0) + count
-        return accountant.certify(changed, delta=delta).epsilon_upper <= epsilon
+        return accountant.certify(changed, delta=delta, budget=epsilon).epsilon_upper <= epsilon
 
     try:
         low, high = _SMALLEST_EPSILON0, MAXIMUM_EPSILON0

@@ -24,9 +24,12 @@ def certify(
     held: Mapping[ShuffledRound, int],
     *,
     delta: float,
+    budget: float | None = None,
     keep: bool = True,
 ) -> Spending:
     """Return the certified spending of rounds, reading and (if `keep`) storing the losses it needs.
+
+    With a budget, narrower where that may tell whether it is kept; see `Accountant.certify`.
 
     Raises:
         AccountingError: a loss or the composition cannot be computed.
@@ -37,7 +40,8 @@ def certify(
         for accounted in held:
             if not accountant.knows(accounted):
                 _publish(store, accountant, accounted)
-    return Spending.from_certificate(accountant.certify(held, delta=delta), delta=delta)
+    certificate = accountant.certify(held, delta=delta, budget=budget)
+    return Spending.from_certificate(certificate, delta=delta)
 
 
 def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) -> None:

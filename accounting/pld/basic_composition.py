@@ -10,47 +10,74 @@ from typing import NamedTuple
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
 
+# Logarithms and sums of a few thousand of them are off by less.
+_ROOM = 1e-13
+_LEAST = 1e-300  # probability, so that shares of it are numbers
+
 
 class Promise(NamedTuple):
-    """Rounds together are `(most, rest)`-differentially private.
+    """Rounds together are `(most, rest)`-differentially private, and a little more than that.
 
     Attributes:
-        most: the sum of their largest losses, or of the epsilons that they declare, rounded up to a float;
-            may be infinite.
+        most: the sum of their largest losses, or of the epsilons that they declare; may be infinite.
         rest: the sum of the deltas that they declare.
+        all_largest: upper bound on the probability that randomized responses of these epsilons all have their
+            largest loss.
+        step: what the sum of their losses is below `most` at least where they do not.
 
-    Source: basic composition, Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", Theorem
-    3.16.
+    Guarantee: delta at `most - x` is at most `rest + all_largest (1 - exp(-x))`, for x from 0 to `step`.
+    Source: docs/theory.md, "Basic composition"; Dwork and Roth, "The Algorithmic Foundations of Differential
+    Privacy", Theorem 3.16; Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
     """
 
-    most: float
-    rest: Fraction
+    most: Fraction | float
+    rest: Fraction = Fraction(0)
+    all_largest: float = 1.0
+    step: float = 0.0
 
     @classmethod
     def of(cls, rounds: Iterable[tuple[tuple[float, float], int]]) -> Promise:
         """Of rounds that promise an epsilon at a delta each, repeated so often."""
-        each = list(rounds)
+        each = [one for one in rounds if one[1]]
         if any(math.isinf(epsilon) for (epsilon, _), _ in each):
-            return cls(math.inf, Fraction(0))
+            return cls(math.inf)
         most = sum((count * Fraction(epsilon) for (epsilon, _), count in each), Fraction(0))
         rest = sum((count * Fraction(delta) for (_, delta), count in each), Fraction(0))
-        rounded = float(most)
-        return cls(rounded if rounded >= most else math.nextafter(rounded, math.inf), rest)
+        telling = [(epsilon, count) for (epsilon, _), count in each if epsilon > 0]
+        doubt = math.fsum(count * math.log1p(math.exp(-epsilon)) for epsilon, count in telling)
+        step = 2 * min((epsilon for epsilon, _ in telling), default=0.0)
+        return cls(most, rest, max(math.exp(-doubt * (1 - _ROOM)) * (1 + _ROOM), _LEAST), step)
 
     def epsilon(self, interval: Interval, delta: float) -> Interval:
         """Bounds on epsilon at delta, no larger than what is promised."""
-        if interval.upper <= self.most or self.rest > Fraction(delta):
+        if isinstance(self.most, float) or self.rest > Fraction(delta):
+            return interval
+        upper = _rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest)))
+        if interval.upper <= upper:
             return interval
         # The exact value is no larger either, however its lower bound was rounded.
-        lower = min(interval.lower, self.most * (1 - 8 * UNIT_ROUND_OFF))
-        return _below(interval, self.most, lower)
+        return _below(interval, upper, min(interval.lower, upper * (1 - 8 * UNIT_ROUND_OFF)))
+
+    def _saved(self, delta: Fraction) -> float:
+        """How far below `most` epsilon is where so much of delta is left, rounded down."""
+        share = float(delta) * (1 - _ROOM) / self.all_largest
+        return self.step if share >= 1 else min(self.step, -math.log1p(-share) * (1 - _ROOM))
 
     def delta(self, interval: Interval, epsilon: float) -> Interval:
         """Bounds on delta at epsilon, likewise."""
-        if epsilon < self.most or interval.upper <= self.rest:
+        if isinstance(self.most, float) or Fraction(epsilon) < self.most - Fraction(self.step):
             return interval
+        below = max(_rounded_up(self.most - Fraction(epsilon)), 0.0)
         most = float(self.rest) * (1 + 2 * UNIT_ROUND_OFF)
+        most += self.all_largest * -math.expm1(-below) * (1 + _ROOM)
+        if interval.upper <= most:
+            return interval
         return _below(interval, most, min(interval.lower, most * (1 - 8 * UNIT_ROUND_OFF)))
+
+
+def _rounded_up(number: Fraction) -> float:
+    nearest = float(number)
+    return nearest if nearest >= number else math.nextafter(nearest, math.inf)
 
 
 def _below(interval: Interval, upper: float, lower: float) -> Interval:

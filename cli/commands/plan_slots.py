@@ -32,7 +32,7 @@ def quote_plan(path: Path, *, epsilon: float, delta: float) -> PlanQuote:
     if not epsilon > 0:
         raise BadValue("epsilon", epsilon, "a number above 0")
     plan, accountant = read_composition(path), Accountant()
-    whole = accountant.certify(plan, delta=delta)
+    whole = accountant.certify(plan, delta=delta, budget=epsilon)
     return PlanQuote(
         fits=whole.epsilon_upper <= epsilon,
         rounds=sum(plan.values()),

@@ -66,7 +66,9 @@ def _rules(
     for one in plan:
         check_sizes(one, cohort.population)
     books = Books(store=store, accountant=accountant)
-    planned = registry.PlanPolicy.composed(books, plan, delta=cohort.delta_budget)
+    planned = registry.PlanPolicy.composed(
+        books, plan, delta=cohort.delta_budget, budget=cohort.epsilon_budget
+    )
     if not planned.epsilon_upper <= cohort.epsilon_budget:
         raise BeyondBudget(planned.epsilon_upper, epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
     return planned.opening()

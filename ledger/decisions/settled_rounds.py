@@ -7,8 +7,14 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
-from shuffle_ledger.accounting import InvalidParameter, ShuffledRound, honest_share, slot_for
-from shuffle_ledger.ledger.decisions.truths import alone
+from shuffle_ledger.accounting import (
+    InvalidParameter,
+    ShuffledRound,
+    has_fixed_points,
+    honest_share,
+    slot_for,
+)
+from shuffle_ledger.ledger.decisions.truths import alone, truth_of
 
 _Slotted: TypeAlias = Callable[[ShuffledRound], ShuffledRound]  # the slot rule of a numerical policy
 
@@ -18,11 +24,15 @@ def really_shuffled(
 ) -> ShuffledRound:
     """Return the round to charge when `reports` reports arrived.
 
+    What dominates them stays charged. Otherwise that is the slot of the truth, rounded once: of what was
+    declared, with the reports that arrived.
+
     Args:
         accounted: what the round was charged when it was admitted.
         declared: the round as it was registered.
         reports: the reports that arrived, in the unit of the registration.
-        numerical_policy: the policy of the settlement's entry; its slot rule applies.
+        numerical_policy: the policy of the settlement's entry; its slot rule applies, and older ones make the
+            slot of a slot.
 
     **Guarantee**: the answer dominates what happened. Users who were sampled and dropped out were at risk all
     the same, so the sampling rate stays (up to rounding up): the smaller sample's own rate would make a round
@@ -32,6 +42,30 @@ def really_shuffled(
         InvalidParameter: no known policy.
     """
     slotted = functools.partial(slot_for, numerical_policy=numerical_policy)
+    if not has_fixed_points(numerical_policy):
+        return _slot_of_slot(accounted, declared, reports, slotted)
+    if _is_covered(accounted, declared, reports):
+        return accounted
+    return slotted(truth_of(declared, reports))
+
+
+def _is_covered(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> bool:
+    """Whether what was charged for the declared round dominates it with so many reports."""
+    if declared.sampled_from is None or accounted.sampled_from is None:
+        return declared.sampled_from is None and reports >= accounted.reports
+    if declared.honest_fraction < 1:
+        return accounted == declared and reports == declared.reports
+    # The rate at which users were at risk, in integers: with fewer reports than declared it is that declared.
+    sample = max(reports, declared.reports)
+    population = max(reports, declared.sampled_from)
+    no_higher = sample * accounted.sampled_from <= accounted.reports * population
+    return no_higher and reports >= accounted.reports
+
+
+def _slot_of_slot(
+    accounted: ShuffledRound, declared: ShuffledRound, reports: int, slotted: _Slotted
+) -> ShuffledRound:
+    """Return the round to charge by the rule of older policies."""
     if accounted.honest_fraction != declared.honest_fraction:
         return _of_so_many_honest(accounted, honest_share(declared.honest_fraction, reports), slotted)
     if reports >= accounted.reports:

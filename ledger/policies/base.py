@@ -162,9 +162,13 @@ class Books:
     accountant: Accountant
     keep: bool = True
 
-    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
-        """Return the certified composition of rounds."""
-        return loss_cache.certify(self.store, self.accountant, held, delta=delta, keep=self.keep)
+    def certify(
+        self, held: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Spending:
+        """Return the certified composition of rounds, as narrow as tells whether it is within a budget."""
+        return loss_cache.certify(
+            self.store, self.accountant, held, delta=delta, budget=budget, keep=self.keep
+        )
 
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         """Return what a round costs each filter, from its stored privacy loss if there is one."""

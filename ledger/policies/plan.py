@@ -38,9 +38,15 @@ class PlanPolicy(Policy):
     decided_by = f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
 
     @classmethod
-    def composed(cls, books: Books, plan: Mapping[ShuffledRound, int], *, delta: float) -> PlanPolicy:
-        """Return the policy of a plan; raises InvalidParameter, LedgerError when it cannot be composed."""
-        whole = books.certify(plan, delta=delta)
+    def composed(
+        cls, books: Books, plan: Mapping[ShuffledRound, int], *, delta: float, budget: float
+    ) -> PlanPolicy:
+        """Return the policy of a plan, as narrow as tells whether it is within the budget.
+
+        Raises:
+            InvalidParameter, LedgerError: it cannot be composed.
+        """
+        whole = books.certify(plan, delta=delta, budget=budget)
         bounds = {"epsilon_upper": whole.epsilon_upper, "epsilon_lower": whole.epsilon_lower}
         return cls(slots_declared=tuple(plan.items()), **bounds)
 

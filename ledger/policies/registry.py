@@ -90,8 +90,9 @@ class FixedPolicy(Policy):
         return dataclasses.replace(self._composed(books, view, changes), changes=changes)
 
     def _composed(self, books: Books, view: CohortView, changes: Mapping[ShuffledRound, int]) -> Step:
-        held = changed(view.held, changes)
-        return Step(spent=books.certify(held, delta=view.cohort.delta_budget), details={})
+        held, cohort = changed(view.held, changes), view.cohort
+        spent = books.certify(held, delta=cohort.delta_budget, budget=cohort.epsilon_budget)
+        return Step(spent=spent, details={})
 
 
 def policy_for(cohort: Cohort) -> Policy:

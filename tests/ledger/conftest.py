@@ -51,11 +51,13 @@ class RememberingAccountant(Accountant):
         super().__init__()
         self._certificates: dict[object, Certificate] = {}
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Certificate:
         """Return what the real one says, computed once."""
-        key = (frozenset(rounds.items()), delta)
+        key = (frozenset(rounds.items()), delta, budget)
         if key not in self._certificates:
-            self._certificates[key] = super().certify(rounds, delta=delta)
+            self._certificates[key] = super().certify(rounds, delta=delta, budget=budget)
         return self._certificates[key]
 
 

@@ -163,7 +163,7 @@ def worst_of_fixed(policy: FixedPolicy, epsilon: float, delta: float, rounds_max
         name="phones", population=10**6, epsilon_budget=epsilon, delta_budget=delta, policy="fixed"
     )
 
-    def certify(held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
+    def certify(held: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None) -> Spending:
         counts = (held.get(kinds[0], 0), held.get(kinds[1], 0))
         upper = epsilon if composed(counts) <= delta else math.inf
         return dataclasses.replace(Spending.nothing(delta), epsilon_upper=upper, rounds=sum(counts))

@@ -102,7 +102,9 @@ def test_the_first_kind_is_admitted_as_often_as_its_composition_allows(
 class Deciding(Accountant):
     """The accountant of decisions after the first, which compose nothing."""
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Certificate:
         raise AssertionError("a decision composed")
 
 

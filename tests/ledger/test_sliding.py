@@ -195,9 +195,11 @@ class SmoothingAccountant(ChargingAccountant):
             charge, gaussian=tuple(least * more for more in dearer), renyi=(beyond,) * len(charge.renyi)
         )
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Any:
         """Less than what the filter says to it, as it must be."""
-        certificate = super().certify(rounds, delta=delta)
+        certificate = super().certify(rounds, delta=delta, budget=budget)
         certificate.epsilon_upper /= 4
         certificate.epsilon_lower /= 4
         return certificate

@@ -99,7 +99,9 @@ class AddingAccountant:
         """Says where a search for what still fits begins; nothing rests on it."""
         return filters.nothing()
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Any:
         cost = sum(
             count * accounted.randomizer.epsilon0 / (1 + accounted.reports // 100)
             for accounted, count in sorted(rounds.items(), key=str)
@@ -139,8 +141,10 @@ class ChargingAccountant(AddingAccountant):
             sliding=(),
         )
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Any:
-        certificate = super().certify(rounds, delta=delta)
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Any:
+        certificate = super().certify(rounds, delta=delta, budget=budget)
         certificate.epsilon_lower *= 1 - 1e-12  # sums of floats: a bound needs room
         return certificate
 

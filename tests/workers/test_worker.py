@@ -123,11 +123,13 @@ def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
     accountant, tries = Accountant(), []
     certify = Accountant.certify
 
-    def fail_once_per_round(self: Accountant, rounds: Any, *, delta: float) -> Any:
+    def fail_once_per_round(
+        self: Accountant, rounds: Any, *, delta: float, budget: float | None = None
+    ) -> Any:
         tries.append(1)
         if len(store.pending(limit=10)) == 2:
             raise MemoryError("too large")
-        return certify(self, rounds, delta=delta)
+        return certify(self, rounds, delta=delta, budget=budget)
 
     monkeypatch.setattr(Accountant, "certify", fail_once_per_round)
     here = Settings(database_url=database_url, broker_url=None)

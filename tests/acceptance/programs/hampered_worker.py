@@ -19,13 +19,19 @@ CERTIFY = Accountant.certify
 def main(directory: Path) -> None:
     """Run a worker of two processes until stopped."""
 
-    def certify(accountant: Accountant, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+    def certify(
+        accountant: Accountant,
+        rounds: Mapping[ShuffledRound, int],
+        *,
+        delta: float,
+        budget: float | None = None,
+    ) -> Certificate:
         (directory / f"computing-{os.getpid()}").touch()
         if any(each.randomizer.epsilon0 == POISON_EPSILON0 for each in rounds):
             os.kill(os.getpid(), signal.SIGKILL)
         while (directory / "hold").exists():
             time.sleep(0.01)
-        return CERTIFY(accountant, rounds, delta=delta)
+        return CERTIFY(accountant, rounds, delta=delta, budget=budget)
 
     Accountant.certify = certify  # type: ignore[method-assign,assignment]  # what the children fork with
     app.conf.worker_lost_wait = 0.1

@@ -27,11 +27,13 @@ class RememberingAccountant(Accountant):
         super().__init__()
         self._said: dict[object, Certificate] = {}
 
-    def certify(self, rounds: Mapping[ShuffledRound, int], *, delta: float) -> Certificate:
+    def certify(
+        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Certificate:
         """Return what the real one says."""
-        key = (frozenset(rounds.items()), delta)
+        key = (frozenset(rounds.items()), delta, budget)
         if key not in self._said:
-            self._said[key] = super().certify(rounds, delta=delta)
+            self._said[key] = super().certify(rounds, delta=delta, budget=budget)
         return self._said[key]
 
 

@@ -1,0 +1,154 @@
+"""The slot rule: every slot is its own slot, dominates the rounds in it, and is hardly coarser."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from shuffle_ledger.accounting import (
+    RANDOMIZERS,
+    InvalidParameter,
+    ShuffledRound,
+    fits,
+    has_fixed_points,
+    parse_randomizer,
+    place,
+    slot_for,
+)
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+
+BEFORE = "shuffle-ledger-numerics-21"
+WRITTEN = [
+    "generic(epsilon0=1.5)",
+    "krr(k=10, epsilon0=1.15)",
+    "blh(epsilon0=2)",
+    "rappor(epsilon0=2)",
+    "oue(epsilon0=2)",
+    "hadamard(epsilon0=1)",
+    "laplace(epsilon0=1)",
+    "table([[0.75, 0.25], [0.3, 0.7]])",
+    "declared(epsilon=0.1, delta=1e-9)",
+    "joint(krr(k=4, epsilon0=1), laplace(epsilon0=0.5))",
+    "parallel((0.5, krr(k=4, epsilon0=1)), (0.5, krr(k=4, epsilon0=0.5)))",
+    "binomial_sum(p=0.3)",
+    "binomial_histogram(p=0.3)",
+    "uniformity_tester(noise=0.2)",
+    "distinct_elements(p=0.01)",
+]
+COUNTS = st.one_of(st.integers(1, 400), st.integers(1, 10**6), st.integers(1, 10**12))
+SHARES = st.one_of(st.just(1.0), st.floats(1e-6, 1.0), st.sampled_from([0.5, 0.8, 0.1, 0.995, 1 / 3]))
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> ShuffledRound:
+    """A round of any randomizer, with or without sampling, participation, honest users and local delta."""
+    reports = draw(COUNTS)
+    fields: dict[str, object] = {"honest_fraction": draw(SHARES)}
+    match draw(st.sampled_from(["all", "sample", "coin"])):
+        case "sample":
+            fields["sampled_from"] = draw(st.one_of(COUNTS, st.integers(reports, 3 * reports)))
+        case "coin":
+            fields["participation"] = draw(SHARES)
+    if draw(st.booleans()):
+        fields["delta0"], fields["analysis"] = 1e-12, "clone"
+    try:
+        randomizer = parse_randomizer(draw(st.sampled_from(WRITTEN)))
+        return ShuffledRound(randomizer=randomizer, reports=reports, **fields)  # type: ignore[arg-type]
+    except InvalidParameter:
+        assume(False)
+        raise
+
+
+def without_slack(shuffled: ShuffledRound) -> ShuffledRound:
+    return dataclasses.replace(shuffled, delta0=0.0)
+
+
+def test_every_randomizer_is_among_them() -> None:
+    assert {parse_randomizer(one).kind for one in WRITTEN} == set(RANDOMIZERS)
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None)
+@given(rounds())
+def test_a_slot_is_its_own_slot_and_hardly_coarser(shuffled: ShuffledRound) -> None:
+    slot = slot_for(shuffled)
+    assert slot_for(slot) == slot
+    assert fits(slot, slot)
+    assert place([slot], 0, slot) == 0
+    # Slack grows with the number of reports: the slot's is the smaller one, and bounds the larger round too.
+    assert fits(without_slack(shuffled), without_slack(slot))
+    if slot.randomizer.minimum_honest == 0 and slot.sampled_from is None:
+        return  # what is declared does not depend on numbers
+    ratio, room = Fraction(101, 100), Fraction(10**12 + 1, 10**12)
+    assert slot.honest_fraction == shuffled.honest_fraction
+    assert (slot.honest_reports + 1) * ratio * room >= shuffled.honest_reports + 1
+    if shuffled.participation is not None:
+        assert slot.participation is not None
+        assert Fraction(slot.participation) <= Fraction(shuffled.participation) * ratio * room
+    if shuffled.sampled_from is not None:
+        assert slot.sampled_from is not None
+        at_rate = slot.reports * shuffled.sampled_from // shuffled.reports
+        assert slot.sampled_from <= at_rate
+        assert (slot.sampled_from + 1) * ratio * room >= at_rate + 1
+
+
+@pytest.mark.parametrize(
+    ("written", "fields"),
+    [
+        ("krr(k=4, epsilon0=1)", {"participation": 0.5}),
+        ("krr(k=4, epsilon0=1)", {"sampled_from": 40_007}),
+        ("krr(k=4, epsilon0=1)", {"honest_fraction": 0.013}),
+        ("generic(epsilon0=2)", {"participation": 0.03, "honest_fraction": 0.7}),
+        ("distinct_elements(p=0.01)", {"honest_fraction": 0.01}),
+        ("distinct_elements(p=0.01)", {"sampled_from": 7_001}),
+    ],
+)
+def test_a_slot_is_never_better_than_its_round(written: str, fields: dict[str, float]) -> None:
+    excess = np.expm1([0.0, 0.01, 0.05, 0.2, 0.6])
+    for reports in (307, 1_234, 1_777):
+        shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=reports, **fields)  # type: ignore[arg-type]
+        slot = slot_for(shuffled)
+        inside, outside = (RoundProfile(one, smoothing=2e-3)(excess) for one in (shuffled, slot))
+        assert np.all(inside.lower <= outside.upper)
+
+
+def test_a_half_stays_about_a_half() -> None:
+    """Once it became 0.5033, then 0.5083, 0.5134, and so on."""
+    half = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000, participation=0.5)
+    slot = slot_for(half)
+    assert slot.participation == pytest.approx(0.5033, abs=1e-4)
+    assert slot_for(slot_for(slot)) == slot
+    again = slot_for(slot, numerical_policy=BEFORE)
+    assert again.participation == pytest.approx(0.5083, abs=1e-4)
+
+
+def test_few_honest_users_do_not_become_fewer() -> None:
+    """Three of 300 at 1 %: by older rules 298 reports, of which two are honest."""
+    shuffled = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=399, honest_fraction=0.01
+    )
+    assert slot_for(shuffled).honest_reports == shuffled.honest_reports == 3
+    assert slot_for(shuffled).reports == 300
+    assert slot_for(dataclasses.replace(shuffled, reports=300), numerical_policy=BEFORE).honest_reports == 2
+
+
+def test_older_policies_keep_their_rule() -> None:
+    """Values that entries of policy 21 and older state."""
+    krr = parse_randomizer("krr(k=4, epsilon0=1)")
+    sampled = ShuffledRound(randomizer=krr, reports=1000, sampled_from=10_000)
+    assert not has_fixed_points(BEFORE)
+    slot = slot_for(sampled, numerical_policy=BEFORE)
+    assert (slot.reports, slot.sampled_from) == (995, 9_909)
+    coin = ShuffledRound(randomizer=krr, reports=1000, participation=0.5)
+    assert slot_for(coin, numerical_policy=BEFORE).participation == math.exp(-69 * math.log(1.01))
+    for unknown in ("shuffle-ledger-numerics-1", "shuffle-ledger-numerics-23", ""):
+        with pytest.raises(InvalidParameter):
+            slot_for(coin, numerical_policy=unknown)
+        with pytest.raises(InvalidParameter):
+            has_fixed_points(unknown)

@@ -1,0 +1,200 @@
+"""A budget can be split exactly: where a precision leaves a decision open, a finer one makes it."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, quote, register, settle
+from shuffle_ledger.ledger.decisions.quoting import what_fits
+from shuffle_ledger.ledger.errors import BeyondBudget
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.storage.schema import initialise
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+
+KINDS = {
+    "declared": "declared(epsilon={})",
+    "krr": "krr(k=4, epsilon0={})",  # of a single report: nothing is amplified
+    "laplace": "laplace(epsilon0={})",
+}
+SHARES = (2, 3, 7, 10)
+BUDGETS = ((1.0, 1e-9), (0.3, 1e-6), (2.1, 1e-12), (0.07, 1e-9))
+AMPLIFIED = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return an empty ledger in a file."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('shares') / 'ledger.db'}"
+    initialise(url)
+    return Store.connect(url)
+
+
+def opened(store: Store, epsilon: float, delta: float) -> str:
+    """Open another cohort, and return its name."""
+    name = f"cohort-{len(store.cohort_names())}"
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "fixed"}
+    open_cohort(store, name=name, actor="tester", **terms)  # type: ignore[arg-type]
+    return name
+
+
+def made(written: str) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(written), reports=1)
+
+
+def ask(store: Store, accountant: Accountant, cohort: str, described: ShuffledRound) -> Admitted | Refused:
+    number = len(store.holdings(cohort)) + sum(store.count_entries(cohort).values())
+    request = RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=described)
+    register(store, request, actor="tester")
+    return admit(store, accountant, request.round_id)
+
+
+def test_ten_tenths_are_a_whole(ledger: Store) -> None:
+    """The float 0.1 is more than a tenth, but epsilon at delta 1e-9 of ten such rounds is 0.99999937."""
+    accountant = Accountant()
+    cohort = opened(ledger, 1.0, 1e-9)
+    tenth = made("declared(epsilon=0.1)")
+    answers = [ask(ledger, accountant, cohort, tenth) for _ in range(10)]
+    assert all(isinstance(one, Admitted) for one in answers)
+    assert 0.9999993 < budget(ledger, accountant, cohort).epsilon_spent_upper < 0.9999994
+    eleventh = ask(ledger, accountant, cohort, tenth)
+    assert isinstance(eleventh, Refused)
+    assert verify(ledger, accountant, cohort, numbers="all").ok
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_budget_is_split_into_equal_shares(kind: str, epsilon: float, delta: float) -> None:
+    accountant = Accountant()
+    for shares in SHARES:
+        slot = slot_for(made(KINDS[kind].format(repr(epsilon / shares))))
+        whole = accountant.certify({slot: shares}, delta=delta, budget=epsilon)
+        assert whole.epsilon_upper <= epsilon
+        assert whole.epsilon_lower <= sum([Fraction(epsilon / shares)] * shares)
+
+
+@pytest.mark.slow
+def test_the_ledger_splits_budgets_of_both_policies_that_compose(ledger: Store) -> None:
+    accountant = Accountant()
+    for kind, shares, (epsilon, delta) in zip(KINDS, (3, 7, 10), BUDGETS[1:], strict=True):
+        described = made(KINDS[kind].format(repr(epsilon / shares)))
+        cohort = opened(ledger, epsilon, delta)
+        request = RoundRequest(round_id=f"{cohort}-asked", cohort=cohort, round=described)
+        assert what_fits(ledger, accountant, request).rounds >= shares
+        answers = [ask(ledger, accountant, cohort, described) for _ in range(shares)]
+        assert all(isinstance(one, Admitted) for one in answers)
+        plan = {described: shares}
+        name, terms = f"planned-{kind}", {"population": 10**6, "epsilon": epsilon, "delta": delta}
+        open_cohort(
+            ledger, name=name, policy="plan", plan=plan, accountant=accountant, actor="tester", **terms
+        )  # type: ignore[arg-type]
+        for one in (cohort, name):
+            assert verify(ledger, accountant, one, numbers="all").ok
+
+
+def straddled(accountant: Accountant, *, inside: bool) -> tuple[float, float]:
+    """A budget inside the certified interval of five rounds, above or below the true epsilon, and delta."""
+    rounds, delta = {slot_for(AMPLIFIED): 5}, 1e-9
+    wide, fine = (one.certify(rounds, delta=delta) for one in (accountant, Accountant(precision=1e-5)))
+    assert wide.epsilon_lower < fine.epsilon_lower < fine.epsilon_upper < wide.epsilon_upper
+    if inside:
+        return (fine.epsilon_upper + wide.epsilon_upper) / 2, delta
+    return (fine.epsilon_lower + wide.epsilon_lower) / 2, delta
+
+
+@pytest.mark.slow
+def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store) -> None:
+    accountant = Accountant()
+    epsilon, delta = straddled(accountant, inside=True)
+    cohort = opened(ledger, epsilon, delta)
+    assert all(isinstance(ask(ledger, accountant, cohort, AMPLIFIED), Admitted) for _ in range(4))
+    request = RoundRequest(round_id="fifth", cohort=cohort, round=AMPLIFIED)
+    assert quote(ledger, accountant, request).would_be == "admitted"
+    assert what_fits(ledger, accountant, request).rounds == 1
+    fifth = ask(ledger, accountant, cohort, AMPLIFIED)
+    assert isinstance(fifth, Admitted)
+    assert fifth.epsilon_spent_upper <= epsilon
+    assert verify(ledger, Accountant(), cohort, numbers="all").ok
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
+    planned = {slot_for(AMPLIFIED): 5}
+    open_cohort(ledger, name="inside", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
+    assert verify(ledger, Accountant(), "inside", numbers="all").ok
+    # A round that turns out a little smaller, and still within the budget, does not make it overspent.
+    settled = settle(ledger, accountant, fifth.round_id, reports=1_000, actor="tester")
+    assert not settled.overspent
+
+
+@pytest.mark.slow
+def test_a_finer_precision_refuses_what_is_beyond(ledger: Store) -> None:
+    accountant = Accountant()
+    epsilon, delta = straddled(accountant, inside=False)
+    cohort = opened(ledger, epsilon, delta)
+    answers = [ask(ledger, accountant, cohort, AMPLIFIED) for _ in range(5)]
+    assert [isinstance(one, Admitted) for one in answers] == [True] * 4 + [False]
+    refused = answers[-1]
+    assert isinstance(refused, Refused)
+    assert stated_in(refused.message) > Decimal(epsilon)
+    assert verify(ledger, Accountant(), cohort, numbers="all").ok
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
+    planned = {slot_for(AMPLIFIED): 5}
+    with pytest.raises(BeyondBudget) as beyond:
+        open_cohort(ledger, name="beyond", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
+    said = re.findall(r"epsilon (\S+) at delta", str(beyond.value))
+    assert Decimal(said[0]) > Decimal(epsilon)
+
+
+def stated_in(message: str) -> Decimal:
+    """The epsilon that a refusal says would have been spent."""
+    return Decimal(re.findall(r"would have spent at most epsilon (\S+) at", message)[0])
+
+
+def test_what_is_far_beyond_is_refused_without_finer_losses(ledger: Store) -> None:
+    accountant = Accountant()
+    cohort = opened(ledger, 0.1, 1e-9)
+    assert isinstance(ask(ledger, accountant, cohort, AMPLIFIED), Refused)
+    assert not accountant._finer
+
+
+def test_a_refusal_never_names_the_budget_itself(ledger: Store) -> None:
+    """A budget that is a float below what two rounds certainly cost."""
+    accountant = Accountant()
+    half = made("declared(epsilon=0.5, delta=1e-9)")
+    cohort = opened(ledger, 1.0 - 2**-53, 2e-9)
+    assert isinstance(ask(ledger, accountant, cohort, half), Admitted)
+    refused = ask(ledger, accountant, cohort, half)
+    assert isinstance(refused, Refused)
+    assert stated_in(refused.message) > Decimal(1 - 2**-53)
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["declared(epsilon=0.1)", "krr(k=4, epsilon0=0.5)", "generic(epsilon0=1)"]),
+    st.integers(1, 100),
+    st.integers(2, 12),
+    st.floats(0.998, 1.002),
+)
+def test_nothing_admitted_is_certainly_beyond_the_budget(
+    written: str, reports: int, count: int, about: float
+) -> None:
+    """Budgets next to what so many rounds cost: a far finer accountant never contradicts an admission."""
+    delta = 1e-7
+    slot = slot_for(ShuffledRound(randomizer=parse_randomizer(written), reports=reports))
+    accountant, finest = Accountant(), Accountant(precision=1e-5)
+    true = finest.certify({slot: count}, delta=delta)
+    epsilon = about * true.epsilon_upper
+    decided = accountant.certify({slot: count}, delta=delta, budget=epsilon)
+    if decided.epsilon_upper <= epsilon:
+        assert true.epsilon_lower <= epsilon
+        assert finest.certify_delta({slot: count}, epsilon=epsilon).delta_lower <= delta
+    else:
+        assert true.epsilon_upper > epsilon * (1 - 1e-4)
