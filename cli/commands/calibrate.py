@@ -58,6 +58,7 @@ def calibrate_(
         **certificate_document(found.certificate, of="epsilon"),
         "expected_l2_error": None if error is None else error.l2,
         "frequency_error": document_of(error),
+        "interaction": found.round.interaction,
         "round": document_of(found.round),
     }
     rounds_of = "One round" if rounds == 1 else f"{rounds:,} rounds"
@@ -76,6 +77,7 @@ def _rows(found: Calibration, error: FrequencyError | None) -> dict[str, object]
         "epsilon0": lower(found.epsilon0),
         "not certified from": None if found.epsilon0_beyond is None else upper(found.epsilon0_beyond),
         "randomizer": found.round.randomizer.describe(),
+        "interaction": found.round.interaction_text,
     }
     if error is not None:
         deviation = upper(math.sqrt(error.per_category))
