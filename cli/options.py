@@ -47,6 +47,13 @@ _ROUND_HELP = {
     "honest_fraction": ("H", "Fraction of users that follow the protocol (default: 1)."),
     "delta0": ("D0", "The randomizer's own delta, for (epsilon0, delta0)-LDP (default: 0)."),
     "analysis": ("NAME", "tight, clone, blanket or strong-adversary; each randomizer has a default."),
+    "interaction": (
+        "MODEL",
+        (
+            "identical: all devices run one randomizer, fixed before; sequential: in a secret order, each one"
+            " may run another after earlier messages. Default: sequential for generic, else identical."
+        ),
+    ),
 }
 
 

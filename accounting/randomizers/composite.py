@@ -62,7 +62,7 @@ class _Composite(DecomposedRandomizer):
         tight = ("tight",) if self.epsilon0 <= validation.MAXIMUM_EPSILON0 else ()
         if self.is_generic:
             return (*tight, "clone")
-        return ("blanket", *tight) if _knows_generic(self) else ("blanket",)
+        return ("blanket", *tight) if knows_generic(self) else ("blanket",)
 
     @property
     def doubt(self) -> float:
@@ -246,10 +246,10 @@ def _are_as_many(weights: object, parts: Sequence[object]) -> bool:
     return isinstance(weights, list | tuple) and len(weights) == len(parts)
 
 
-def _knows_generic(randomizer: DecomposedRandomizer) -> bool:
+def knows_generic(randomizer: DecomposedRandomizer) -> bool:
     """Whether the randomizer or any part of it is generic."""
     if isinstance(randomizer, _Composite):
-        return any(_knows_generic(part) for part in randomizer.randomizers)
+        return any(knows_generic(part) for part in randomizer.randomizers)
     return randomizer.is_generic
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Declared
+from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_ANALYSIS
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
 # Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
@@ -23,6 +25,11 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         InvalidParameter: one of the two is no round.
     """
     described, slot = certain_round(described), certain_round(slot)
+    if described.is_sequential and not slot.is_sequential:
+        return False
+    if slot.is_sequential and not described.is_sequential:
+        found = _as_sequential(described)
+        return found is not None and fits(found, slot)
     return described == slot or (
         described.analysis == slot.analysis
         and described.slack <= slot.slack
@@ -30,6 +37,14 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)
     )
+
+
+def _as_sequential(described: ShuffledRound) -> ShuffledRound | None:
+    """The sequential round that a round of identical randomizers is a case of; None where there is none."""
+    try:
+        return dataclasses.replace(described, analysis=SEQUENTIAL_ANALYSIS, interaction=SEQUENTIAL)
+    except InvalidParameter:
+        return None
 
 
 def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,14 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.interaction import (
+    SEQUENTIAL,
+    SEQUENTIAL_ANALYSIS,
+    UNDECLARED,
+    chosen_interaction,
+    in_sequence,
+    interaction_text,
+)
 
 # Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
 _OUTCOMES = 1_000_000
@@ -63,17 +72,25 @@ class ShuffledRound:
     """A collection round of which only the shuffled multiset of reports is seen.
 
     Attributes:
-        randomizer: what every device runs, identical on all; text and JSON forms are accepted.
+        randomizer: what every device runs; text and JSON forms are accepted. Of a sequential round nothing
+            but its epsilon0 counts: it becomes `generic`.
         reports: number of reports that are shuffled together.
         sampled_from: size of the population that the reporting users were sampled from, uniformly without
             replacement and in secret; None when everyone reported.
         participation: probability with which each of `reports` users reports at all, by a secret coin
-            independent of its value; None when everyone does.
+            independent of its value; None when everyone does. Of a sequential round it makes no difference.
         honest_fraction: share of the reports (with sampling or participation: of the population) that run the
             randomizer as told.
         delta0: local delta of an (epsilon0, delta0)-LDP randomizer; published for `generic` with `clone`
             only.
-        analysis: name of the bound, one of the randomizer's; None means its default.
+        analysis: name of the bound, one of the randomizer's; None means its default. Sequential rounds have
+            `clone` alone.
+        interaction: `identical`: every honest device runs the same randomizer, fixed before the round.
+            `sequential`: a secret uniform order is drawn first, and the device at each place of it runs any
+            randomizer of local privacy epsilon0, which may depend on the place and on all messages before;
+            all messages may be seen in their order. None means `sequential` where a part of the randomizer is
+            `generic` and no other analysis than `clone` is asked for, else `identical`. `undeclared` is read
+            from what was written before rounds declared it, and accounted as identical.
 
     Raises:
         InvalidParameter: a value is out of range, or two contradict each other.
@@ -86,10 +103,16 @@ class ShuffledRound:
     honest_fraction: float = 1.0
     delta0: float = 0.0
     analysis: str | None = None
+    interaction: str | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "randomizer", parse_randomizer(self.randomizer))
+        words = {name: getattr(self, name) for name in ("randomizer", "analysis", "interaction")}
+        put(self, "_words", words)  # no field: rounds are equal whatever was left to the defaults
+        put(self, "interaction", chosen_interaction(self.interaction, self.analysis, self.randomizer))
+        if self.is_sequential:
+            put(self, "randomizer", in_sequence(self.randomizer))
         put(self, "reports", validation.whole("reports", self.reports, 1, validation.MAXIMUM_REPORTS))
         put(self, "honest_fraction", validation.share("honest_fraction", self.honest_fraction))
         if self.sampled_from is not None:
@@ -120,24 +143,28 @@ class ShuffledRound:
         if self.participation is not None and not randomizer.takes_participation:
             expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
             raise InvalidParameter("participation", self.participation, expected)
-        if self.participation is not None and isinstance(randomizer, DecomposedRandomizer):
+        if self.coin is not None and isinstance(randomizer, DecomposedRandomizer):
             least = randomizer.least_probability
-            if self.participation * least < LEAST_PROBABILITY:
+            if self.coin * least < LEAST_PROBABILITY:
                 floor, found = exact_text(LEAST_PROBABILITY), exact_text(least)
                 expected = f"no output less likely than {floor}, one of {found} among them"
                 raise InvalidParameter("participation", self.participation, expected)
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
-        silent = self.participation is not None and self.participation < 1
-        if silent or self.delta0 > 0:
+        silent = self.coin is not None and self.coin < 1
+        if self.is_sequential:
+            names = (SEQUENTIAL_ANALYSIS,)
+        elif silent or self.delta0 > 0:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != "tight")
         object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"
-            if names != randomizer.analyses:
+            if self.is_sequential:
+                expected = f"{SEQUENTIAL_ANALYSIS} for sequential rounds: others need identical randomizers"
+            elif names != randomizer.analyses:
                 expected += " with participation or delta0"
             raise InvalidParameter("analysis", self.analysis, expected)
 
@@ -182,14 +209,52 @@ class ShuffledRound:
             self, reports=self.honest_reports, sampled_from=honest, honest_fraction=1.0
         )
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether every device may run another randomizer, which depends on the messages before."""
+        return self.interaction == SEQUENTIAL
+
+    @property
+    def coin(self) -> float | None:
+        """The participation that hides users; None where there is none, or no bound that makes use of it."""
+        return None if self.is_sequential else self.participation
+
+    @property
+    def interaction_text(self) -> str:
+        """How the devices interact, in words."""
+        return interaction_text(str(self.interaction), self.randomizer)
+
+    def describe(self) -> str:
+        """The randomizer's call, and how devices interact where that is not what the name says."""
+        call = self.randomizer.describe()
+        return f"{call}, {self.interaction_text}" if self.is_sequential else call
+
+    @property
+    def formerly(self) -> ShuffledRound | None:
+        """What the same words described before rounds declared their interaction; None if nothing.
+
+        An identifier that was bound to these words is still bound to what they meant.
+        """
+        words: dict[str, Any] = vars(self)["_words"]
+        if words["interaction"] == SEQUENTIAL:
+            return None
+        return dataclasses.replace(self, **{**words, "interaction": UNDECLARED})
+
+    def asked_mapping(self) -> dict[str, object]:
+        """The JSON form of the words that described the round: what was left to the defaults is null."""
+        words: dict[str, Any] = vars(self)["_words"]
+        return {**self.to_mapping(), **words, "randomizer": words["randomizer"].to_mapping()}
+
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form, every field present."""
+        """The JSON form, every field present; an undeclared interaction is left out, as it was."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.interaction == UNDECLARED:
+            del fields["interaction"]
         return {**fields, "randomizer": self.randomizer.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ShuffledRound:
-        """The round a JSON form describes.
+        """The round a JSON form describes; one of every field but `interaction` is undeclared.
 
         Raises:
             InvalidParameter: a field is unknown or missing, or a value is bad.
@@ -203,7 +268,10 @@ class ShuffledRound:
         for name in ("randomizer", "reports"):
             if name not in mapping:
                 raise InvalidParameter("round", sorted(mapping), f"a value for {name}")
-        return cls(**mapping)  # type: ignore[arg-type]  # the constructor checks every value
+        if mapping.get("interaction") == UNDECLARED:
+            raise InvalidParameter("interaction", UNDECLARED, "identical or sequential")
+        before = {"interaction": UNDECLARED} if set(names) - set(mapping) == {"interaction"} else {}
+        return cls(**mapping, **before)  # type: ignore[arg-type]  # the constructor checks every value
 
 
 def certain_round(value: object) -> ShuffledRound:
@@ -249,7 +317,7 @@ class RoundProfile:
         make = functools.partial(
             shuffled.randomizer.profile,
             str(shuffled.analysis),
-            participation=1.0 if shuffled.participation is None else shuffled.participation,
+            participation=1.0 if shuffled.coin is None else shuffled.coin,
             outcomes=(_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY) if listed else 0,
         )
         self._base = make(smoothing=smoothing)

@@ -84,8 +84,8 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
     pairs = []
     for bracket in analysis.brackets:
         masses = bracket.above
-        if shuffled.participation is not None:
-            masses = with_silence(masses, shuffled.participation)
+        if shuffled.coin is not None:
+            masses = with_silence(masses, shuffled.coin)
         pairs += [masses, masses.swapped()]
 
     def divergence(honest: int, excess: float) -> float | None:

@@ -63,6 +63,8 @@ def amplify(
     document |= {
         f"attack_{of}_lower": known,
         "attack_known": attacked is not None,
+        "analysis": described.analysis,
+        "interaction": described.interaction,
         "round": document_of(described),
     }
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
@@ -72,6 +74,7 @@ def amplify(
         document |= renyi_document(bound)
         rows |= renyi_facts(bound)
     document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
+    rows["interaction"] = described.interaction_text
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
 

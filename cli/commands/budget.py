@@ -62,7 +62,7 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
 
 def fit_text(fitting: FittingRounds) -> str:
     """Returns how many more rounds of one kind fit, and of which."""
-    described = f"{fitting.round.randomizer.describe()}, {shown(fitting.round.reports)} reports"
+    described = f"{fitting.round.describe()}, {shown(fitting.round.reports)} reports"
     return f"at least {shown(fitting.rounds_at_least)} more of {described}"
 
 

@@ -96,6 +96,7 @@ def calibrate_(
         **certificate_document(found.certificate, of="epsilon"),
         "expected_l2_error": None if error is None else error.l2,
         "frequency_error": document_of(error),
+        "interaction": found.round.interaction,
         "round": document_of(found.round),
         "accounted": document_of(found.accounted),
     }
@@ -148,6 +149,7 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         "admitted": f"all of them, by {admitted}, if nothing else is registered or changed",
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
+        "interaction": found.round.interaction_text,
     }
     if error is not None:
         deviation = upper(math.sqrt(error.per_category))

@@ -211,11 +211,11 @@ def import_(
     """Register and decide every round of FILE, in file order.
 
     FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
-    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis. The whole file is
-    checked before anything is written. An interrupted import is finished by running it again. Exits with 0
-    when every round is decided, also when the budget refused some: the answer counts them; with 7 while some
-    are undecided. A round that is voided, or of a cohort that is frozen or overspent since it admitted the
-    round, is a conflict (5).
+    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis, interaction. The
+    whole file is checked before anything is written. An interrupted import is finished by running it again.
+    Exits with 0 when every round is decided, also when the budget refused some: the answer counts them; with
+    7 while some are undecided. A round that is voided, or of a cohort that is frozen or overspent since it
+    admitted the round, is a conflict (5).
     """
     lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:

@@ -72,7 +72,7 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
 
 def _described(field: str, value: object) -> object:
     if isinstance(value, ShuffledRound):
-        return f"{value.randomizer.describe()}, {value.reports:,} reports"
+        return f"{value.describe()}, {value.reports:,} reports"
     if isinstance(value, float) and field.endswith("_upper"):
         return upper(value)
     if isinstance(value, float) and field.endswith(("_lower", "_remaining")):

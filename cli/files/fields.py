@@ -115,6 +115,7 @@ ROUND_FIELDS: Mapping[str, Kind] = {
     "honest_fraction": REAL,
     "delta0": REAL,
     "analysis": TEXT,
+    "interaction": TEXT,
 }
 
 

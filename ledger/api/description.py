@@ -50,6 +50,10 @@ _ROUND: Schema = {
         "honest_fraction": {"type": "number"},
         "delta0": {"type": "number"},
         "analysis": {"type": ["string", "null"]},
+        "interaction": {
+            "type": "string",
+            "description": "Absent in what was written before rounds declared it.",
+        },
     },
     "required": ["randomizer", "reports"],
 }

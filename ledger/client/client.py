@@ -295,7 +295,11 @@ def _expected(kind: type[Value], answer: object) -> Value:
 
 
 def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:
-    return dict(shuffled.to_mapping())
+    """Return the words that described a round: the server reads them with its own defaults.
+
+    `interaction` is always among them, so that a server that knows no such field refuses the round.
+    """
+    return shuffled.asked_mapping()
 
 
 def _segment(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue
+from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
@@ -43,13 +43,27 @@ def open_cohort(
         name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
     )
     actor = checked_text("actor", actor)
-    rules = _rules(store, cohort, plan, accountant)
+    rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
         if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
             raise Conflict(f"cohort {opened.name!r} exists with another plan")
     return opened
+
+
+def _as_opened(
+    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int]
+) -> Mapping[ShuffledRound, int]:
+    """Return a plan as the cohort was opened with it, if it was before rounds declared their interaction."""
+    former = [(one.formerly or one, count) for one, count in plan.items()]
+    try:
+        details = store.entry(cohort.name, FIRST_SEQUENCE).content().details
+    except NotFound:
+        return plan
+    slots = [{"round": one.to_mapping(), "count": count} for one, count in former]
+    stored = details["rules"]["slots"] if details["policy"] == POLICY_PLAN else []
+    return dict(former) if stored == canonical.decode(canonical.encode(slots)) else plan
 
 
 def _rules(

@@ -82,8 +82,8 @@ def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: 
 
 
 def refuse_other_content(request: RoundRequest, registered: RoundRequest) -> None:
-    """Raise Conflict unless a request is, byte for byte, what its identifier is bound to."""
-    if request.to_bytes() != registered.to_bytes():
+    """Raise Conflict unless a request repeats, byte for byte, what its identifier is bound to."""
+    if not request.repeats(registered.to_bytes()):
         raise Conflict(f"round {request.round_id!r} was registered with other content")
 
 

@@ -41,9 +41,18 @@ CONDITIONS: Final = (
         name="Honest devices",
         holds_when=(
             "In every released batch at least the declared fraction of reports comes from devices that"
-            " randomize as told, all in the same way, one report each."
+            " randomize as told, one report each: all in the same way or, of kinds in secret order, each by a"
+            " randomizer that depends on nothing but its place and the messages before."
         ),
         otherwise="Reports that are not randomized hide nobody, and the round cost more than is stated.",
+    ),
+    Condition(
+        name="A secret order",
+        holds_when=(
+            "Of kinds in secret order: the order of the devices is uniformly random, drawn before the first"
+            " of them reports, and kept secret."
+        ),
+        otherwise="Only the local guarantee is left.",
     ),
     Condition(
         name="Secret samples",

@@ -22,7 +22,7 @@ class RoundStore(Database):
     """Methods raise TryAgain when the database is busy and Unavailable when it is gone."""
 
     def insert_round(self, request: RoundRequest, *, actor: str) -> StoredRound:
-        """Store a round, or return the stored one if its content is the same.
+        """Store a round, or return the stored one if the request repeats it.
 
         Raises:
             Conflict: the identifier is bound to other content.
@@ -41,7 +41,7 @@ class RoundStore(Database):
             stored = rows.insert_round(connection, values)
         if stored is None:
             stored = self.round(request.round_id)
-        if stored.content != content:
+        if not request.repeats(stored.content):
             raise Conflict(f"round {request.round_id!r} was registered with other content")
         return stored
 

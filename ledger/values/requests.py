@@ -5,6 +5,7 @@ All are frozen and keyword-only; what people type is validated here, once, in th
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import unicodedata
 from collections.abc import Mapping
@@ -91,7 +92,8 @@ class Cohort:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRequest:
-    """A round as somebody declares it. Two requests are the same when their canonical bytes are."""
+    """A round as somebody declares it. Two requests are the same when their canonical bytes are; see also
+    `repeats`."""
 
     round_id: str
     cohort: str
@@ -124,6 +126,17 @@ class RoundRequest:
             "collected_on": self.collected_on.isoformat() if self.collected_on else None,
             "use_case": self.use_case,
         }
+
+    def repeats(self, content: bytes) -> bool:
+        """Whether `content`, canonical bytes that an identifier is bound to, are this request's.
+
+        The same words had other bytes before rounds declared their interaction. They repeat what was
+        registered then, and are answered with what was accounted then.
+        """
+        if content == self.to_bytes():
+            return True
+        former = self.round.formerly
+        return former is not None and content == dataclasses.replace(self, round=former).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundRequest:

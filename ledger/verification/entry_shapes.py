@@ -61,8 +61,6 @@ _STANDING: Final = {
     POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
     POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
 }
-# Fields of a round that older versions did not write: absent, they have their defaults.
-_LATER: Final = frozenset({"interaction"})
 # Reasons of numbers beyond the budget: an account of delta may be why they are.
 _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -163,10 +161,11 @@ def _holds(check: Callable[[Any], bool], value: object) -> bool:
 
 
 def is_as_written(value: object, again: object) -> bool:
-    """Whether a value is spelled as `again`, but for fields that older versions did not write."""
+    """Whether a value is spelled as `again`."""
     if isinstance(value, Mapping) and isinstance(again, Mapping):
-        is_whole = value.keys() <= again.keys() and again.keys() - value.keys() <= _LATER
-        return is_whole and all(is_as_written(each, again[name]) for name, each in value.items())
+        return value.keys() == again.keys() and all(
+            is_as_written(each, again[name]) for name, each in value.items()
+        )
     if isinstance(value, list | tuple) and isinstance(again, list | tuple):
         return len(value) == len(again) and all(map(is_as_written, value, again))
     return type(value) is type(again) and value == again

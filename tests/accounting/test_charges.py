@@ -49,7 +49,7 @@ ROUNDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
 
 
 def exact_gaussian(variance: object, loss: object) -> mp.mpf:

@@ -38,7 +38,7 @@ KINDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
 
 
 def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:

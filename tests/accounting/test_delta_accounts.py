@@ -40,7 +40,12 @@ WEIGHTS = norm.pdf(CELLS) / norm.pdf(CELLS).sum()
 
 
 def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **fields)  # type: ignore[arg-type]  # as listed
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=reports,
+        **fields,  # type: ignore[arg-type]  # as listed
+    )
 
 
 def local(delta0: float) -> ShuffledRound:

@@ -229,6 +229,7 @@ def test_a_sample_is_enclosed_by_the_sum_over_every_number(
 ) -> None:
     """Every number of honest users in the sample by its own binomials."""
     shuffled = ShuffledRound(
+        interaction="identical",
         randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
         reports=sample,
         sampled_from=population,
@@ -270,6 +271,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
 ) -> None:
     """So they were by numbers one by one, at up to forty times the price; what these say is no different."""
     shuffled = ShuffledRound(
+        interaction="identical",
         randomizer=parse_randomizer(written),
         reports=sample,
         sampled_from=population,
@@ -289,7 +291,11 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
 @pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", "oue(epsilon0=2)", "laplace(epsilon0=1)"])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer(written), reports=300, sampled_from=10_000, honest_fraction=0.6
+        interaction="identical",
+        randomizer=parse_randomizer(written),
+        reports=300,
+        sampled_from=10_000,
+        honest_fraction=0.6,
     )
     found = attack_epsilon(shuffled, delta=1e-7)
     assert found is not None

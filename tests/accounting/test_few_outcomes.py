@@ -120,7 +120,9 @@ def test_what_is_left_over_of_response_next_to_nothing() -> None:
 def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
     """A category is reported about once: that was listed by a billion logarithms, in a minute and 8 GiB."""
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer(f"krr(epsilon0={epsilon0}, k={10**9})"), reports=10**9
+        interaction="identical",
+        randomizer=parse_randomizer(f"krr(epsilon0={epsilon0}, k={10**9})"),
+        reports=10**9,
     )
     tracemalloc.start()
     found = Accountant().certify({shuffled: 1}, delta=1e-12)
@@ -161,7 +163,9 @@ def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int)
     likely = math.exp(1e-3) / (1 + math.exp(1e-3))
     pairs = [(likely, 1 - likely), (1 - likely, likely)]
     exact = max(_exact_of_two(*pair, likely, reports, 0.0) for pair in pairs)
-    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports)
+    shuffled = ShuffledRound(
+        interaction="identical", randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports
+    )
     attained = attack_delta(shuffled, epsilon=0.0)
     assert attained is not None
     assert (1 - 1e-6) * exact < attained < exact

@@ -115,7 +115,11 @@ def test_quadrature_agrees_with_binomial_tails(analysis: str, epsilon0: float, r
 
 @pytest.mark.parametrize(("epsilon", "epsilon0", "delta"), [(0.1, 1.15, 1.0434e-6), (1.0, 3.51, 1.0238e-6)])
 def test_ten_ary_randomized_response_of_a_thousand(epsilon: float, epsilon0: float, delta: float) -> None:
-    shuffled = ShuffledRound(randomizer=f"krr(k=10, epsilon0={epsilon0})", reports=1000)  # type: ignore[arg-type]
+    shuffled = ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(f"krr(k=10, epsilon0={epsilon0})"),
+        reports=1000,
+    )
     certificate = Accountant(precision=1e-4).certify_delta({shuffled: 1}, epsilon=epsilon)
     assert certificate.delta_lower <= delta * (1 + 5e-5)
     assert certificate.delta_upper >= delta * (1 - 5e-5)
@@ -132,7 +136,11 @@ def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0
     accountant = Accountant()
 
     def upper(local: float) -> float:
-        shuffled = ShuffledRound(randomizer=f"krr(k=10, epsilon0={local:.6f})", reports=1000)  # type: ignore[arg-type]
+        shuffled = ShuffledRound(
+            interaction="identical",
+            randomizer=parse_randomizer(f"krr(k=10, epsilon0={local:.6f})"),
+            reports=1000,
+        )
         return accountant.certify({shuffled: 1}, delta=1e-6).epsilon_upper
 
     assert upper(epsilon0 - 0.011) < epsilon < upper(epsilon0 + 0.011)
@@ -150,6 +158,7 @@ def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0
 )
 def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> None:
     shuffled = ShuffledRound(
+        interaction="identical",
         randomizer=parse_randomizer({"kind": "generic", "epsilon0": epsilon0}),
         reports=reports,
         analysis="clone",
@@ -165,7 +174,10 @@ def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> 
 @pytest.mark.parametrize("analysis", ["clone", "tight"])
 def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: str) -> None:
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer("generic(epsilon0=4)"), reports=reports, analysis=analysis
+        interaction="identical",
+        randomizer=parse_randomizer("generic(epsilon0=4)"),
+        reports=reports,
+        analysis=analysis,
     )
     certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
     assert certificate.epsilon_upper <= 4.0
@@ -180,9 +192,14 @@ def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: s
 
 def test_a_fraction_of_honest_reports_counts_only_them() -> None:
     accountant = Accountant()
-    all_honest = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=980)
+    all_honest = ShuffledRound(
+        interaction="identical", randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=980
+    )
     some = ShuffledRound(
-        randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=1000, honest_fraction=0.98
+        interaction="identical",
+        randomizer=parse_randomizer("krr(k=4, epsilon0=2)"),
+        reports=1000,
+        honest_fraction=0.98,
     )
     assert accountant.certify({some: 1}, delta=1e-6) == accountant.certify({all_honest: 1}, delta=1e-6)
 
@@ -190,10 +207,17 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
 @pytest.mark.parametrize(
     ("described", "delta"),
     [
-        (ShuffledRound(randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3), 1e-9),
         (
             ShuffledRound(
-                randomizer=parse_randomizer("table([[0.999998, 0.000002], [0.999999, 0.000001]])"), reports=1
+                interaction="identical", randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3
+            ),
+            1e-9,
+        ),
+        (
+            ShuffledRound(
+                interaction="identical",
+                randomizer=parse_randomizer("table([[0.999998, 0.000002], [0.999999, 0.000001]])"),
+                reports=1,
             ),
             1e-8,
         ),

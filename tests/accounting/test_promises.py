@@ -16,7 +16,12 @@ from shuffle_ledger.accounting.pld.basic_composition import Promise
 
 
 def _round(written: str, reports: int = 1000, **rest: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(written), reports=reports, **rest)  # type: ignore[arg-type]
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(written),
+        reports=reports,
+        **rest,  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-45, 1e-48, 1e-60, 1e-200, 1e-300])

@@ -25,7 +25,12 @@ _DELTA = 1e-6
 
 
 def _certificate(randomizer: str, **rest: object) -> tuple[ShuffledRound, Certificate]:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(randomizer), reports=_USERS, **rest)  # type: ignore[arg-type]
+    shuffled = ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=_USERS,
+        **rest,  # type: ignore[arg-type]
+    )
     return shuffled, Accountant().certify({shuffled: 1}, delta=_DELTA)
 
 

@@ -18,7 +18,12 @@ from tests.accounting.exact_sums import Pair, clones, composed, randomized_respo
 
 
 def _round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)  # type: ignore[arg-type]
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=reports,
+        **rest,  # type: ignore[arg-type]
+    )
 
 
 def _check(shuffled: ShuffledRound, pair: Pair, rounds: int, step: float, deltas: tuple[float, ...]) -> None:

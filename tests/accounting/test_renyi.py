@@ -22,7 +22,9 @@ from shuffle_ledger.accounting import (
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
+    return ShuffledRound(
+        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports, **rest
+    )
 
 
 def _exact(outcomes: list[Any], order: float) -> mp.mpf:

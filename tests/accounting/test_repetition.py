@@ -50,7 +50,9 @@ BUDGETS = st.tuples(st.floats(0.01, 20), st.floats(-40, -2).map(lambda x: 10.0**
 
 
 def made(randomizer: str, reports: int, **fields: Any) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **fields)
+    return ShuffledRound(
+        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports, **fields
+    )
 
 
 class Lattice:

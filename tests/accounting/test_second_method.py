@@ -35,7 +35,7 @@ ROUNDS = [
 
 
 def one_round(randomizer: str, **parameters: object) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), **parameters)  # type: ignore[arg-type]
+    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **parameters)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

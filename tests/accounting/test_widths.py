@@ -44,14 +44,19 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_certificates_are_as_narrow_as_asked(case: str) -> None:
     for randomizer, reports, rounds, delta in CASES[case]:
-        shuffled = ShuffledRound(randomizer=randomizer, reports=reports)
+        shuffled = ShuffledRound(interaction="identical", randomizer=randomizer, reports=reports)
         found = Accountant().certify({shuffled: rounds}, delta=delta)
         assert found.precise
         assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
 
 
 def sampled(randomizer: str, reports: int, population: int | None = None) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=reports,
+        sampled_from=population,
+    )
 
 
 @pytest.mark.slow
@@ -94,7 +99,10 @@ def test_rounds_that_may_reveal_much_do_not_hide_what_others_reveal(
 
 
 HARDLY = ShuffledRound(
-    randomizer=parse_randomizer("krr(k=4, epsilon0=1.14e-5)"), reports=10, participation=0.1
+    interaction="identical",
+    randomizer=parse_randomizer("krr(k=4, epsilon0=1.14e-5)"),
+    reports=10,
+    participation=0.1,
 )
 HEAVY = sampled("table([[0.5,0.3,0.2],[0.2,0.5,0.3],[0.1,0.1,0.8]])", 3)
 
@@ -132,7 +140,10 @@ def test_rounds_that_hardly_tell_anything_do_not_hide_what_others_tell(
 def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own pairs and profile say all; contours of losses that one round in a million has take seconds."""
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer("krr(k=10, epsilon0=1e-6)"), reports=120, analysis="strong-adversary"
+        interaction="identical",
+        randomizer=parse_randomizer("krr(k=10, epsilon0=1e-6)"),
+        reports=120,
+        analysis="strong-adversary",
     )
 
     def refused(*_: object) -> None:

@@ -74,7 +74,9 @@ def _noisy_response(inputs: int, noise: float) -> str:
 
 def privacy_loss(randomizer: str, reports: int) -> Work:
     """One round's privacy loss from nothing."""
-    shuffled = ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports)
+    shuffled = ShuffledRound(
+        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports
+    )
 
     def run() -> str:
         return f"{Accountant().privacy_loss(shuffled).upper.index.size} losses"
@@ -86,7 +88,9 @@ def losses_of_many(written: Sequence[str], seed: int) -> Work:
     """The privacy losses of one round of each of these randomizers, from nothing, of 10 to 1e9 reports."""
     draw = np.random.default_rng(seed)
     rounds = [
-        ShuffledRound(randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9)))
+        ShuffledRound(
+            interaction="identical", randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9))
+        )
         for one in written
     ]
     return _each(rounds, lambda one: Accountant().privacy_loss(one))
@@ -97,6 +101,7 @@ def epsilons_of_samples(written: Sequence[str], seed: int) -> Work:
     draw = np.random.default_rng(seed)
     rounds = [
         ShuffledRound(
+            interaction="identical",
             randomizer=parse_randomizer(one),
             reports=(reports := round(10 ** draw.uniform(1, 5))),
             sampled_from=round(reports * 10 ** draw.uniform(0.1, 4)),
@@ -194,7 +199,11 @@ def repeated_question(kinds: int, rounds: int) -> Work:
 def partly_honest(randomizer: str, sample: int, population: int) -> Work:
     """A hundred rounds of a sample of a population of which 80 % are honest, from nothing."""
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer(randomizer), reports=sample, sampled_from=population, honest_fraction=0.8
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=sample,
+        sampled_from=population,
+        honest_fraction=0.8,
     )
 
     def run() -> Interval:
@@ -207,7 +216,11 @@ def partly_honest(randomizer: str, sample: int, population: int) -> Work:
 def attack_on_a_sample(randomizer: str) -> Work:
     """What the known attack gets of a thousand of 10,000 users of whom 80 % are honest."""
     shuffled = ShuffledRound(
-        randomizer=parse_randomizer(randomizer), reports=1000, sampled_from=10_000, honest_fraction=0.8
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=1000,
+        sampled_from=10_000,
+        honest_fraction=0.8,
     )
 
     def run() -> str:

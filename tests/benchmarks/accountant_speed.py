@@ -15,7 +15,12 @@ from tests.benchmarks.case import Case, Interval, Work
 
 def one_round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
     """A round, by its randomizer's notation."""
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **rest)  # type: ignore[arg-type]
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=reports,
+        **rest,  # type: ignore[arg-type]
+    )
 
 
 def clone_kinds(kinds: int, rounds: int) -> Mapping[ShuffledRound, int]:

@@ -47,7 +47,12 @@ _IRREGULAR: tuple[tuple[str, int, int | None], ...] = (
 
 
 def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
+    return ShuffledRound(
+        interaction="identical",
+        randomizer=parse_randomizer(randomizer),
+        reports=reports,
+        sampled_from=population,
+    )
 
 
 _REGULAR_KINDS = (

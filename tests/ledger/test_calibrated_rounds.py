@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import (
     calibrate,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.storage.store import Store

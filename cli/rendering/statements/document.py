@@ -194,8 +194,7 @@ def _fits_sentence(cohort: CohortStatement) -> str:
     if not cohort.fits:
         return ""
     kinds = [
-        f"at least {one.rounds_at_least:,} of {one.round.randomizer.describe()},"
-        f" {one.round.reports:,} reports"
+        f"at least {one.rounds_at_least:,} of {one.round.describe()}, {one.round.reports:,} reports"
         for one in cohort.fits
     ]
     return f"Of each kind by itself, so many more rounds still fit: {'; '.join(kinds)}. "

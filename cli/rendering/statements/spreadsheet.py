@@ -17,6 +17,7 @@ COLUMNS = (
     *("epsilon_alone_upper", "epsilon_alone_lower", "epsilon_spent_upper", "epsilon_spent_lower"),
     *("epsilon_requested_upper", "epsilon_budget", "delta_budget", "reason", "digest"),
     "rounds_more_at_least",  # of rounds accounted alike, that still fit when the statement is made
+    "interaction",
 )
 # A spreadsheet would take a cell that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -86,6 +87,7 @@ def _round(shuffled: ShuffledRound) -> _Cells:
         "participation": shuffled.participation,
         "honest_fraction": shuffled.honest_fraction,
         "delta0": shuffled.delta0,
+        "interaction": shuffled.interaction,
     }
 
 

@@ -223,7 +223,7 @@ def _row(body: EntryBody) -> Row:
         at=body.recorded_at,
         kind=str(body.kind).replace("_", " "),
         round_id=body.round_id,
-        what=described.randomizer.describe() if described else None,
+        what=described.describe() if described else None,
         reports=described.reports if described else body.details.get("reports"),
         spent=body.spent.epsilon_upper,
         reason=str(reason).replace("_", " ") if reason else None,

@@ -129,6 +129,14 @@ class RoundParameters(Body):
     honest_fraction: Share = 1.0
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+    interaction: Annotated[
+        Literal["identical", "sequential"] | None,
+        Field(
+            description="Whether all devices run one randomizer that was fixed before the round, or each one"
+            " its own, in a secret order, after earlier messages. Left out: sequential where a part of the"
+            " randomizer is generic and no other analysis than clone is asked for, else identical."
+        ),
+    ] = None
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]}
@@ -141,6 +149,7 @@ class RoundParameters(Body):
         "honest_fraction",
         "delta0",
         "analysis",
+        "interaction",
     )
 
     def round(self) -> ShuffledRound:

@@ -1,0 +1,194 @@
+"""Rounds that were registered before rounds declared their interaction, and rounds that declare it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    open_cohort,
+    quote,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import Conflict, NotCollectable
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, document_of
+from shuffle_ledger.ledger.values.documents import record_document, record_of_document
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+
+ONE = {"$float": (1.0).hex()}
+# What `register --id week1 --randomizer 'generic(epsilon0=1)' --reports 10000` was bound to.
+WRITTEN: dict[str, Any] = {
+    "version": 1,
+    "round_id": "week1",
+    "cohort": "watches",
+    "round": {
+        "randomizer": {"kind": "generic", "epsilon0": ONE},
+        "reports": 10_000,
+        "sampled_from": None,
+        "participation": None,
+        "honest_fraction": ONE,
+        "delta0": {"$float": (0.0).hex()},
+        "analysis": "tight",
+    },
+    "collected_on": None,
+    "use_case": None,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, sqlite_template: Path) -> Any:
+    """Yield a ledger with the cohort "watches"."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as opened:
+        opened_with: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-6}
+        open_cohort(opened, name="watches", policy="adaptive", actor="tester", **opened_with)
+        yield opened
+
+
+def written(**changes: Any) -> bytes:
+    """The canonical bytes of a request of before."""
+    content = {**WRITTEN, **{name: changes.pop(name) for name in ("round_id",) if name in changes}}
+    content["round"] = {**WRITTEN["round"], **changes}
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def of_before(store: Store, accountant: Accountant, **changes: Any) -> RoundRequest:
+    """Register and admit a round as it was read from such bytes."""
+    request = RoundRequest.from_bytes(written(**changes))
+    assert request.to_bytes() == written(**changes)
+    register(store, request, actor="tester")
+    assert isinstance(admit(store, accountant, request.round_id), Admitted)
+    return request
+
+
+def today(round_id: str = "week1", **fields: Any) -> RoundRequest:
+    """The request that a script makes today."""
+    randomizer = parse_randomizer(fields.pop("randomizer", "generic(epsilon0=1)"))
+    shuffled = ShuffledRound(randomizer=randomizer, **{"reports": 10_000, **fields})
+    return RoundRequest(round_id=round_id, cohort="watches", round=shuffled)
+
+
+def decided(store: Store, accountant: Accountant, request: RoundRequest) -> tuple[Any, bool]:
+    return register_and_admit(store, accountant, request, actor="tester")
+
+
+@pytest.mark.parametrize("fields", [{}, {"interaction": "identical"}, {"analysis": "tight"}])
+def test_the_words_of_before_repeat_what_they_registered(
+    store: Store, accountant: Accountant, fields: dict[str, Any]
+) -> None:
+    of_before(store, accountant)
+    record = round_record(store, "week1")
+    answer, known = decided(store, accountant, today(**fields))
+    assert known
+    assert answer == record.outcome
+    assert answer.accounted.interaction == "undeclared"
+    assert answer.accounted.analysis == "tight"
+    assert quote(store, accountant, today(**fields)).would_be == "admitted"
+    assert len(list(store.entries_of("watches"))) == 2
+    void(store, accountant, "week1", reason="never collected", actor="tester")
+    with pytest.raises(NotCollectable):
+        decided(store, accountant, today(**fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"interaction": "sequential"},
+        {"analysis": "clone"},
+        {"analysis": "clone", "interaction": "identical"},
+        {"randomizer": "krr(k=2, epsilon0=1)", "interaction": "sequential"},
+        {"reports": 10_001},
+    ],
+)
+def test_other_words_are_a_conflict(store: Store, accountant: Accountant, fields: dict[str, Any]) -> None:
+    of_before(store, accountant)
+    for ask in (
+        lambda: decided(store, accountant, today(**fields)),
+        lambda: quote(store, accountant, today(**fields)),
+    ):
+        with pytest.raises(Conflict):
+            ask()
+
+
+def test_named_randomizers_and_clones_of_before_are_repeated_too(
+    store: Store, accountant: Accountant
+) -> None:
+    krr = {"kind": "krr", "epsilon0": ONE, "k": 4}
+    of_before(store, accountant, randomizer=krr, analysis="blanket", round_id="named")
+    of_before(store, accountant, analysis="clone", round_id="clone")
+    assert decided(store, accountant, today("named", randomizer="krr(k=4, epsilon0=1)"))[1]
+    assert decided(store, accountant, today("clone", analysis="clone"))[1]
+    with pytest.raises(Conflict):  # it was bound to the published pair, and this would have been tight
+        decided(store, accountant, today("clone"))
+
+
+def test_what_is_registered_now_declares_its_interaction(store: Store, accountant: Accountant) -> None:
+    old = of_before(store, accountant)
+    for name, fields in (
+        ("a", {}),
+        ("b", {"interaction": "identical"}),
+        ("c", {"randomizer": "krr(k=4, epsilon0=1)"}),
+    ):
+        assert isinstance(decided(store, accountant, today(name, **fields))[0], Admitted)
+        assert decided(store, accountant, today(name, **fields))[1]
+    with pytest.raises(Conflict):
+        decided(store, accountant, today("a", interaction="identical"))
+    settle(store, accountant, "a", reports=9_000, actor="tester")
+    settle(store, accountant, "week1", reports=9_000, actor="tester")
+    bodies = [entry.content() for entry in store.entries_of("watches")]
+    stated = [
+        (body.round_id, shuffled.get("interaction"), shuffled["analysis"])
+        for body in bodies
+        for shuffled in [
+            body.details[name] for name in ("accounted", "accounted_before") if name in body.details
+        ]
+        + ([body.details["request"]["round"]] if "request" in body.details else [])
+    ]
+    assert set(stated) == {
+        ("week1", None, "tight"),
+        ("a", "sequential", "clone"),
+        ("b", "identical", "tight"),
+        ("c", "identical", "blanket"),
+    }
+    report = verify(store, accountant, numbers="all")
+    assert [each.problems for each in report.cohorts] == [()]
+    for name in ("week1", "a", "b"):
+        record = round_record(store, name)
+        assert record_of_document(json.loads(json.dumps(record_document(record)))) == record
+    assert document_of(round_record(store, "a").request.round)["interaction"] == "sequential"  # type: ignore[index,call-overload]
+    assert round_record(store, "week1").request == old
+
+
+def test_a_plan_of_before_is_opened_again_with_its_words(store: Store, accountant: Accountant) -> None:
+    words = [ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=10_000)]
+    words += [ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=10_000)]
+    formerly = {dataclasses.replace(one.formerly or one): 3 for one in words}
+    # So large that the plan's words of today would cost more.
+    budget = accountant.certify(formerly, delta=1e-6).epsilon_upper * 1.01
+    content: dict[str, Any] = {"population": 10**6, "epsilon": budget, "delta": 1e-6, "policy": "plan"}
+    content |= {"name": "planned", "actor": "tester", "accountant": accountant}
+    first = open_cohort(store, plan=formerly, **content)
+    assert open_cohort(store, plan=dict.fromkeys(words, 3), **content) == first
+    with pytest.raises(Conflict):
+        open_cohort(store, plan=dict.fromkeys(words, 2), **content)
+    sequential = RoundRequest(round_id="s", cohort="planned", round=words[0])
+    answer, _ = decided(store, accountant, sequential)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "no_free_slot"
+    identical = dataclasses.replace(words[0], analysis=None, interaction="identical")
+    answer, _ = decided(store, accountant, RoundRequest(round_id="i", cohort="planned", round=identical))
+    assert isinstance(answer, Admitted)
+    assert canonical.encode(answer.accounted.to_mapping()) == canonical.encode(words[0].formerly.to_mapping())  # type: ignore[union-attr]
