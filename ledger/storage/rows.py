@@ -312,7 +312,9 @@ def change_holding(connection: Connection, cohort: str, change: HoldingChange) -
 
 def link_round(connection: Connection, entry: LedgerEntry) -> None:
     """Let the row of a round refer to the entry that decides or closes it."""
-    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)
+    if entry.kind == EntryKind.CORRECTED:
+        return  # found by the entries' index; a round may be corrected any number of times
+    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
     column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
     unlinked = and_(rounds.c.round_id == entry.round_id, column.is_(None))
     connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))

@@ -9,7 +9,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
@@ -48,7 +48,7 @@ _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
 CohortStatus: TypeAlias = Literal["open", "overspent", "frozen"]
-RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided"]
+RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided", "incident"]
 
 
 class RefusalReason(StrEnum):
@@ -224,6 +224,68 @@ class Quote:
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseTimes:
+    """When something was released, as the actor attests: later than `after`, and before `before`."""
+
+    after: datetime | None = None  # None: nobody attests it
+    before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for times without a zone, or in the wrong order."""
+        for name, moment in (("released_after", self.after), ("released_before", self.before)):
+            if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
+                raise InvalidValue(field=name, value=moment, expected="a time with its zone, or nothing")
+        if self.after is not None and self.before is not None and self.after >= self.before:
+            expected = f"a time later than {self.after.isoformat()}, after which it was released"
+            raise InvalidValue(field="released_before", value=self.before.isoformat(), expected=expected)
+
+    def to_mapping(self) -> dict[str, str | None]:
+        """Return the times as entries spell them."""
+        moments = {"after": self.after, "before": self.before}
+        return {name: moment and spelled_moment(moment) for name, moment in moments.items()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, str | None]) -> ReleaseTimes:
+        """Return the times that a mapping spells; raises ValueError, KeyError, InvalidValue."""
+        return cls(**{name: text and datetime.fromisoformat(text) for name, text in _both(mapping).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected:
+    """What a released round truly was, told afterwards, and what that made of the cohort's budget."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    round: ShuffledRound  # the round as it truly was
+    reason: str
+    accounted: ShuffledRound  # what is charged from now on
+    changed: bool  # what is charged is not what was charged before
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """A release that nothing admitted, and what it made of the cohort's budget."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    round: ShuffledRound | None  # what was released; None: unknown, so that it counts as data in the clear
+    released: ReleaseTimes
+    reason: str
+    accounted: ShuffledRound  # what is charged
+    overspent: bool
+    overspent_because: str | None  # in words, where the incident itself broke the promise
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
 Outcome: TypeAlias = Admitted | Refused
 
 
@@ -235,11 +297,13 @@ class RoundRecord:
     registered_by: str
     registered_at: datetime
     state: RoundState
-    outcome: Outcome | None  # None while pending
+    outcome: Outcome | None  # None while pending, and of an incident that no decision preceded
     closing: Settled | Voided | None
     accounted: ShuffledRound | None  # what is or was charged; None while pending
     attempts: int  # failed attempts to decide
     last_error: str | None
+    corrections: tuple[Corrected, ...] = ()  # in order
+    incident: Incident | None = None  # released although nothing admitted it
 
 
 def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX) -> str:
@@ -257,6 +321,17 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     if any(ord(character) in _UNSEEN for character in text):
         raise InvalidValue(field=field, value=value, expected=expected)
     return text
+
+
+def spelled_moment(moment: datetime) -> str:
+    """Return the one spelling of a moment in entries: UTC, with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _both(mapping: Mapping[str, str | None]) -> dict[str, str | None]:
+    if set(mapping) != {"after", "before"}:
+        raise KeyError("after, before")
+    return dict(mapping)
 
 
 def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
