@@ -1,4 +1,4 @@
-"""Every decision: opening, admission, settlement, voids, changes of a budget, and quotes.
+"""Every decision: opening, admission, settlement, voids, corrections, incidents, changes of a budget, and quotes.
 
 Imports `policies` and what lies below it.
 """
@@ -17,6 +17,8 @@ from shuffle_ledger.ledger.decisions.admission import (
     settle,
     void,
 )
+from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.repeats import (
     present_answer,
     quote_repeated,
@@ -29,11 +31,13 @@ __all__ = [
     "admit_queued",
     "admit_together",
     "change_budget",
+    "correct",
     "open_cohort",
     "present_answer",
     "quote",
     "quote_at",
     "quote_repeated",
+    "record_incident",
     "refuse_other_content",
     "refuse_uncollectable",
     "register",

@@ -89,6 +89,7 @@ class Step(NamedTuple):
         held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
         return dataclasses.replace(
             view,
+            cohort=dataclasses.replace(view.cohort, status=draft.status or view.cohort.status),
             head_sequence=self.entry.sequence,
             head_digest=self.entry.digest,
             spent=draft.spent,

@@ -138,7 +138,7 @@ registrations = Table(
 REFUSED = "kind = 'refused'"
 _OUTCOME = "kind IN ('admitted', 'refused')"
 _CLOSING = "kind IN ('settled', 'voided')"
-_TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
+TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
 
 entries = Table(
     "entries",
@@ -195,8 +195,8 @@ entries = Table(
         "ix_entries_told",
         "round_id",
         "sequence",
-        sqlite_where=text(_TOLD),
-        postgresql_where=text(_TOLD),
+        sqlite_where=text(TOLD),
+        postgresql_where=text(TOLD),
     ),
 )
 

@@ -280,7 +280,7 @@ class Incident:
     reason: str
     accounted: ShuffledRound  # what is charged
     overspent: bool
-    overspent_because: str | None  # in words, where the incident itself broke the promise
+    chosen_after: bool  # its cohort's filters were chosen when its output may have been known
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
