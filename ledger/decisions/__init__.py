@@ -1,4 +1,4 @@
-"""Every decision: opening, admission, settlement, voids, corrections, incidents, changes of a budget, and quotes.
+"""Every decision: opening, admission, closings, corrections, incidents, changes of a budget, and quotes.
 
 Imports `policies` and what lies below it.
 """

@@ -75,7 +75,7 @@ def correct(
         record = record_of(store, store.round(stored.round_id))
         if record.state not in CORRECTABLE:
             raise Conflict(
-                f"round {stored.round_id!r} is {record.state}: only a round that was admitted, and not voided,"
+                f"round {stored.round_id!r} is {record.state}: only a round that was admitted and not voided"
                 " can be corrected. If it was released all the same, record an incident with its identifier"
             )
         truth = restated(described_now(record), changes)
@@ -100,7 +100,8 @@ def _draft(
     policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
     course, (actor, reason) = course_of(store, record), told_by
     before = accounted = course.accounted
-    overspent, spent, changes = view.cohort.status == "overspent", view.spent, ()
+    overspent, spent = view.cohort.status == "overspent", view.spent
+    changes: tuple[HoldingChange, ...] = ()
     details, loss = policy.unchanged(view), None
     if view.cohort.status != "frozen":
         after = truth if view.cohort.policy == POLICY_PLAN else registry.told(before, truth)

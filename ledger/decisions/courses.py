@@ -10,7 +10,7 @@ from shuffle_ledger.ledger.decisions.truths import IN_CLEAR, truth_of
 from shuffle_ledger.ledger.policies.registry import Course, Step
 from shuffle_ledger.ledger.storage.rows import HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Incident, RoundRecord, Settled
+from shuffle_ledger.ledger.values.requests import Admitted, Corrected, Incident, RoundRecord, Settled
 
 
 def course_of(store: Store, record: RoundRecord) -> Course:
@@ -33,14 +33,11 @@ def described_now(record: RoundRecord) -> ShuffledRound:
     described = record.request.round
     if record.incident is not None:
         described = record.incident.round or IN_CLEAR
-    told = [(one.sequence, one.round) for one in record.corrections]
+    told: list[Corrected | Settled] = [*record.corrections]
     if isinstance(record.closing, Settled) and record.incident is None:
-        told.append((record.closing.sequence, None))
-    for _, truth in sorted(told, key=lambda one: one[0]):
-        if truth is not None:
-            described = truth
-        elif isinstance(record.closing, Settled):
-            described = truth_of(described, record.closing.reports)
+        told.append(record.closing)
+    for one in sorted(told, key=lambda one: one.sequence):
+        described = truth_of(described, one.reports) if isinstance(one, Settled) else one.round
     return described
 
 

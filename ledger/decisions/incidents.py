@@ -73,7 +73,7 @@ def record_incident(
     actor: str,
     released: ReleaseTimes | None = None,
 ) -> Incident:
-    """Record a release that nothing admitted, and charge it as the settlement of a round that declared nothing.
+    """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
     Under policy `adaptive` the whole charge is late for the sliding total. Where the cohort's first admitted
     round chose the filters, the cohort is overspent unless it is attested that the release came later: its
@@ -162,7 +162,8 @@ def _drafted(
     told.check_past(max(view.at, view.recorded_at or view.at))
     policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
     accounted = slot_of(told.truth)
-    overspent, spent, changes = view.cohort.status == "overspent", view.spent, ()
+    overspent, spent = view.cohort.status == "overspent", view.spent
+    changes: tuple[HoldingChange, ...] = ()
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
         first = store.first_released(stored.cohort) if policy.has_chosen(view) else None

@@ -33,8 +33,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
     overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
-    were sampled: then more reports are a higher sampling rate, and that is charged. This is a correction of the
-    number of reports that also closes (`decisions.corrections`). Under policy `plan` the
+    were sampled: then more reports are a higher sampling rate, and that is charged. A settlement is the
+    correction of the number of reports that also closes (`decisions.corrections`). Under policy `plan` the
     round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
     none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 

@@ -43,7 +43,7 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     reports = changes.get("reports")
     if set(changes) == {"reports"} and type(reports) is int and reports >= 1:
         return truth_of(described, reports)
-    fields = described.to_mapping() | changes
+    fields = {**described.to_mapping(), **changes}
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
     if "randomizer" in changes:

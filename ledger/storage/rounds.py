@@ -55,8 +55,7 @@ class RoundStore(Database):
         """Return the entries that tell what a round truly was, in order: its corrections, or its incident."""
         query = select(entries).where(entries.c.round_id == round_id, rows.TOLD)
         with engine.reading_once(self._engine) as connection:
-            found = [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
-        return found
+            return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 
     def first_released(self, cohort: str) -> LedgerEntry | None:
         """Return the first entry of a cohort that admits a round or tells an incident, if there is one."""

@@ -233,7 +233,8 @@ class ReleaseTimes:
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for times without a zone, or in the wrong order."""
-        for name, moment in (("released_after", self.after), ("released_before", self.before)):
+        given: dict[str, object] = {"released_after": self.after, "released_before": self.before}
+        for name, moment in given.items():
             if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
                 raise InvalidValue(field=name, value=moment, expected="a time with its zone, or nothing")
         if self.after is not None and self.before is not None and self.after >= self.before:
@@ -243,12 +244,16 @@ class ReleaseTimes:
     def to_mapping(self) -> dict[str, str | None]:
         """Return the times as entries spell them."""
         moments = {"after": self.after, "before": self.before}
-        return {name: moment and spelled_moment(moment) for name, moment in moments.items()}
+        return {name: None if moment is None else spelled_moment(moment) for name, moment in moments.items()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, str | None]) -> ReleaseTimes:
         """Return the times that a mapping spells; raises ValueError, KeyError, InvalidValue."""
-        return cls(**{name: text and datetime.fromisoformat(text) for name, text in _both(mapping).items()})
+        if set(mapping) != {"after", "before"}:
+            raise KeyError("after, before")
+        return cls(
+            **{name: None if text is None else datetime.fromisoformat(text) for name, text in mapping.items()}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,12 +331,6 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
 def spelled_moment(moment: datetime) -> str:
     """Return the one spelling of a moment in entries: UTC, with microseconds."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _both(mapping: Mapping[str, str | None]) -> dict[str, str | None]:
-    if set(mapping) != {"after", "before"}:
-        raise KeyError("after, before")
-    return dict(mapping)
 
 
 def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:

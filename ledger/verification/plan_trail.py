@@ -139,7 +139,7 @@ class PlanTrail:
             yield from self._place(body, truth)
             return
         # Its pair took its slot's place in the plan, which stays taken.
-        expected = (..., held)
+        expected: tuple[object, ShuffledRound] = (..., held)
         if not fits(truth, held):
             expected = (None, slot_for(truth, numerical_policy=body.numerical_policy))
             self._unplaced += 1

@@ -213,17 +213,13 @@ class Replay:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
-            case EntryKind.CORRECTED:
-                self._apply_correction(body)
-            case EntryKind.INCIDENT:
-                self._apply_incident(body)
+            case EntryKind.CORRECTED | EntryKind.INCIDENT:
+                self._apply_told(body)
             case EntryKind.BUDGET_CHANGED:
                 self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
         self._compare_counts(body)
-        if self.first_released is None and body.kind in (EntryKind.ADMITTED, EntryKind.INCIDENT):
-            self.first_released = body
         for what in self.trail.follow(body):
             self.blame(body.sequence, what)
         if previous is not None:
@@ -284,6 +280,7 @@ class Replay:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
             if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
+            self.first_released = self.first_released or body
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self.local[accounted] += 1
@@ -322,6 +319,13 @@ class Replay:
         if body.details["overspent"] != self.overspent:
             self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
 
+    def _apply_told(self, body: EntryBody) -> None:
+        if body.kind is EntryKind.CORRECTED:
+            self._apply_correction(body)
+        else:
+            self._apply_incident(body)
+            self.first_released = self.first_released or body
+
     def _apply_correction(self, body: EntryBody) -> None:
         round_id, details = str(body.round_id), body.details
         before, accounted, truth = (
@@ -333,7 +337,7 @@ class Replay:
         if round_id in self.declared:
             self.declared[round_id] = self._kinds.setdefault(truth, truth)
         if self.frozen:
-            self._check_only_told(body, accounted == before)
+            self._check_only_told(body, is_kept=accounted == before)
             return
         if not self.trail.corrects(before, truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
@@ -358,7 +362,8 @@ class Replay:
         if any(moment and moment > body.recorded_at for moment in (released.after, released.before)):
             self.blame(body.sequence, "it tells a release that was yet to come")
         if self.frozen:
-            self._check_only_told(body, accounted == slot_for(truth, numerical_policy=_slot_rule(body)))
+            is_kept = accounted == slot_for(truth, numerical_policy=_slot_rule(body))
+            self._check_only_told(body, is_kept=is_kept)
             return
         if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
@@ -369,7 +374,7 @@ class Replay:
         self.local[accounted] += 1
         self._charge(body, accounted, is_broken=chosen_after)
 
-    def _check_only_told(self, body: EntryBody, is_kept: bool) -> None:
+    def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
         """Compare what is told of a frozen cohort with what is written then: nothing is charged."""
         details = body.details
         charged = "charge" in details or "slot" in details or details["privacy_loss"] is not None

@@ -74,8 +74,8 @@ def verify(
     """Replay the chains of one cohort or of all, and compute their numbers again.
 
     Always checked: every digest, link and column, holdings, rounds, stored losses, and the certificate at
-    every point where a cohort's spending was largest (before a round is closed or corrected, and at the end). With
-    `numbers="all"` every certificate is computed again, else also an even sample.
+    every point where a cohort's spending was largest (before a round is closed or corrected, and at the end).
+    With `numbers="all"` every certificate is computed again, else also an even sample.
 
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
     rest of the chain was rewritten to fit; heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
