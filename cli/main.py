@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "init": ("shuffle_ledger.cli.commands.init", "init"),
     "cohort": ("shuffle_ledger.cli.commands.cohort", "cohort"),
     "round": ("shuffle_ledger.cli.commands.round", "round_"),
+    "incident": ("shuffle_ledger.cli.commands.incident", "incident"),
     "budget": ("shuffle_ledger.cli.commands.budget", "budget"),
     "audit": ("shuffle_ledger.cli.commands.audit", "audit"),
     "token": ("shuffle_ledger.cli.commands.token", "token"),

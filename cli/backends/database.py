@@ -16,9 +16,11 @@ from shuffle_ledger.ledger.checkpoints import SavedHeads, ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
+    correct,
     open_cohort,
     quote,
     quote_at,
+    record_incident,
     register,
     register_and_admit,
     round_record,
@@ -35,9 +37,12 @@ from shuffle_ledger.ledger.storage import Standing, standing_after
 from shuffle_ledger.ledger.values import (
     Checkpoint,
     Cohort,
+    Corrected,
+    Incident,
     Outcome,
     Pending,
     Quote,
+    ReleaseTimes,
     RoundRecord,
     RoundRequest,
     Settled,
@@ -61,10 +66,10 @@ class Ledger(Protocol):
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
     ) -> Cohort:
-        """See `ledger.decisions.admission.open_cohort`."""
+        """See `ledger.decisions.open_cohort`."""
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
-        """See `ledger.decisions.admission.change_budget`."""
+        """See `ledger.decisions.change_budget`."""
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts in the order of their names."""
@@ -76,13 +81,13 @@ class Ledger(Protocol):
         """See `ledger.reports.budgets.budget`."""
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `ledger.decisions.admission.quote`."""
+        """See `ledger.decisions.quote`."""
 
     def price_named(self, request: RoundRequest) -> Quote:
-        """See `ledger.decisions.admission.quote`: under the request's identifier, which may be registered."""
+        """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
 
     def record(self, round_id: str) -> RoundRecord:
-        """See `ledger.decisions.admission.round_record`."""
+        """See `ledger.decisions.round_record`."""
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
@@ -97,10 +102,24 @@ class Ledger(Protocol):
         """Have a round decided that was left alone after too many failures."""
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
-        """See `ledger.decisions.admission.settle`."""
+        """See `ledger.decisions.settle`."""
 
     def void(self, round_id: str, *, reason: str) -> Voided:
-        """See `ledger.decisions.admission.void`."""
+        """See `ledger.decisions.void`."""
+
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """See `ledger.decisions.corrections.correct`."""
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes,
+    ) -> Incident:
+        """See `ledger.decisions.incidents.record_incident`."""
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """Compute the privacy losses of rounds ahead, where this program computes any."""
@@ -235,6 +254,33 @@ class DatabaseLedger:
         session = self.session
         actor = session.settings.actor
         return void(session.store, session.accountant, round_id, reason=reason, actor=actor)
+
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return correct(session.store, session.accountant, round_id, changes, reason=reason, actor=actor)
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes,
+    ) -> Incident:
+        """See `Ledger`."""
+        return record_incident(
+            self.session.store,
+            self.session.accountant,
+            cohort,
+            round_id=round_id,
+            described=described,
+            reason=reason,
+            actor=self.session.settings.actor,
+            released=released,
+        )
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`."""
