@@ -83,5 +83,5 @@ def _described(field: str, value: object) -> object:
         return lower(value)
     if isinstance(value, ReleaseTimes):
         known = [f"{name} {moment}" for name, moment in value.to_mapping().items() if moment]
-        return ", ".join(known) or "at a time that nobody attests"
+        return ", ".join(known) or "at a time that is not attested"
     return value

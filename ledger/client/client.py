@@ -35,12 +35,12 @@ from shuffle_ledger.ledger.values.documents import (
     value_of,
 )
 from shuffle_ledger.ledger.values.requests import (
+    REASON_LENGTH_MAX,
     Cohort,
     Corrected,
     Incident,
     Outcome,
     Pending,
-    REASON_LENGTH_MAX,
     ReleaseTimes,
     RoundRecord,
     RoundRequest,

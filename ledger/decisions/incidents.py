@@ -10,10 +10,9 @@ from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.decisions.outcomes import incident_from, record_of
-from shuffle_ledger.ledger.decisions.truths import IN_CLEAR
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -113,6 +112,8 @@ def record_incident(
             store, name, request.round_id, lambda new: _drafted_new(store, accountant, told, request, new)
         )
         if found is not None:
+            if found.details["overspent"] and new.view.cohort.status == "open":
+                _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
             return incident_from(store.entry(name, found.sequence))
         stored = store.round(request.round_id)
     if stored.cohort != name:
@@ -168,13 +169,11 @@ def _drafted(
     if view.cohort.status != "frozen":
         first = store.first_released(stored.cohort) if policy.has_chosen(view) else None
         chosen_after = first is not None and not is_later(told.released, than=first.content())
-        step = policy.telling(books, view, told.truth)
+        step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
         overspent = overspent or chosen_after or not step.is_within(view.cohort.epsilon_budget)
         changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
-    if overspent and view.cohort.status == "open":
-        _log.error("cohort %s is overspent by incident %s", stored.cohort, stored.round_id)
     return EntryDraft(
         kind=EntryKind.INCIDENT,
         round_id=stored.round_id,

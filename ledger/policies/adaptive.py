@@ -22,6 +22,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
+    IN_CLEAR,
     Books,
     Course,
     Policy,
@@ -88,12 +89,19 @@ class AdaptivePolicy(Policy):
             lacks_delta=filters.accounts_reading(total + charge) if lacks else None,
         )
 
-    def telling(self, books: Books, view: CohortView, truth: ShuffledRound) -> Step:
-        """See `Policy`: the whole charge is late. The first of a cohort's rounds chooses the filters."""
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
+        """See `Policy`: the whole charge is late. The first of a cohort's rounds chooses the filters.
+
+        No filter bounds what may have had a part in the choice of filters: it is charged as if reports had been
+        released in the clear.
+        """
         accounted = slot_of(truth)
         choice, total, chosen = self._chosen(books, view, accounted)
         filters = self._filters(view, choice)
-        charge = filters.taken_instead(total, filters.nothing(), books.charge(accounted, filters))
+        cost = books.charge(IN_CLEAR if chosen_after else accounted, filters)
+        charge = filters.taken_instead(total, filters.nothing(), cost)
         step = self._stepped(view, total + charge, choice, rounds=1)
         details = {"charge": charge.to_mapping(), **chosen, **step.details}
         return dataclasses.replace(step, details=details, changes={accounted: 1}, accounted=accounted)

@@ -21,6 +21,7 @@ from shuffle_ledger.accounting import (
     FilterSet,
     ShuffledRound,
     fits,
+    parse_randomizer,
     slot_for,
 )
 from shuffle_ledger.ledger import loss_cache
@@ -35,6 +36,9 @@ _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 # Under these, a settlement changed a pair of the plan, and a void of policy fixed gave back.
 _CLOSING_AS_BEFORE = frozenset(f"shuffle-ledger-numerics-{number}" for number in range(5, 21))
+
+# The report is the user's value: no round reveals more.
+IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 ASSUMES = {
     POLICY_FIXED: (
@@ -162,8 +166,17 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def telling(self, books: Books, view: CohortView, truth: ShuffledRound) -> Step:
-        """Return what a release that nothing admitted changes: the settlement of nothing."""
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
+        """Return what a release that nothing admitted changes: the settlement of nothing.
+
+        Args:
+            books: where privacy losses come from.
+            view: the cohort now.
+            truth: what was released.
+            chosen_after: it may have had a part in what `has_chosen` is about, so that nothing bounds it.
+        """
 
     def has_chosen(self, view: CohortView) -> bool:
         """Return whether a round has chosen something that no earlier output may have had a part in."""

@@ -117,7 +117,9 @@ class PlanPolicy(Policy):
             return self._stepped(books, view, replaced(before, None), others, unplaced)
         return self._placed(books, view, (before, claims, after), others, unplaced)
 
-    def telling(self, books: Books, view: CohortView, truth: ShuffledRound) -> Step:
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
         """See `Policy`: it stands in the first kind of slot that dominates it, if one is free."""
         return self._placed(books, view, (None, None, truth), self.claimed(view), self.unplaced(view))
 

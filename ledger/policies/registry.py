@@ -76,7 +76,9 @@ class FixedPolicy(Policy):
         """See `Policy`."""
         return self._composed(books, view, {accounted: 1})
 
-    def telling(self, books: Books, view: CohortView, truth: ShuffledRound) -> Step:
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
         """See `Policy`: it is composed with the rest, as if its parameters had been fixed in advance."""
         accounted = slot_of(truth)
         step = self._composed(books, view, {accounted: 1})

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.accounting import ShuffledRound, exact_text, fits, slot_for
-from shuffle_ledger.ledger.decisions.truths import IN_CLEAR, truth_of
+from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import PlanPolicy, standing_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 

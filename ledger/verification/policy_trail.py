@@ -72,6 +72,7 @@ class Trail:
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
     _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
+    _is_unbounded: bool = False  # the last entry charges as everything what it accounts as a round
     _plan: PlanTrail | None = None
 
     def follow(self, body: EntryBody) -> Iterator[str]:
@@ -88,6 +89,7 @@ class Trail:
 
     def _follow(self, body: EntryBody) -> Iterator[str]:
         self.stated = []
+        self._is_unbounded = body.kind is EntryKind.INCIDENT and bool(body.details["chosen_after"])
         self.frozen = self.frozen or body.kind is EntryKind.FROZEN
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
@@ -202,7 +204,7 @@ class Trail:
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
         """Yield which charges of the last entry are more than its rounds need: sound, and a waste."""
-        if isinstance(self.policy, AdaptivePolicy):
+        if isinstance(self.policy, AdaptivePolicy) and not self._is_unbounded:
             for accounted, charge in self.stated:
                 share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
                 if share > DEARER_MAX:

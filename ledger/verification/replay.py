@@ -16,8 +16,9 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.decisions.incidents import is_later
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
-from shuffle_ledger.ledger.decisions.truths import IN_CLEAR, local_kind
+from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
@@ -371,6 +372,8 @@ class Replay:
         chosen_after = first is not None and not is_later(released, than=first)
         if details["chosen_after"] != chosen_after:
             self.blame(body.sequence, "it says wrongly whether the release may have come before the choice")
+        if chosen_after and body.spent.epsilon_upper_or_none is not None:
+            self.blame(body.sequence, "it bounds a release that may have come before the filters were chosen")
         self.local[accounted] += 1
         self._charge(body, accounted, is_broken=chosen_after)
 

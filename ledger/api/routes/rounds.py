@@ -136,16 +136,20 @@ async def record_incident_(
     refused or voided. It is charged, even beyond the budget."""
     name = seen_cohort(token, cohort)
     await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
-    told = {
-        "round_id": body.round_id,
-        "described": None if body.round is None else body.round.round(),
-        "released": body.released(),
-        "reason": body.reason,
-    }
+    described, released = None if body.round is None else body.round.round(), body.released()
     service.door.let_guess(token)
     try:
         answer = await service.deciding.run(
-            lambda accountant: record_incident(service.store, accountant, name, actor=token.name, **told)
+            lambda accountant: record_incident(
+                service.store,
+                accountant,
+                name,
+                round_id=body.round_id,
+                described=described,
+                released=released,
+                reason=body.reason,
+                actor=token.name,
+            )
         )
     except Conflict:
         await _refuse_foreign(service, token, body.round_id)
