@@ -47,7 +47,7 @@ def largest_common_epsilon0(
     return low
 
 
-def place(kinds: Sequence[ShuffledRound], claimed: int, truth: ShuffledRound) -> int | None:
+def place(kinds: Sequence[ShuffledRound], claimed: int | None, truth: ShuffledRound) -> int | None:
     """Returns the kind of slot that a released round must stand in.
 
     That is the claimed kind if the truth fits it, else the first kind in the order of the plan that the truth
@@ -56,14 +56,15 @@ def place(kinds: Sequence[ShuffledRound], claimed: int, truth: ShuffledRound) ->
 
     Args:
         kinds: the plan's kinds of slots, in its order.
-        claimed: position of the kind that the round claimed when it was admitted.
+        claimed: position of the kind that the round claimed when it was admitted; None if nothing admitted
+            it.
         truth: what was really released.
 
     Guarantee: if every released round stands in a slot of its kind and each slot holds one round, the
         composition of all slots bounds everything released, however rounds and slots were chosen.
     Source: docs/adaptivity.md, Lemma 9.
     """
-    if fits(truth, kinds[claimed]):
+    if claimed is not None and fits(truth, kinds[claimed]):
         return claimed
     return next((position for position, kind in enumerate(kinds) if fits(truth, kind)), None)
 

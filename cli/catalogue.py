@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
-    "round": (None, "Quote, register, settle, void and import rounds."),
+    "round": (None, "Quote, register, settle, void, correct and import rounds."),
     "round quote": ("round:quote_", "Say what COHORT's ledger would decide about a round."),
     "round register": (
         "round:register_",
@@ -51,12 +51,21 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "round:void_",
         "Close the round ID as one of which nothing was or will be released, and give back what it reserved.",
     ),
+    "round correct": (
+        "round:correct_",
+        "Record what the released round ID truly was, where it was otherwise than was said.",
+    ),
     "round show": ("round:show_", "Show the round ID and all that has happened to it."),
     "round retry": (
         "round:retry_",
         "Decide the round ID, which was left alone after too many failures; exits like `round register`.",
     ),
     "round import": ("round:import_", "Register and decide every round of FILE, in file order."),
+    "incident": (None, "Record releases that nothing admitted."),
+    "incident record": (
+        "incident:record_",
+        "Record that something of COHORT was released although nothing admitted it, and charge it.",
+    ),
     "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
     "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
     "audit verify": (

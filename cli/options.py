@@ -35,6 +35,7 @@ TEXT = FieldType(fields.TEXT)
 WHOLE = FieldType(fields.WHOLE)
 REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
+MOMENT = FieldType(fields.MOMENT)
 NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
@@ -68,20 +69,32 @@ def open_round_options(command: Command) -> Command:
     return _round_options(command, dict)
 
 
-def _round_options(command: Command, read: Callable[[dict[str, Any]], object]) -> Command:
+def changed_round_options(command: Command) -> Command:
+    """Adds the options that describe a round, none of them needed; the command gets those that are given as
+    `given`, fields of the round's JSON form."""
+    return _round_options(command, dict, name="given", needed=())
+
+
+def _round_options(
+    command: Command,
+    read: Callable[[dict[str, Any]], object],
+    *,
+    name: str = "described",
+    needed: tuple[str, ...] = ("randomizer", "reports"),
+) -> Command:
     @functools.wraps(command)
     def with_round(**options: Any) -> Any:
-        given = {name: value for name in ROUND_FIELDS if (value := options.pop(name)) is not None}
-        return command(described=read(given), **options)
+        given = {field: value for field in ROUND_FIELDS if (value := options.pop(field)) is not None}
+        return command(**{name: read(given)}, **options)
 
     wrapped: Any = with_round
-    for name, kind in reversed(list(ROUND_FIELDS.items())):
-        metavar, text = _ROUND_HELP[name]
-        flag = "--" + name.replace("_", "-")
-        needed = name in ("randomizer", "reports")
-        wrapped = click.option(flag, name, type=FieldType(kind), metavar=metavar, help=text, required=needed)(
-            wrapped
+    for field, kind in reversed(list(ROUND_FIELDS.items())):
+        metavar, text = _ROUND_HELP[field]
+        flag, is_needed = "--" + field.replace("_", "-"), field in needed
+        option = click.option(
+            flag, field, type=FieldType(kind), metavar=metavar, help=text, required=is_needed
         )
+        wrapped = option(wrapped)
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 

@@ -16,9 +16,11 @@ from shuffle_ledger.ledger.decisions import (
     admit_in_order,
     admit_together,
     change_budget,
+    correct,
     open_cohort,
     quote,
     quote_at,
+    record_incident,
     register,
     register_and_admit,
     round_record,
@@ -33,9 +35,12 @@ from shuffle_ledger.ledger.storage import Standing, standing_after
 from shuffle_ledger.ledger.values import (
     Checkpoint,
     Cohort,
+    Corrected,
+    Incident,
     Outcome,
     Pending,
     Quote,
+    ReleaseTimes,
     RoundRecord,
     RoundRequest,
     Settled,
@@ -104,6 +109,20 @@ class Ledger(Protocol):
 
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `ledger.decisions.void`."""
+
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """See `ledger.decisions.corrections.correct`."""
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes,
+    ) -> Incident:
+        """See `ledger.decisions.incidents.record_incident`."""
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """Compute the privacy losses of rounds ahead, where this program computes any."""
@@ -240,6 +259,33 @@ class DatabaseLedger:
         session = self.session
         actor = session.settings.actor
         return void(session.store, session.accountant, round_id, reason=reason, actor=actor)
+
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """See `Ledger`."""
+        session = self.session
+        actor = session.settings.actor
+        return correct(session.store, session.accountant, round_id, changes, reason=reason, actor=actor)
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes,
+    ) -> Incident:
+        """See `Ledger`."""
+        return record_incident(
+            self.session.store,
+            self.session.accountant,
+            cohort,
+            round_id=round_id,
+            described=described,
+            reason=reason,
+            actor=self.session.settings.actor,
+            released=released,
+        )
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`."""

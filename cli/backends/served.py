@@ -20,9 +20,12 @@ from shuffle_ledger.ledger.storage import Standing
 from shuffle_ledger.ledger.values import (
     Checkpoint,
     Cohort,
+    Corrected,
+    Incident,
     Outcome,
     Pending,
     Quote,
+    ReleaseTimes,
     RoundRecord,
     RoundRequest,
     Settled,
@@ -122,6 +125,24 @@ class ServedLedger:
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `Ledger`."""
         return self.client.void(round_id, reason=reason)
+
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """See `Ledger`."""
+        return self.client.correct(round_id, changes, reason=reason)
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes,
+    ) -> Incident:
+        """See `Ledger`."""
+        return self.client.record_incident(
+            cohort, round_id=round_id, described=described, reason=reason, released=released
+        )
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`; the server computes."""

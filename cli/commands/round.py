@@ -1,11 +1,11 @@
-"""`round`: quote, register, settle, void and import rounds."""
+"""`round`: quote, register, settle, void, correct and import rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -20,6 +20,7 @@ from shuffle_ledger.cli.options import (
     FILE,
     WHOLE,
     broker_option,
+    changed_round_options,
     ledger_options,
     output_options,
     round_options,
@@ -28,6 +29,8 @@ from shuffle_ledger.cli.options import (
 from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
 from shuffle_ledger.ledger.values import (
     Admitted,
+    Corrected,
+    Incident,
     Pending,
     Refused,
     RoundRequest,
@@ -137,10 +140,7 @@ def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
     Exits with 3 if the cohort is overspent with it.
     """
     answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
-    if not (isinstance(answer, Settled) and answer.overspent):
-        return ExitCode.DONE
-    tell_overspent(answer.cohort)
-    return ExitCode.REFUSED
+    return code_of_charge(answer)
 
 
 @click.command("void")
@@ -157,6 +157,28 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
     Under policy fixed nothing is given back, unless every round of the cohort is voided.
     """
     _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
+
+
+@click.command("correct")
+@click.argument("round_id", metavar="ID")
+@changed_round_options
+@click.option("--not-sampled", is_flag=True, help="The reports came from no sample, and no coin decided.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
+@ledger_options
+@server_option
+@output_options
+def correct_(
+    round_id: str, given: dict[str, object], not_sampled: bool, reason: str, as_json: bool, **where: Any
+) -> int:
+    """Record what the released round ID truly was, where it was otherwise than was said.
+
+    Name what was otherwise; the rest stays. It is charged at its true cost, and what was charged never
+    shrinks. Exits with 3 if the cohort is overspent with it. The same again changes nothing.
+    """
+    if not_sampled:
+        given = {"sampled_from": None, "participation": None, **given}
+    answer = _close(lambda ledger: ledger.correct(round_id, given, reason=reason), where, as_json=as_json)
+    return code_of_charge(answer)
 
 
 @click.command("show")
@@ -225,13 +247,22 @@ def import_(
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
 
 
-def _close(
-    close: Callable[[Ledger], Settled | Voided], where: Mapping[str, Any], *, as_json: bool
-) -> Settled | Voided:
+Closed = TypeVar("Closed", Settled, Voided, Corrected)
+
+
+def _close(close: Callable[[Ledger], Closed], where: Mapping[str, Any], *, as_json: bool) -> Closed:
     with open_ledger(**where) as ledger:
         answer = close(ledger)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return answer
+
+
+def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
+    """Returns how a command exits that charged what was released, after telling who overspent."""
+    if not answer.overspent:
+        return ExitCode.DONE
+    tell_overspent(answer.cohort)
+    return ExitCode.REFUSED
 
 
 def _code_of(answer: Admitted | Refused | Pending) -> ExitCode:

@@ -10,7 +10,7 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
-from shuffle_ledger.ledger.values import Decision, Quote, RoundRecord
+from shuffle_ledger.ledger.values import Decision, Quote, ReleaseTimes, RoundRecord
 
 
 def decision_facts(decision: Decision) -> Table:
@@ -36,6 +36,10 @@ def record_facts(record: RoundRecord) -> Table:
     for answer in (record.outcome, record.closing):
         if answer is not None:
             rows |= _rows(answer, leave_out=("round_id", "cohort"))
+    rows["corrections"] = len(record.corrections)
+    for told in (record.incident, *record.corrections[-1:]):
+        if told is not None:
+            rows |= _rows(told, leave_out=("round_id", "cohort"))
     return facts(f"Round {record.request.round_id}: {record.state}", rows)
 
 
@@ -77,4 +81,7 @@ def _described(field: str, value: object) -> object:
         return upper(value)
     if isinstance(value, float) and field.endswith(("_lower", "_remaining")):
         return lower(value)
+    if isinstance(value, ReleaseTimes):
+        known = [f"{name} {moment}" for name, moment in value.to_mapping().items() if moment]
+        return ", ".join(known) or "at a time that is not attested"
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -59,6 +59,14 @@ def calendar_date(text: str) -> date:
     return date.fromisoformat(text)
 
 
+def moment(text: str) -> datetime:
+    """Returns the moment that `text` spells, with its zone: 2025-01-06T12:00:00Z."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found
+
+
 def _json_whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(value)
@@ -99,6 +107,11 @@ TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
 WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
 REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
 DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=_json_date)
+MOMENT = Kind(
+    expected="a time with its zone, as 2025-01-06T12:00:00Z",
+    from_text=moment,
+    from_json=lambda value: moment(_json_text(value)),
+)
 RANDOMIZER = Kind(
     expected="a randomizer such as krr(k=10, epsilon0=1.15), or its JSON form",
     from_text=_randomizer_text,

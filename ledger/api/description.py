@@ -26,6 +26,8 @@ from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
     CohortStatus,
+    Corrected,
+    Incident,
     Pending,
     Quote,
     Refused,
@@ -134,6 +136,8 @@ class ANSWERS:
     pending = _ref("Pending")
     settled = _ref("Settled")
     voided = _ref("Voided")
+    corrected = _ref("Corrected")
+    incident = _ref("Incident")
     health = _ref("Health")
 
 
@@ -206,6 +210,8 @@ _RECORD_FIELDS: Schema = {
     "use_case": schema_of(str | None),
     "decision": {"anyOf": [_ref("Admitted"), _decision(Refused), {"type": "null"}]},
     "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},
+    "corrections": {"type": "array", "items": _ref("Corrected")},
+    "incident": {"anyOf": [_ref("Incident"), {"type": "null"}]},
 }
 _RECORD: Schema = {
     "type": "object",
@@ -233,6 +239,8 @@ COMPONENTS: Mapping[str, Schema] = {
     "Pending": _decision(Pending),
     "Settled": _decision(Settled),
     "Voided": _decision(Voided),
+    "Corrected": _decision(Corrected),
+    "Incident": _decision(Incident),
     "Refused": _REFUSAL,
     "Health": {
         "type": "object",
@@ -289,7 +297,7 @@ BUNDLED: Responses = {
     },
 }
 RETRIED: Responses = {**REGISTERED}
-_OF_A_ROUND = ("rounds_show", "rounds_settle", "rounds_void")
+_OF_A_ROUND = ("rounds_show", "rounds_settle", "rounds_void", "rounds_correct")
 for _named, _at in ((REGISTERED, "$request.body#/round_id"), (RETRIED, "$request.path.round_id")):
     for _status in (201, 202, 409):
         _more = {"headers": {"Location": _LOCATION}, "links": _links("round_id", _at, _OF_A_ROUND)}

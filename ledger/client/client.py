@@ -37,8 +37,11 @@ from shuffle_ledger.ledger.values.documents import (
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
     Cohort,
+    Corrected,
+    Incident,
     Outcome,
     Pending,
+    ReleaseTimes,
     RoundRecord,
     RoundRequest,
     Settled,
@@ -193,6 +196,32 @@ class LedgerClient:
         answer = decision_of(self._ask("POST", path, {"reason": reason}))
         return _expected(Voided, answer)
 
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+        """Tell what a released round truly was, as `decisions.corrections.correct` does."""
+        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/corrections"
+        return _expected(Corrected, decision_of(self._ask("POST", path, {**changes, "reason": reason})))
+
+    def record_incident(
+        self,
+        cohort: str,
+        *,
+        round_id: str,
+        described: ShuffledRound | None,
+        reason: str,
+        released: ReleaseTimes | None = None,
+    ) -> Incident:
+        """Record a release that nothing admitted, as `decisions.incidents.record_incident` does."""
+        times = (released or ReleaseTimes()).to_mapping()
+        body = {
+            "round_id": checked_text("round_id", round_id),
+            "round": None if described is None else _parameters(described),
+            "reason": checked_text("reason", reason, length_max=REASON_LENGTH_MAX),
+            **{f"released_{name}": moment for name, moment in times.items()},
+        }
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/incidents"
+        return _expected(Incident, decision_of(self._ask("POST", path, body)))
+
     # The chain
 
     def entries(self, cohort: str, *, after: int = 0) -> Iterator[PublishedEntry]:
@@ -282,7 +311,7 @@ class LedgerClient:
             left = max(0.0, ends - time.monotonic())
             prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
             answer = decision_of(self._ask("POST", path, body, headers=prefer))
-            if isinstance(answer, Settled | Voided):
+            if isinstance(answer, Settled | Voided | Corrected | Incident):
                 raise NotADocument(f"a registration was answered with {answer!r:.200}")
             if not isinstance(answer, Pending) or time.monotonic() >= ends:
                 return answer

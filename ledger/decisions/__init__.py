@@ -1,4 +1,4 @@
-"""Every decision: opening, admission, settlement, voids, changes of a budget, and quotes.
+"""Every decision: opening, admission, closings, corrections, incidents, changes of a budget, and quotes.
 
 Imports `policies` and what lies below it.
 """
@@ -14,6 +14,8 @@ from shuffle_ledger.ledger.decisions.admission import (
 )
 from shuffle_ledger.ledger.decisions.batches import admit_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import quote, quote_at
@@ -31,6 +33,7 @@ __all__ = [
     "admit_in_order",
     "admit_together",
     "change_budget",
+    "correct",
     "open_cohort",
     "pending_before",
     "pending_rounds",
@@ -38,6 +41,7 @@ __all__ = [
     "quote",
     "quote_at",
     "quote_repeated",
+    "record_incident",
     "refuse_other_content",
     "refuse_uncollectable",
     "register",

@@ -15,9 +15,12 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
+    Corrected,
+    Incident,
     Outcome,
     RefusalReason,
     Refused,
+    ReleaseTimes,
     RoundRecord,
     RoundRequest,
     RoundState,
@@ -27,10 +30,11 @@ from shuffle_ledger.ledger.values.requests import (
 
 
 def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
-    """Return the outcome of a round, None while it is pending."""
+    """Return the outcome of a round; None while it is pending, and where its release was told first."""
     if stored.outcome_sequence is None:
         return None
-    return outcome_from(_own(store.entry(stored.cohort, stored.outcome_sequence), stored))
+    entry = _own(store.entry(stored.cohort, stored.outcome_sequence), stored)
+    return None if entry.kind == EntryKind.INCIDENT else outcome_from(entry)
 
 
 def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
@@ -55,10 +59,15 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     """Return a stored round and all that has happened to it."""
     outcome = outcome_of(store, stored)
     closing = closing_of(store, stored)
+    told = [_own(entry, stored) for entry in store.told(stored.round_id)]
+    corrections = tuple(corrected_from(entry) for entry in told if entry.kind == EntryKind.CORRECTED)
+    incident = next((incident_from(entry) for entry in told if entry.kind == EntryKind.INCIDENT), None)
     request = RoundRequest.from_bytes(stored.content)
     state: RoundState = "pending"
     accounted: ShuffledRound | None = None
-    match closing or outcome:
+    match incident or closing or outcome:
+        case Incident() as released:
+            state, accounted = "incident", released.accounted
         case Admitted() as admitted:
             state, accounted = "admitted", admitted.accounted
         case Refused():
@@ -67,6 +76,8 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
             state, accounted = "settled", settled.accounted
         case Voided():
             state = "voided"
+    if corrections and (not isinstance(closing, Settled) or closing.sequence < corrections[-1].sequence):
+        accounted = corrections[-1].accounted
     return RoundRecord(
         request=request,
         registered_by=stored.registered_by,
@@ -77,6 +88,8 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
         accounted=accounted,
         attempts=stored.attempts,
         last_error=stored.last_error,
+        corrections=corrections,
+        incident=incident,
     )
 
 
@@ -144,6 +157,52 @@ def closing_from(entry: LedgerEntry) -> Settled | Voided:
             epsilon_remaining=body.epsilon_remaining,
         )
     raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
+
+
+def corrected_from(entry: LedgerEntry) -> Corrected:
+    """Return the correction that an entry tells; raises Damaged when it tells none."""
+    body = entry.content()
+    if body.kind is not EntryKind.CORRECTED:
+        raise Damaged(
+            f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry corrects nothing"
+        )
+    details = body.details
+    return Corrected(
+        round_id=str(body.round_id),
+        cohort=body.cohort,
+        sequence=body.sequence,
+        round=ShuffledRound.from_mapping(details["round"]),
+        reason=details["reason"],
+        accounted=ShuffledRound.from_mapping(details["accounted"]),
+        changed=details["accounted"] != details["accounted_before"],
+        overspent=details["overspent"],
+        epsilon_spent_upper=body.spent.epsilon_upper,
+        epsilon_spent_lower=body.spent.epsilon_lower,
+        epsilon_remaining=body.epsilon_remaining,
+    )
+
+
+def incident_from(entry: LedgerEntry) -> Incident:
+    """Return the incident that an entry tells; raises Damaged when it tells none."""
+    body = entry.content()
+    if body.kind is not EntryKind.INCIDENT:
+        raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry is no incident")
+    details = body.details
+    released, described = ReleaseTimes.from_mapping(details["released"]), details["round"]
+    return Incident(
+        round_id=str(body.round_id),
+        cohort=body.cohort,
+        sequence=body.sequence,
+        round=None if described is None else ShuffledRound.from_mapping(described),
+        released=released,
+        reason=details["reason"],
+        accounted=ShuffledRound.from_mapping(details["accounted"]),
+        overspent=details["overspent"],
+        chosen_after=details["chosen_after"],
+        epsilon_spent_upper=body.spent.epsilon_upper,
+        epsilon_spent_lower=body.spent.epsilon_lower,
+        epsilon_remaining=body.epsilon_remaining,
+    )
 
 
 def collected_on(body: EntryBody) -> date | None:

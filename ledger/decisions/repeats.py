@@ -38,6 +38,8 @@ def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
         NotCollectable: the round was admitted, and its admission permits no release any more.
     """
     outcome = outcome_of(store, stored)
+    if outcome is None and stored.outcome_sequence is not None:
+        refuse_uncollectable(stored.round_id, "incident", stored.cohort, "open")
     if outcome is None:
         return Pending(round_id=stored.round_id, cohort=stored.cohort)
     if isinstance(outcome, Admitted):
@@ -54,6 +56,12 @@ def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: 
     not be collected now; a pending or refused round passes.
     """
     match state, status:
+        case "incident", _:
+            message = (
+                f"round {round_id!r} was released although nothing admitted it, and that is recorded: it must"
+                " not be released again. An identifier is never used twice: register another collection under"
+                " a new one"
+            )
         case "voided", _:
             message = (
                 f"round {round_id!r} was voided: it must not be collected or released. An identifier is never"
@@ -99,8 +107,10 @@ def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortSta
         NotCollectable: as `refuse_uncollectable`.
     """
     refuse_other_content(request, record.request)
-    refuse_uncollectable(request.round_id, record.state, request.cohort, status)
-    decided = record.outcome
+    decided, state = record.outcome, record.state
+    if record.incident is not None and decided is not None:  # what was decided stands
+        state = "voided" if record.closing else "refused"
+    refuse_uncollectable(request.round_id, state, request.cohort, status)
     if decided is None:
         return now
     unchanged = dataclasses.replace(

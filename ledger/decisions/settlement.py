@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
 from shuffle_ledger.ledger.decisions.outcomes import closing_from, record_of
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import Books, Step
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
@@ -35,7 +33,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 
     Fewer than were accounted are charged at their true cost, even beyond the budget: the cohort is then
     overspent and admits nothing any more. More change nothing, for what was spent never shrinks, unless users
-    were sampled: then more reports are a higher sampling rate, and that is charged. Under policy `plan` the
+    were sampled: then more reports are a higher sampling rate, and that is charged. A settlement is the
+    correction of the number of reports that also closes (`decisions.corrections`). Under policy `plan` the
     round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
     none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
@@ -55,9 +54,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             return store.entry(stored.cohort, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
-        after = _turned_out(view, before, record.request.round, reports)
+        after = _turned_out(view, before, described_now(record), reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
-        step = policy.replacing(books, view, _admitted(store, stored.round_id), after)
+        step = policy.replacing(books, view, course_of(store, record), after)
         accounted = step.accounted or after
         overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
         details = {
@@ -75,7 +74,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             numerical_policy=NUMERICAL_POLICY,
             spent=step.spent,
             details=details,
-            changes=_changes(step),
+            changes=changes_of(step),
             status="overspent" if overspent else None,
         )
 
@@ -109,7 +108,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "voided")
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
-        step = policy.replacing(books, view, _admitted(store, stored.round_id), None)
+        step = policy.replacing(books, view, course_of(store, record), None)
         return EntryDraft(
             kind=EntryKind.VOIDED,
             round_id=stored.round_id,
@@ -122,7 +121,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
                 "accounted": before.to_mapping(),
                 **step.details,
             },
-            changes=_changes(step),
+            changes=changes_of(step),
         )
 
     voided = closing_from(optimistic_append.append(store, stored.cohort, decide))
@@ -145,18 +144,6 @@ def _reserved(
         how = " differently" if state == wanted else ""
         raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")
     return accounted
-
-
-def _admitted(store: Store, round_id: str) -> Mapping[str, Any]:
-    """Return the details of the entry that admitted a round."""
-    stored = store.round(round_id)
-    if stored.outcome_sequence is None:
-        raise AssertionError("an admitted round has an outcome")
-    return store.entry(stored.cohort, stored.outcome_sequence).content().details
-
-
-def _changes(step: Step) -> tuple[HoldingChange, ...]:
-    return tuple(HoldingChange(accounted=kind, count=count) for kind, count in step.changes.items())
 
 
 def _turned_out(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 
-from shuffle_ledger.accounting import InvalidParameter, ShuffledRound, parse_randomizer
-
-# The report is the user's value: no round reveals more.
-_IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
+from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 
 
 def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -21,12 +20,47 @@ def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
     """
     changes = {"reports": reports}
     if declared.sampled_from is not None:
-        rate_stays = declared.sampled_from * reports // declared.reports
-        changes["sampled_from"] = min(rate_stays, max(declared.sampled_from, reports))
+        changes["sampled_from"] = _population(declared, reports)
     try:
         return ShuffledRound.from_mapping(declared.to_mapping() | changes)
     except InvalidParameter:
         return alone(declared)
+
+
+def restated(described: ShuffledRound, changes: Mapping[str, object]) -> ShuffledRound:
+    """Return a round that differs in some of its fields from what was said of it.
+
+    Args:
+        described: what was said.
+        changes: fields of the JSON form with their new values. If only the number of reports changes, it is
+            as `truth_of` says. How a round is analysed goes with the kind of its randomizer.
+
+    Raises:
+        InvalidParameter: there is no such round.
+    """
+    reports = changes.get("reports")
+    if set(changes) == {"reports"} and type(reports) is int and reports >= 1:
+        return truth_of(described, reports)
+    fields = {**described.to_mapping(), **changes}
+    if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
+        fields["sampled_from"] = _population(described, reports)
+    if "randomizer" in changes:
+        fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
+    return ShuffledRound.from_mapping(fields)
+
+
+def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:
+    """Return the kind under which a round counts without the shuffler.
+
+    Args:
+        kinds: what it was accounted as when it was admitted, and after each correction. The first one that
+            no earlier one covers on a device, and no later one replaces.
+    """
+    first, *later = kinds
+    for kind in later:
+        is_covered = kind.randomizer.epsilon0 <= first.randomizer.epsilon0 and kind.delta0 <= first.delta0
+        first = first if is_covered else kind
+    return first
 
 
 def alone(shuffled: ShuffledRound) -> ShuffledRound:
@@ -34,4 +68,10 @@ def alone(shuffled: ShuffledRound) -> ShuffledRound:
     try:
         return dataclasses.replace(shuffled, reports=1, sampled_from=None, honest_fraction=1.0)
     except InvalidParameter:
-        return _IN_CLEAR  # a protocol that promises nothing for one user alone
+        return IN_CLEAR  # a protocol that promises nothing for one user alone
+
+
+def _population(declared: ShuffledRound, reports: int) -> int:
+    """Return what a sample of another size counts as drawn from: the rate stays, or rises."""
+    population = declared.sampled_from or reports
+    return min(population * reports // declared.reports, max(population, reports))

@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.evidence.earlier_heads import read_earlier_heads
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Finding, Numbers
 from shuffle_ledger.ledger.evidence.statement import (
+    Breach,
     CohortStatement,
     EpsilonBounds,
     StatedRound,
@@ -26,6 +27,7 @@ __all__ = [
     "Answer",
     "AsOf",
     "Bounds",
+    "Breach",
     "BundleReport",
     "CohortFound",
     "CohortStatement",

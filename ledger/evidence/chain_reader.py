@@ -8,6 +8,7 @@ from typing import Any
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.evidence.statement import (
+    Breach,
     EpsilonBounds,
     Moment,
     Overspend,
@@ -16,9 +17,10 @@ from shuffle_ledger.ledger.evidence.statement import (
     StatedLoss,
     StatedRefusal,
     StatedRound,
+    StatedTold,
 )
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import RefusalReason
+from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
 from shuffle_ledger.ledger.verification.replay import Replay, Step
 
 
@@ -35,6 +37,9 @@ class Reading:
         self.budget_changes: list[StatedBudgetChange] = []
         self.overspends: list[Overspend] = []
         self.lost: list[StatedLoss] = []
+        self.told: list[StatedTold] = []
+        self._broken: EntryBody | None = None  # the first entry after which the promise is not kept
+        self._is_unbounded = False  # a release may have come before the filters were chosen
         self.moments: list[Moment] = []
 
     def see(self, step: Step) -> None:
@@ -60,6 +65,9 @@ class Reading:
             self.refusals.append(_refusal(body))
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._closings[str(body.round_id)] = body
+        elif body.kind in (EntryKind.CORRECTED, EntryKind.INCIDENT):
+            self.told.append(_told(body))
+            self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
         elif body.kind is EntryKind.FROZEN:
             self.lost.append(
                 StatedLoss(
@@ -70,6 +78,23 @@ class Reading:
                 )
             )
         self._see_budget(body)
+        if self._broken is None and self._replay.overspent:
+            self._broken = body
+
+    def breach(self) -> Breach | None:
+        """Return since when the promise is not kept, None if it is."""
+        body, last = self._broken, self._replay.head_body
+        if body is None or last is None:
+            return None
+        known = self._replay.trail.filtered and not self._is_unbounded
+        kept_at = last.spent.epsilon_upper_or_none if known else None
+        return Breach(
+            sequence=body.sequence,
+            recorded_at=body.recorded_at,
+            round_id=body.round_id,
+            reason=_broken_because(body),
+            kept_at_epsilon_upper=kept_at,
+        )
 
     def kinds(self) -> list[ShuffledRound]:
         """Return every kind of round that was or is charged, in the order of their first entries."""
@@ -128,6 +153,41 @@ class Reading:
                     epsilon_budget=body.epsilon_budget,
                 )
             )
+
+
+def _told(body: EntryBody) -> StatedTold:
+    details, described = body.details, body.details["round"]
+    released = ReleaseTimes.from_mapping(details.get("released", {"after": None, "before": None}))
+    return StatedTold(
+        kind="corrected" if body.kind is EntryKind.CORRECTED else "incident",
+        round_id=str(body.round_id),
+        sequence=body.sequence,
+        recorded_at=body.recorded_at,
+        actor=body.actor,
+        round=None if described is None else ShuffledRound.from_mapping(described),
+        accounted=ShuffledRound.from_mapping(details["accounted"]),
+        released_after=released.after,
+        released_before=released.before,
+        spent=_bounds(body.spent.to_mapping()),
+        overspent=bool(details["overspent"]),
+        reason=str(details["reason"]),
+    )
+
+
+def _broken_because(body: EntryBody) -> str:
+    match body.kind:
+        case EntryKind.BUDGET_CHANGED:
+            return "the budget was lowered below what had been promised"
+        case EntryKind.INCIDENT if body.details["round"] is None:
+            return "something was released that nothing admitted, and nothing is known of it"
+        case EntryKind.INCIDENT if body.details["chosen_after"]:
+            return (
+                "something was released that nothing admitted, and it is not attested that this came after"
+                " the cohort’s first round, whose parameters chose how rounds are charged"
+            )
+        case EntryKind.INCIDENT:
+            return "something was released that nothing admitted, and the budget does not cover it"
+    return f"the budget does not cover what round {body.round_id} truly was"
 
 
 def _refusal(body: EntryBody) -> StatedRefusal:

@@ -74,6 +74,14 @@ CONDITIONS: Final = (
         otherwise="Something was revealed that is not on this account.",
     ),
     Condition(
+        name="Truths told late",
+        holds_when=(
+            "What is told late was fixed before the release and did not depend on outputs between admission"
+            " and release."
+        ),
+        otherwise="A round could be made worse in the light of what others revealed, beyond this account.",
+    ),
+    Condition(
         name="Everything is on the account",
         holds_when="Whatever is released about these users is a round of this cohort.",
         otherwise="Users who are in several cohorts lose what all of them spend, added up.",

@@ -21,12 +21,11 @@ from shuffle_ledger.ledger.evidence.findings import NumberCheck, Numbers, Second
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.verification.policy_trail import Trail
-from shuffle_ledger.ledger.verification.replay import Step
+from shuffle_ledger.ledger.verification.replay import ALTERS, Step
 
 SAMPLES = 16  # per chain, beside every largest spending
 SECOND_COMPOSITIONS = 16  # numbers of a chain that get a second opinion
 SECOND_KINDS = 16  # kinds of rounds that do, unless all numbers are computed again
-_CLOSES = (EntryKind.SETTLED, EntryKind.VOIDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +80,9 @@ class Recomputation:
         if self._numbers == "none":
             return
         self._compute_charges(step, trail)
-        if kind in _CLOSES:
+        if kind in ALTERS:
             self._ask_last()  # what follows may hold less: this was the most
-        due = kind in _CLOSES or step.sequence % self._stride == 0
+        due = kind in ALTERS or step.sequence % self._stride == 0
         if due:
             self._ask(step)
         self._last = (step, due)

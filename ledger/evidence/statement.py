@@ -120,6 +120,37 @@ class Overspend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedTold:
+    """What was told of a release afterwards: what a round truly was, or a release that nothing admitted."""
+
+    kind: Literal["corrected", "incident"]
+    round_id: str
+    sequence: int
+    recorded_at: datetime
+    actor: str
+    round: ShuffledRound | None  # what was released; None: unknown
+    accounted: ShuffledRound  # what is charged
+    released_after: datetime | None  # of an incident, as attested
+    released_before: datetime | None
+    spent: EpsilonBounds  # by the cohort, after this entry
+    overspent: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breach:
+    """Since when the promise is not kept, and why."""
+
+    sequence: int
+    recorded_at: datetime
+    round_id: str | None
+    reason: str
+    # Had the budget been this large, the promise would have been kept on this course of events. None: no
+    # budget is known of which that is true.
+    kept_at_epsilon_upper: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatedLoss:
     """The database was put back to an earlier state: what was spent after it is unknown."""
 
@@ -201,6 +232,8 @@ class CohortStatement:
     profile: tuple[ProfilePoint, ...]
     since: Since | None
     rounds_pending: int | None  # now; None: the statement is of an earlier moment
+    told: tuple[StatedTold, ...] = ()  # afterwards, of releases
+    breach: Breach | None = None  # None: none that the chain tells
     fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
     as_of: datetime  # when the last entry was recorded
     head: Head

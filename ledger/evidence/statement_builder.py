@@ -172,6 +172,8 @@ def _cohort_statement(
         budget_changes=tuple(reading.budget_changes),
         overspends=tuple(reading.overspends),
         lost=tuple(reading.lost),
+        told=tuple(reading.told),
+        breach=reading.breach(),
         moments=tuple(reading.moments),
         profile=profile,
         since=_since(reading, since, kept, beginning.digests) if since else None,

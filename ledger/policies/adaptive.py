@@ -22,12 +22,15 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
+    IN_CLEAR,
     Books,
+    Course,
     Policy,
     Step,
     read_once,
     replaced,
     rules_digest,
+    slot_of,
     spell_once,
     standing_of,
 )
@@ -75,11 +78,7 @@ class AdaptivePolicy(Policy):
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
         """See `Policy`. The entry says what it chose, also where the round is refused."""
-        choice, total, chosen = self.choice(view), self.total(view), {}
-        if choice is None and self.menu.needs_choice:
-            choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
-            total = self._filters(view, choice).nothing()
-            chosen = {"choice": choice.to_mapping()}
+        choice, total, chosen = self._chosen(books, view, accounted)
         filters = self._filters(view, choice)
         charge = filters.taken(total, books.charge(accounted, filters))
         step = self._stepped(view, total + charge, choice, rounds=1)
@@ -90,13 +89,32 @@ class AdaptivePolicy(Policy):
             lacks_delta=filters.accounts_reading(total + charge) if lacks else None,
         )
 
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
     ) -> Step:
+        """See `Policy`: the whole charge is late. The first of a cohort's rounds chooses the filters.
+
+        No filter bounds what may have had a part in the choice of filters: it is charged as if reports had
+        been released in the clear.
+        """
+        accounted = slot_of(truth)
+        choice, total, chosen = self._chosen(books, view, accounted)
+        filters = self._filters(view, choice)
+        cost = books.charge(IN_CLEAR if chosen_after else accounted, filters)
+        charge = filters.taken_instead(total, filters.nothing(), cost)
+        step = self._stepped(view, total + charge, choice, rounds=1)
+        details = {"charge": charge.to_mapping(), **chosen, **step.details}
+        return dataclasses.replace(step, details=details, changes={accounted: 1}, accounted=accounted)
+
+    def has_chosen(self, view: CohortView) -> bool:
+        """See `Policy`: the first admitted round chose the filters, where there is a choice."""
+        return self.menu.needs_choice and self.choice(view) is not None
+
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
         """See `Policy`. What was charged never shrinks, unless nothing was released."""
-        choice, before = self.choice(view), Charge.from_mapping(admitted["charge"])
+        choice, before = self.choice(view), Charge.from_mapping(course.last["charge"])
         filters, total = self.filters(view), self.total(view)
-        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
+        changes = replaced(course.accounted, after)
         if after is None:
             step = self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
             return dataclasses.replace(step, changes=changes)
@@ -154,6 +172,16 @@ class AdaptivePolicy(Policy):
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""
         stated = standing_of(view.details, self.digest).get("charged")
         return read_once(view, "charged", stated, lambda: total_charged(view.details, self.digest))
+
+    def _chosen(
+        self, books: Books, view: CohortView, accounted: ShuffledRound
+    ) -> tuple[Choice | None, Charge, dict[str, Any]]:
+        """Return the choice in force and the total under it, and what the entry says where it chooses."""
+        choice = self.choice(view)
+        if choice is not None or not self.menu.needs_choice:
+            return choice, self.total(view), {}
+        choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
+        return choice, self._filters(view, choice).nothing(), {"choice": choice.to_mapping()}
 
     def _filters(self, view: CohortView, choice: Choice | None) -> FilterSet:
         return read_once(view, "filters", choice, lambda: self.menu.filters(choice))

@@ -20,6 +20,8 @@ from shuffle_ledger.accounting import (
     FilterReading,
     FilterSet,
     ShuffledRound,
+    fits,
+    parse_randomizer,
     slot_for,
 )
 from shuffle_ledger.ledger import loss_cache
@@ -34,6 +36,9 @@ _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 # Under these, a settlement changed a pair of the plan, and a void of policy fixed gave back.
 _CLOSING_AS_BEFORE = frozenset(f"shuffle-ledger-numerics-{number}" for number in range(5, 21))
+
+# The report is the user's value: no round reveals more.
+IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 ASSUMES = {
     POLICY_FIXED: (
@@ -65,8 +70,8 @@ class Step:
     spent: Spending
     details: Mapping[str, Any]  # the standing, and the round's charge where there is one
     promised_epsilon_upper: float | None = None  # what must stay within the budget; None: what is spent
-    changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # of a closing: added to what is held
-    accounted: ShuffledRound | None = None  # of a settlement: what is held; None: what it was asked about
+    changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # added to what is held
+    accounted: ShuffledRound | None = None  # of what was released: what is held; None: what was asked about
     lacks_delta: AccountsReading | None = None  # an account of delta is exhausted, and nothing else
 
     def is_within(self, epsilon_budget: float) -> bool:
@@ -75,6 +80,20 @@ class Step:
             self.spent.epsilon_upper if self.promised_epsilon_upper is None else self.promised_epsilon_upper
         )
         return promised <= epsilon_budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What the chain says of one round so far: details of two of its entries."""
+
+    first: Mapping[str, Any]  # the entry that admitted it, or told its release as an incident
+    last: Mapping[str, Any]  # the last one that says what it is charged
+    is_incident: bool = False  # nothing admitted it
+
+    @property
+    def accounted(self) -> ShuffledRound:
+        """What is charged now."""
+        return ShuffledRound.from_mapping(self.last["accounted"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,17 +155,32 @@ class Policy(ABC):
         """Return what admitting a round would change."""
 
     @abstractmethod
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
-    ) -> Step:
-        """Return what closing the round that was admitted with these details would change.
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
+        """Return what it changes that a round turned out otherwise, or released nothing.
 
         Args:
             books: where privacy losses come from.
             view: the cohort now.
-            admitted: details of the entry that admitted the round.
+            course: the round so far.
             after: what the round turned out to be; None if it released nothing.
         """
+
+    @abstractmethod
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
+        """Return what a release that nothing admitted changes: the settlement of nothing.
+
+        Args:
+            books: where privacy losses come from.
+            view: the cohort now.
+            truth: what was released.
+            chosen_after: it may have had a part in what `has_chosen` is about, so that nothing bounds it.
+        """
+
+    def has_chosen(self, view: CohortView) -> bool:
+        """Return whether a round has chosen something that no earlier output may have had a part in."""
+        return False
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
         """Return what another budget changes of what is spent and promised."""
@@ -212,6 +246,15 @@ def closes_as_before(numerical_policy: str) -> bool:
 def rules_digest(rules: Mapping[str, Any]) -> str:
     """Return the digest by which entries name their cohort's rules."""
     return canonical.framed_digest(_RULES_DOMAIN, canonical.encode(rules)).hex()
+
+
+def told(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
+    """Return what is charged for a round that is charged as `accounted` and truly was `truth`.
+
+    What dominates the truth may stay. That another pair has a smaller epsilon now would be no reason: with
+    the rounds to come it may have a larger one.
+    """
+    return accounted if fits(truth, accounted) else slot_of(truth)
 
 
 def replaced(before: ShuffledRound, after: ShuffledRound | None) -> dict[ShuffledRound, int]:

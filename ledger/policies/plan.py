@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
     Books,
+    Course,
     Policy,
     SlotReading,
     Step,
@@ -105,36 +106,60 @@ class PlanPolicy(Policy):
         step = self._stepped(books, view, {accounted: 1}, claimed, self.unplaced(view))
         return dataclasses.replace(step, details={"slot": slot, **step.details})
 
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
-    ) -> Step:
-        """See `Policy`: what released nothing frees its slot, the truth stands where `place` says."""
-        before, slot = ShuffledRound.from_mapping(admitted["accounted"]), int(admitted["slot"])
-        others = self._moved(self.claimed(view), slot, -1)
-        if after is None:
-            return self._stepped(books, view, replaced(before, None), others, self.unplaced(view))
-        stands = self.standing_in(others, slot, after)
-        if stands is None:
-            accounted = slot_of(after)
-            unplaced, claimed = self.unplaced(view) + 1, others
-        else:
-            accounted = self.slots_declared[stands][0]
-            unplaced, claimed = self.unplaced(view), self._moved(others, stands, 1)
-        step = self._stepped(books, view, replaced(before, accounted), claimed, unplaced)
-        return dataclasses.replace(step, details={"slot": stands, **step.details}, accounted=accounted)
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
+        """See `Policy`: what released nothing frees its slot, the truth stands where `place` says.
 
-    def standing_in(self, others: tuple[int, ...], slot: int, truth: ShuffledRound) -> int | None:
+        A later truth is placed again from the slot claimed at admission, not from where the last one stood.
+        """
+        before, others, unplaced = course.accounted, self.claimed(view), self.unplaced(view)
+        if "slot" not in course.last:
+            return self._told_of_before(books, view, before, after)
+        slot, claims = course.last["slot"], None if course.is_incident else course.first["slot"]
+        if slot is None:
+            unplaced -= 1
+        else:
+            others = self._moved(others, slot, -1)
+        if after is None:
+            return self._stepped(books, view, replaced(before, None), others, unplaced)
+        return self._placed(books, view, (before, claims, after), others, unplaced)
+
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
+        """See `Policy`: it stands in the first kind of slot that dominates it, if one is free."""
+        return self._placed(books, view, (None, None, truth), self.claimed(view), self.unplaced(view))
+
+    def standing_in(self, others: tuple[int, ...], slot: int | None, truth: ShuffledRound) -> int | None:
         """Return the slot of a released round that claimed `slot` when it was admitted.
 
         Args:
             others: how many of each slot the other rounds take.
-            slot: position of the slot that was claimed.
+            slot: position of the slot that was claimed; None if nothing admitted the round.
             truth: what was really released.
 
         None means that the plan does not cover the round: it fits no slot, or no slot of its kind is left.
         """
         kind = place([one for one, _ in self.slots_declared], slot, truth)
         return None if kind is None or others[kind] >= self.slots_declared[kind][1] else kind
+
+    def _placed(
+        self,
+        books: Books,
+        view: CohortView,
+        turned_out: tuple[ShuffledRound | None, int | None, ShuffledRound],
+        others: tuple[int, ...],
+        unplaced: int,
+    ) -> Step:
+        """Return the step after which a released round, held before as something or nothing, stands."""
+        before, claims, truth = turned_out
+        stands = self.standing_in(others, claims, truth)
+        if stands is None:
+            accounted, claimed, unplaced = slot_of(truth), others, unplaced + 1
+        else:
+            accounted, claimed = self.slots_declared[stands][0], self._moved(others, stands, 1)
+        changes = {accounted: 1} if before is None else replaced(before, accounted)
+        step = self._stepped(books, view, changes, claimed, unplaced)
+        return dataclasses.replace(step, details={"slot": stands, **step.details}, accounted=accounted)
 
     def claimed(self, view: CohortView) -> tuple[int, ...]:
         """Return how many of each slot are taken, by the cohort's last entry; raises Damaged."""
@@ -146,6 +171,20 @@ class PlanPolicy(Policy):
     def unplaced(self, view: CohortView) -> int:
         """Return how many released rounds no slot covers; raises Damaged."""
         return int(standing_of(view.details, self.digest).get("unplaced", 0))
+
+    def _told_of_before(
+        self, books: Books, view: CohortView, before: ShuffledRound, after: ShuffledRound | None
+    ) -> Step:
+        """Return the step for a round that earlier rules settled: its pair took its slot's place in the plan.
+
+        The pair covers what it dominates. No slot covers anything else, and none is free for it.
+        """
+        others, unplaced = self.claimed(view), self.unplaced(view)
+        if after is None or fits(after, before):
+            return dataclasses.replace(self._stepped(books, view, {}, others, unplaced), accounted=before)
+        accounted = slot_of(after)
+        step = self._stepped(books, view, replaced(before, accounted), others, unplaced + 1)
+        return dataclasses.replace(step, details={"slot": None, **step.details}, accounted=accounted)
 
     def standing(self, claimed: tuple[int, ...], promised: float, unplaced: int = 0) -> dict[str, Any]:
         """Return what every entry says of the plan."""

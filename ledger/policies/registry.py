@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.policies.adaptive import AdaptivePolicy, choice_made,
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
     Books,
+    Course,
     Policy,
     SlotReading,
     Step,
@@ -21,7 +22,9 @@ from shuffle_ledger.ledger.policies.base import (
     closes_as_before,
     replaced,
     rules_digest,
+    slot_of,
     standing_of,
+    told,
 )
 from shuffle_ledger.ledger.policies.plan import PlanPolicy
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -34,6 +37,7 @@ __all__ = [
     "ASSUMES",
     "AdaptivePolicy",
     "Books",
+    "Course",
     "FixedPolicy",
     "PlanPolicy",
     "Policy",
@@ -47,6 +51,7 @@ __all__ = [
     "rules_digest",
     "spending_of",
     "standing_of",
+    "told",
     "total_charged",
 ]
 
@@ -71,20 +76,28 @@ class FixedPolicy(Policy):
         """See `Policy`."""
         return self._composed(books, view, {accounted: 1})
 
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
     ) -> Step:
+        """See `Policy`: it is composed with the rest, as if its parameters had been fixed in advance."""
+        accounted = slot_of(truth)
+        step = self._composed(books, view, {accounted: 1})
+        return dataclasses.replace(step, changes={accounted: 1}, accounted=accounted)
+
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
         """See `Policy`. A void gives nothing back: it may have been decided after seeing outputs.
 
-        Only when every round ever admitted is voided there were no outputs, and the cohort is empty again.
+        Only when every round ever admitted is voided, and nothing else was released, there were no outputs,
+        and the cohort is empty again.
         """
         if after is None:
             counts = books.store.count_entries(view.cohort.name)
-            if counts[EntryKind.ADMITTED] > counts.get(EntryKind.VOIDED, 0) + 1:
+            closed = counts.get(EntryKind.VOIDED, 0) + 1
+            if counts[EntryKind.ADMITTED] > closed or EntryKind.INCIDENT in counts:
                 return Step(spent=view.spent, details={})
             changes = {kind: -count for kind, count in view.held.items()}
             return Step(spent=Spending.nothing(view.cohort.delta_budget), details={}, changes=changes)
-        changes = replaced(ShuffledRound.from_mapping(admitted["accounted"]), after)
+        changes = replaced(course.accounted, after)
         if not changes:
             return Step(spent=view.spent, details={})
         return dataclasses.replace(self._composed(books, view, changes), changes=changes)

@@ -249,7 +249,7 @@ def _append(connection: Connection, tail: _Tail) -> None:
         if lost.entry.sequence == FIRST_SEQUENCE:
             _open(connection, tail.cohort, lost.entry)
             continue
-        if lost.body.kind in _DECISIONS:
+        if lost.body.kind in _DECISIONS or _is_first_told(connection, lost.body):
             _register(connection, lost.body)
         view, draft = _as_written(tail.cohort, lost)
         if appends.append_within(connection, view, draft) != lost.entry:
@@ -299,7 +299,7 @@ def _register(connection: Connection, body: EntryBody) -> None:
         "cohort": body.cohort,
         "content": content,
         "content_digest": request_digest(content),
-        "registered_by": body.actor,
+        "registered_by": body.details.get("registered_by", body.actor),  # incidents name others
     }
     if registration is not None:  # older entries do not say
         row |= {
@@ -314,6 +314,14 @@ def _register(connection: Connection, body: EntryBody) -> None:
         raise Conflict(f"registration {registration}, of round {body.round_id!r}, was given to another since")
     if stored.outcome_sequence is not None or any(stored._mapping[name] != row[name] for name in row):
         raise Conflict(f"round {body.round_id!r} was registered otherwise since")
+
+
+def _is_first_told(connection: Connection, body: EntryBody) -> bool:
+    """Whether an entry tells a release of a round that nothing decided."""
+    if body.kind is not EntryKind.INCIDENT:
+        return False
+    decided = select(rounds.c.outcome_sequence).where(rounds.c.round_id == body.round_id)
+    return connection.execute(decided).scalar_one_or_none() is None
 
 
 def _count_on(connection: Connection) -> None:

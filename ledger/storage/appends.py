@@ -20,14 +20,14 @@ from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
-_DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
+_DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
 _TAKEN = "23505"  # PostgreSQL's word for a key that exists
 # The same as `append_in_steps`, for the common case, in one round trip. Everything hangs on the head's move:
 # where it did not move, nothing else is written.
 _MOVED_AND_HELD = """
 WITH moved AS (
   UPDATE heads SET sequence = %(sequence)s, digest = %(digest)b, status = %(status)s,
-    admitted = admitted + %(admitted)s, refused = refused + %(refused)s
+    admitted = admitted + %(admitted)s, refused = refused + %(refused)s, incidents = incidents + %(incidents)s
   WHERE cohort = %(cohort)s AND sequence = %(seen)s AND digest = %(previous_digest)b
   RETURNING cohort
 ), appended AS (
@@ -89,6 +89,7 @@ class Step(NamedTuple):
         held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
         return dataclasses.replace(
             view,
+            cohort=dataclasses.replace(view.cohort, status=draft.status or view.cohort.status),
             head_sequence=self.entry.sequence,
             head_digest=self.entry.digest,
             spent=draft.spent,
@@ -190,7 +191,7 @@ def _recorded_at(view: CohortView) -> datetime:
 
 
 def _is_simple(draft: EntryDraft) -> bool:
-    """Whether an entry decides a round and takes at most one kind more, nothing less."""
+    """Whether an entry decides a round, or tells a release, and takes at most one kind more, nothing less."""
     taken = len(draft.changes) <= 1 and all(
         change.count >= 0 and change.local_count >= 0 for change in draft.changes
     )
@@ -209,6 +210,7 @@ def parameters_of(step: Step) -> Mapping[str, Any]:
         "status": draft.status or view.cohort.status,
         "admitted": int(draft.kind is EntryKind.ADMITTED),
         "refused": int(draft.kind is EntryKind.REFUSED),
+        "incidents": int(draft.kind is EntryKind.INCIDENT),
         "parameters": parameters,
         "accounted_digest": entries.round_digest(parameters) if parameters is not None else None,
         "count": change.count if change else 0,

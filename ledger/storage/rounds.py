@@ -11,7 +11,8 @@ from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import registrations, rounds
+from shuffle_ledger.ledger.storage.tables import entries, registrations, rounds
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
 PENDING_LIMIT_MAX = 10_000
@@ -49,6 +50,20 @@ class RoundStore(Database):
         """Return a registered round; raises NotFound."""
         with engine.reading_once(self._engine) as connection:
             return rows.round_row(connection, round_id)
+
+    def told(self, round_id: str) -> list[LedgerEntry]:
+        """Return the entries that tell what a round truly was, in order: its corrections, or its incident."""
+        query = select(entries).where(entries.c.round_id == round_id, rows.TOLD)
+        with engine.reading_once(self._engine) as connection:
+            return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
+
+    def first_released(self, cohort: str) -> LedgerEntry | None:
+        """Return the first entry of a cohort that admits a round or tells an incident, if there is one."""
+        kinds = (str(EntryKind.ADMITTED), str(EntryKind.INCIDENT))
+        query = select(entries).where(entries.c.cohort == cohort, entries.c.kind.in_(kinds))
+        with engine.reading_once(self._engine) as connection:
+            row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
+        return None if row is None else rows.entry_from(row)
 
     def pending(self, *, limit: int, cohort: str | None = None, up_to: int | None = None) -> list[str]:
         """Return identifiers of undecided rounds that are not stuck, in order of registration."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy import Connection, Row, and_, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged, NotFound
-from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
     accounted_rounds,
@@ -175,6 +175,7 @@ class StoredVerification:
     problem: str | None  # None: everything held
 
 
+TOLD = text(tables.TOLD)  # as the index says it
 PENDING = rounds.c.outcome_sequence.is_(None)
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
@@ -312,7 +313,9 @@ def change_holding(connection: Connection, cohort: str, change: HoldingChange) -
 
 def link_round(connection: Connection, entry: LedgerEntry) -> None:
     """Let the row of a round refer to the entry that decides or closes it."""
-    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)
+    if entry.kind == EntryKind.CORRECTED:
+        return  # found by the entries' index; a round may be corrected any number of times
+    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
     column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
     unlinked = and_(rounds.c.round_id == entry.round_id, column.is_(None))
     connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0005"  # the migration this code was written for
+SCHEMA_REVISION = "0007"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -105,7 +105,7 @@ rounds = Table(
     Column("registered_by", NAME, nullable=False),
     Column("registered_at", UtcDateTime, nullable=False),
     Column("queued_at", UtcDateTime),  # when the sweeper last queued it again
-    Column("outcome_sequence", BigInteger),  # of the entry that admitted or refused it
+    Column("outcome_sequence", BigInteger),  # of the entry that admitted or refused it, or tells the incident
     Column("closing_sequence", BigInteger),  # of the entry that settled or voided it
     Column("attempts", Integer, nullable=False, server_default=text("0")),  # failed attempts to decide
     Column("last_error", Text),
@@ -138,6 +138,7 @@ registrations = Table(
 REFUSED = "kind = 'refused'"
 _OUTCOME = "kind IN ('admitted', 'refused')"
 _CLOSING = "kind IN ('settled', 'voided')"
+TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
 
 entries = Table(
     "entries",
@@ -153,7 +154,8 @@ entries = Table(
     UniqueConstraint("cohort", "sequence", "digest"),  # what a head refers to
     CheckConstraint("sequence >= 1", name="sequence"),
     CheckConstraint(
-        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen')",
+        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen',"
+        " 'corrected', 'incident')",
         name="kind",
     ),
     CheckConstraint(
@@ -182,6 +184,20 @@ entries = Table(
         sqlite_where=text(_CLOSING),
         postgresql_where=text(_CLOSING),
     ),
+    Index(
+        "uq_entries_one_incident",
+        "round_id",
+        unique=True,
+        sqlite_where=text("kind = 'incident'"),
+        postgresql_where=text("kind = 'incident'"),
+    ),
+    Index(
+        "ix_entries_told",
+        "round_id",
+        "sequence",
+        sqlite_where=text(TOLD),
+        postgresql_where=text(TOLD),
+    ),
 )
 
 COUNT_OF_KIND = {
@@ -191,6 +207,8 @@ COUNT_OF_KIND = {
     "voided": "voided",
     "budget_changed": "budget_changes",
     "frozen": "freezes",
+    "corrected": "corrections",
+    "incident": "incidents",
 }
 
 # The one row per cohort that changes: writers compete for it, and only the first wins.

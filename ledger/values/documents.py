@@ -24,6 +24,8 @@ from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
+    Corrected,
+    Incident,
     Pending,
     Refused,
     RoundRecord,
@@ -33,13 +35,15 @@ from shuffle_ledger.ledger.values.requests import (
 )
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided
+Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided | Corrected | Incident
 DECISIONS: Mapping[str, type[Decision]] = {
     "admitted": Admitted,
     "refused": Refused,
     "pending": Pending,
     "settled": Settled,
     "voided": Voided,
+    "corrected": Corrected,
+    "incident": Incident,
 }
 Value = TypeVar("Value")
 
@@ -79,7 +83,7 @@ def number(value: float) -> float | None:
 
 
 def decision_document(decision: Decision) -> dict[str, Json]:
-    """Return the decision's fields after its `outcome`: admitted, refused, pending, settled or voided."""
+    """Return the decision's fields after its `outcome`: one of the names of `DECISIONS`."""
     fields = {
         field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
     }
@@ -87,7 +91,7 @@ def decision_document(decision: Decision) -> dict[str, Json]:
 
 
 def record_document(record: RoundRecord) -> dict[str, Json]:
-    """Return a round's history: what was asked, the decision, how it was closed, failed attempts."""
+    """Return a round's history: what was asked, the decision, how it was closed, what was told later."""
     return {
         "round_id": record.request.round_id,
         "cohort": record.request.cohort,
@@ -99,6 +103,8 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "registered_at": document_of(record.registered_at),
         "decision": None if record.outcome is None else decision_document(record.outcome),
         "closing": None if record.closing is None else decision_document(record.closing),
+        "corrections": [decision_document(each) for each in record.corrections],
+        "incident": None if record.incident is None else decision_document(record.incident),
         "attempts": record.attempts,
         "last_error": record.last_error,
     }
@@ -116,14 +122,20 @@ def record_of_document(document: object) -> RoundRecord:
             collected_on=_read(date | None, content["collected_on"]),
             **named,
         )
-        accounted = getattr(closing or outcome, "accounted", None)
+        told = [decision_of(each) for each in content.get("corrections", ())]
+        corrections = tuple(each for each in told if isinstance(each, Corrected))
+        incident = decision_of(content["incident"]) if content.get("incident") else None
+        charged = [each for each in (outcome, closing, incident, *corrections) if hasattr(each, "accounted")]
+        last = max(charged, key=lambda each: getattr(each, "sequence", 0), default=None)
+        accounted = (
+            None if isinstance(closing, Voided) and incident is None else getattr(last, "accounted", None)
+        )
         fields = {name: content[name] for name in field_types(RoundRecord) if name in content}
     except (KeyError, AccountingError, LedgerError) as error:
         raise NotADocument(f"not the history of a round: {error}") from error
     fields |= {"registered_at": _read(datetime, content["registered_at"])}
-    return RoundRecord(
-        **{**fields, "request": request, "outcome": outcome, "closing": closing, "accounted": accounted}
-    )
+    fields |= {"request": request, "outcome": outcome, "closing": closing, "accounted": accounted}
+    return RoundRecord(**{**fields, "corrections": corrections, "incident": incident})
 
 
 def decision_of(document: object) -> Decision:

@@ -35,6 +35,8 @@ class EntryKind(StrEnum):
     SETTLED = "settled"
     VOIDED = "voided"
     BUDGET_CHANGED = "budget_changed"
+    CORRECTED = "corrected"  # what a released round truly was
+    INCIDENT = "incident"  # a release that nothing admitted
     FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
 
 
@@ -99,7 +101,7 @@ class EntryBody:
     sequence: int
     kind: EntryKind
     round_id: str | None  # None for entries about the cohort itself
-    actor: str  # who registered, settled, voided or opened
+    actor: str  # who registered, settled, voided, corrected or opened
     recorded_at: datetime  # the database's clock, UTC
     numerical_policy: str  # which numerical rules produced the numbers
     epsilon_budget: float

@@ -10,7 +10,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
@@ -49,14 +49,14 @@ _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
 CohortStatus: TypeAlias = Literal["open", "overspent", "frozen"]
-RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided"]
+RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided", "incident"]
 
 
 class RefusalReason(StrEnum):
     """Why a round was refused; the words are stable. A round that fits several has the first of them."""
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
-    COHORT_OVERSPENT = "cohort_overspent"  # a settled round cost more than the budget
+    COHORT_OVERSPENT = "cohort_overspent"  # what was released cost more than the budget
     DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
@@ -237,6 +237,73 @@ class Quote:
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseTimes:
+    """When something was released, as the actor attests: later than `after`, and before `before`."""
+
+    after: datetime | None = None  # None: it is not attested
+    before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for times without a zone, or in the wrong order."""
+        given: dict[str, object] = {"released_after": self.after, "released_before": self.before}
+        for name, moment in given.items():
+            if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
+                raise InvalidValue(field=name, value=moment, expected="a time with its zone, or nothing")
+        if self.after is not None and self.before is not None and self.after >= self.before:
+            expected = f"a time later than {self.after.isoformat()}, after which it was released"
+            raise InvalidValue(field="released_before", value=self.before.isoformat(), expected=expected)
+
+    def to_mapping(self) -> dict[str, str | None]:
+        """Return the times as entries spell them."""
+        moments = {"after": self.after, "before": self.before}
+        return {name: None if moment is None else spelled_moment(moment) for name, moment in moments.items()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, str | None]) -> ReleaseTimes:
+        """Return the times that a mapping spells; raises ValueError, KeyError, InvalidValue."""
+        if set(mapping) != {"after", "before"}:
+            raise KeyError("after, before")
+        return cls(
+            **{name: None if text is None else datetime.fromisoformat(text) for name, text in mapping.items()}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected:
+    """What a released round truly was, told afterwards, and what that made of the cohort's budget."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    round: ShuffledRound  # the round as it truly was
+    reason: str
+    accounted: ShuffledRound  # what is charged from now on
+    changed: bool  # what is charged is not what was charged before
+    overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """A release that nothing admitted, and what it made of the cohort's budget."""
+
+    round_id: str
+    cohort: str
+    sequence: int
+    round: ShuffledRound | None  # what was released; None: unknown, so that it counts as data in the clear
+    released: ReleaseTimes
+    reason: str
+    accounted: ShuffledRound  # what is charged
+    overspent: bool
+    chosen_after: bool  # its cohort's filters were chosen when its output may have been known
+    epsilon_spent_upper: float
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+
+
 Outcome: TypeAlias = Admitted | Refused
 
 
@@ -248,11 +315,13 @@ class RoundRecord:
     registered_by: str
     registered_at: datetime
     state: RoundState
-    outcome: Outcome | None  # None while pending
+    outcome: Outcome | None  # None while pending, and of an incident that no decision preceded
     closing: Settled | Voided | None
     accounted: ShuffledRound | None  # what is or was charged; None while pending
     attempts: int  # failed attempts to decide
     last_error: str | None
+    corrections: tuple[Corrected, ...] = ()  # in order
+    incident: Incident | None = None  # released although nothing admitted it
 
 
 def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX) -> str:
@@ -270,6 +339,11 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     if any(ord(character) in _UNSEEN for character in text):
         raise InvalidValue(field=field, value=value, expected=expected)
     return text
+
+
+def spelled_moment(moment: datetime) -> str:
+    """Return the one spelling of a moment in entries: UTC, with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:

@@ -24,10 +24,18 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_PLAN,
     VOID_ATTESTATION,
     RefusalReason,
+    ReleaseTimes,
     RoundRequest,
 )
 
-_OF_ROUNDS: Final = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.SETTLED, EntryKind.VOIDED)
+_OF_ROUNDS: Final = (
+    EntryKind.ADMITTED,
+    EntryKind.REFUSED,
+    EntryKind.SETTLED,
+    EntryKind.VOIDED,
+    EntryKind.CORRECTED,
+    EntryKind.INCIDENT,
+)
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
@@ -41,6 +49,13 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.SETTLED: frozenset({"reports", "accounted_before", "accounted", "privacy_loss", "overspent"}),
     EntryKind.VOIDED: frozenset({"reason", "attestation", "accounted"}),
     EntryKind.BUDGET_CHANGED: frozenset({"reason", "epsilon_before"}),
+    EntryKind.CORRECTED: frozenset(
+        {"round", "reason", "accounted_before", "accounted", "privacy_loss", "overspent"}
+    ),
+    EntryKind.INCIDENT: frozenset(
+        {"request", "registration", "registered_at", "registered_by", "round", "released", "reason"}
+        | {"accounted", "privacy_loss", "chosen_after", "overspent"}
+    ),
     EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
 }
 # Further fields of a policy; every entry of a policy with a standing also has `standing`.
@@ -56,6 +71,11 @@ _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
     (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
+    # A frozen cohort records what it is told, and charges nothing.
+    (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
+    (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge", "choice"}),
+    (POLICY_PLAN, EntryKind.CORRECTED): frozenset({"slot"}),
+    (POLICY_PLAN, EntryKind.INCIDENT): frozenset({"slot"}),
 }
 _STANDING: Final = {
     POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
@@ -88,6 +108,8 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         yield from _spending("details.requested", details["requested"], body.delta_budget)
     if "rules" in details and not _holds(_RULES.get(policy, _nothing), details["rules"]):
         yield "details.rules is not written as ledgers write it"
+    if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
+        yield "it corrects a round and does not say to what"
     if policy in _STANDING and isinstance(details.get("standing"), Mapping):
         yield from _standing(details["standing"], policy)
 
@@ -238,6 +260,11 @@ def _is_last_known(value: Any) -> bool:
     )
 
 
+def _are_times(value: Any) -> bool:
+    spelled = all(text is None or written_moment(text) is not None for text in value.values())
+    return spelled and ReleaseTimes.from_mapping(value).to_mapping() == value
+
+
 _RULES: Final = {POLICY_ADAPTIVE: _is_menu, POLICY_PLAN: _is_plan}
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "population": _is_number,
@@ -262,6 +289,10 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "choice": _is_choice,
     "slot": lambda value: value is None or _is_count(value),
     "standing": lambda value: isinstance(value, Mapping),
+    "round": lambda value: value is None or _is_round(value),
+    "released": _are_times,
+    "registered_by": _is_text,
+    "chosen_after": lambda value: type(value) is bool,
 }
 
 

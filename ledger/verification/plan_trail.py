@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.accounting import ShuffledRound, exact_text, fits, slot_for
 from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import PlanPolicy, standing_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 
@@ -24,7 +25,10 @@ class PlanTrail:
     policy: PlanPolicy
     _claimed: list[int] = field(default_factory=list)  # of each slot
     _unplaced: int = 0  # released rounds that no slot covers
-    _open: dict[str, tuple[int, ShuffledRound]] = field(default_factory=dict)  # slot claimed, round declared
+    _claims: dict[str, int | None] = field(default_factory=dict)  # of each round; None: nothing admitted it
+    _stands: dict[str, int | None] = field(default_factory=dict)  # the slot that covers it now, if one does
+    _declared: dict[str, ShuffledRound] = field(default_factory=dict)  # open rounds, as told last
+    _settled_before: dict[str, ShuffledRound] = field(default_factory=dict)  # by earlier rules: what is held
     _whole: Counter[ShuffledRound] = field(default_factory=Counter)  # what the promise is the composition of
     _stated_promise: float | None = None
     _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
@@ -34,22 +38,30 @@ class PlanTrail:
         self._whole = Counter(dict(self.policy.slots_declared))
         self._claimed = [0] * len(self.policy.slots_declared)
 
-    def follow(self, body: EntryBody, *, as_before: bool) -> Iterator[str]:
+    def follow(self, body: EntryBody, *, as_before: bool, frozen: bool) -> Iterator[str]:
         """Apply the next entry, and yield what is wrong with it.
 
-        `as_before`: a settlement replaces a pair of the whole plan by the truth, as settlements once did.
+        Args:
+            body: the entry.
+            as_before: a settlement replaces a pair of the whole plan by the truth, as settlements once did.
+            frozen: the cohort is, so that what is told of releases changes nothing.
         """
         round_id, before, self._promise = str(body.round_id), self._stated_promise, None
         if body.kind is EntryKind.ADMITTED:
             yield from self._admit(body)
         elif body.kind is EntryKind.VOIDED:
-            self._claimed[self._open.pop(round_id)[0]] -= 1
+            self._leave(round_id)
         elif body.kind is EntryKind.SETTLED and not as_before:
-            yield from self._place(body)
-        elif body.kind is EntryKind.SETTLED and body.details["accounted"] != body.details["accounted_before"]:
-            self._whole[ShuffledRound.from_mapping(body.details["accounted_before"])] -= 1
-            self._whole[_accounted(body.details)] += 1
-            before = None
+            truth = truth_of(self._declared.pop(round_id), body.details["reports"])
+            yield from self._place(body, truth)
+        elif body.kind is EntryKind.SETTLED:
+            self._settled_before[round_id] = _accounted(body.details)
+            if body.details["accounted"] != body.details["accounted_before"]:
+                self._whole[ShuffledRound.from_mapping(body.details["accounted_before"])] -= 1
+                self._whole[_accounted(body.details)] += 1
+                before = None
+        elif body.kind in (EntryKind.CORRECTED, EntryKind.INCIDENT) and not frozen:
+            yield from self._tell(body)
         standing = standing_of(body.details, self.policy.digest)
         if (tuple(standing["claimed"]), standing.get("unplaced", 0)) != (
             tuple(self._claimed),
@@ -86,27 +98,56 @@ class PlanTrail:
             )
 
     def _admit(self, body: EntryBody) -> Iterator[str]:
-        slot = int(body.details["slot"])
-        declared = ShuffledRound.from_mapping(body.details["request"]["round"])
-        self._open[str(body.round_id)] = (slot, declared)
+        slot, round_id = int(body.details["slot"]), str(body.round_id)
+        self._claims[round_id] = self._stands[round_id] = slot
+        self._declared[round_id] = ShuffledRound.from_mapping(body.details["request"]["round"])
         self._claimed[slot] += 1
         if self._claimed[slot] > self.policy.slots_declared[slot][1]:
             yield "it takes a slot of the plan that was not free"
 
-    def _place(self, body: EntryBody) -> Iterator[str]:
-        """Follow where a settled round stands, from what was declared and how many reports are said to be."""
-        slot, declared = self._open.pop(str(body.round_id))
-        truth = truth_of(declared, body.details["reports"])
-        self._claimed[slot] -= 1
-        stands = self.policy.standing_in(tuple(self._claimed), slot, truth)
+    def _leave(self, round_id: str) -> None:
+        """Free the slot that a round stands in; one that no slot covers leaves those."""
+        slot = self._stands.pop(round_id)
+        if slot is None:
+            self._unplaced -= 1
+        else:
+            self._claimed[slot] -= 1
+
+    def _place(self, body: EntryBody, truth: ShuffledRound) -> Iterator[str]:
+        """Follow where a released round stands, from its first claim and what it is said to have been."""
+        round_id = str(body.round_id)
+        if round_id in self._stands:
+            self._leave(round_id)
+        slot = self._claims.setdefault(round_id, None)
+        stands = self._stands[round_id] = self.policy.standing_in(tuple(self._claimed), slot, truth)
         if stands is None:
             self._unplaced += 1
             accounted = slot_for(truth, numerical_policy=body.numerical_policy)
         else:
             self._claimed[stands] += 1
             accounted = self.policy.slots_declared[stands][0]
-        if (body.details["slot"], _accounted(body.details)) != (stands, accounted):
+        if (body.details.get("slot", ...), _accounted(body.details)) != (stands, accounted):
             yield "what it accounts is not the slot of the plan that its reports name"
+
+    def _tell(self, body: EntryBody) -> Iterator[str]:
+        """Follow what a correction or an incident says was released."""
+        round_id, said = str(body.round_id), body.details["round"]
+        truth = IN_CLEAR if said is None else ShuffledRound.from_mapping(said)
+        if round_id in self._declared:
+            self._declared[round_id] = truth
+        held = self._settled_before.get(round_id)
+        if held is None:
+            yield from self._place(body, truth)
+            return
+        # Its pair took its slot's place in the plan, which stays taken.
+        expected: tuple[object, ShuffledRound] = (..., held)
+        if not fits(truth, held):
+            expected = (None, slot_for(truth, numerical_policy=body.numerical_policy))
+            self._unplaced += 1
+            self._stands[round_id] = None
+            del self._settled_before[round_id]
+        if (body.details.get("slot", ...), _accounted(body.details)) != expected:
+            yield "what it accounts is not what covers the truth of a round that earlier rules settled"
 
 
 def promised_in(details: Mapping[str, Any]) -> float:

@@ -17,6 +17,7 @@ from shuffle_ledger.accounting import (
     RepetitionFilter,
     ShuffledRound,
     exact_text,
+    fits,
     lower_text,
     slot_for,
 )
@@ -36,6 +37,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 from shuffle_ledger.ledger.verification.plan_trail import PlanTrail, promised_in
 
+_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 # Charges are bounds from above. A ledger may be set to a precision of 0.1 at worst, and its charges are then
 # dearer than needed by about as much: that costs nobody his privacy, but more than this is worth a note.
 DEARER_MAX = 0.1
@@ -70,6 +72,7 @@ class Trail:
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
     _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
+    _is_unbounded: bool = False  # the last entry charges as everything what it accounts as a round
     _plan: PlanTrail | None = None
 
     def follow(self, body: EntryBody) -> Iterator[str]:
@@ -86,6 +89,7 @@ class Trail:
 
     def _follow(self, body: EntryBody) -> Iterator[str]:
         self.stated = []
+        self._is_unbounded = body.kind is EntryKind.INCIDENT and bool(body.details["chosen_after"])
         self.frozen = self.frozen or body.kind is EntryKind.FROZEN
         if body.kind is EntryKind.OPENED:
             self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
@@ -98,6 +102,8 @@ class Trail:
             if "standing" in body.details:
                 yield "it carries a standing, which its cohort's policy does not have"
             return
+        if body.kind in _TOLD and ("charge" in body.details) == self.frozen:
+            yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
         yield from self._follow_choice(body, self.policy)
         filters = self._deciding(self.policy)
         before = filters.nothing() if self._offered else self.total
@@ -125,6 +131,22 @@ class Trail:
     def settles(self, body: EntryBody, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the next entry, a settlement, accounts what its reports say; plans place it."""
         return truth == accounted or (self._plan is not None and not self._closes_as_before(body))
+
+    def corrects(
+        self, before: ShuffledRound, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
+    ) -> bool:
+        """Return whether the next entry, a correction, accounts the truth it states; plans place it."""
+        kept = before if fits(truth, before) else slot_for(truth, numerical_policy=numerical_policy)
+        return kept == accounted or self._plan is not None
+
+    def tells(self, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str) -> bool:
+        """Return whether the next entry, an incident, accounts the release it states; plans place it."""
+        return slot_for(truth, numerical_policy=numerical_policy) == accounted or self._plan is not None
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether a round has chosen the filters, where there is a choice."""
+        return self.choice is not None
 
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
@@ -182,7 +204,7 @@ class Trail:
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
         """Yield which charges of the last entry are more than its rounds need: sound, and a waste."""
-        if isinstance(self.policy, AdaptivePolicy):
+        if isinstance(self.policy, AdaptivePolicy) and not self._is_unbounded:
             for accounted, charge in self.stated:
                 share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
                 if share > DEARER_MAX:
@@ -220,10 +242,10 @@ class Trail:
                 yield "it counts repetitions of another kind than the round it is about"
             if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
                 yield "it judges the slack of rounds at a smaller epsilon than the budget's"
-            if body.kind is EntryKind.ADMITTED:
+            if body.kind is not EntryKind.REFUSED:
                 self.choice, self.total = offered, policy.menu.filters(offered).nothing()
         elif "choice" in details:
-            yield "it chooses filters, which is for the first admitted round alone"
+            yield "it chooses filters, which is for the first round alone"
         if self.restates(body) and self.choice is not None and standing is not None:
             self._certified = standing.repetition
             self.choice = _restated(policy, self.choice, standing, body.epsilon_budget)
@@ -258,7 +280,7 @@ class Trail:
             yield "the filters it chooses are not those that its round's parameters choose"
 
     def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
-        yield from plan.follow(body, as_before=self._closes_as_before(body))
+        yield from plan.follow(body, as_before=self._closes_as_before(body), frozen=self.frozen)
         if not self.frozen:
             yield from plan.compare_spent(body)
 
@@ -290,14 +312,18 @@ class Trail:
         if "charge" not in details:
             return total
         cost = Charge.from_mapping(details["charge"]).cost
-        if body.kind is EntryKind.SETTLED:
-            self._taken = before = self._charges.pop(round_id)
+        if body.kind in (EntryKind.SETTLED, EntryKind.CORRECTED):
+            self._taken = before = self._charges[round_id]
             if details["accounted"] != details["accounted_before"]:
                 self.stated = [(_round(details), cost)]
                 self._taken = filters.taken_instead(total, before, cost)
+            self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
             return total - before + self._taken
         self.stated = [(_round(details), cost)]
-        self._taken = filters.taken(total, cost)
+        if body.kind is EntryKind.INCIDENT:
+            self._taken = filters.taken_instead(total, filters.nothing(), cost)
+        else:
+            self._taken = filters.taken(total, cost)
         if body.kind is EntryKind.REFUSED:
             return total
         self._charges[round_id] = self._same.setdefault(self._taken, self._taken)

@@ -7,9 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, AccountingError, ShuffledRound, is_known_policy
+from shuffle_ledger.accounting import (
+    NUMERICAL_POLICY,
+    AccountingError,
+    ShuffledRound,
+    is_known_policy,
+    slot_for,
+)
+from shuffle_ledger.ledger.decisions.incidents import is_later
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
@@ -21,7 +30,12 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED, RoundRequest, request_digest
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_FIXED,
+    ReleaseTimes,
+    RoundRequest,
+    request_digest,
+)
 from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
@@ -37,6 +51,9 @@ _NOT_FOLLOWING = (
     TypeError,
     ValueError,
 )
+# What follows one of these may hold less than what came before.
+ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
+_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 
 
@@ -88,8 +105,10 @@ class Replay:
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
     closings: dict[str, int] = field(default_factory=dict)
-    charged: dict[str, ShuffledRound] = field(default_factory=dict)  # admitted and not yet closed
-    declared: dict[str, ShuffledRound] = field(default_factory=dict)  # the same rounds, as registered
+    charged: dict[str, ShuffledRound] = field(default_factory=dict)  # what may have been released
+    declared: dict[str, ShuffledRound] = field(default_factory=dict)  # what is open, as it was told last
+    local_kinds: dict[str, ShuffledRound] = field(default_factory=dict)  # where corrected ones count locally
+    first_released: EntryBody | None = None  # the first entry that admits a round or tells an incident
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
     # Thousands of rounds are of the same few kinds: each kind is kept once.
@@ -182,7 +201,8 @@ class Replay:
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
                 self.blame(body.sequence, "the budget differs from that of the entry before it")
         restated = self.trail.restates(body)
-        if body.kind in _CARRIES_SPENDING and body.spent != expected and not restated:
+        carries = body.kind in _CARRIES_SPENDING or (self.frozen and body.kind in _TOLD)
+        if carries and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
     def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
@@ -194,6 +214,8 @@ class Replay:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
+            case EntryKind.CORRECTED | EntryKind.INCIDENT:
+                self._apply_told(body)
             case EntryKind.BUDGET_CHANGED:
                 self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
             case EntryKind.FROZEN:
@@ -259,6 +281,7 @@ class Replay:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
             if not self.trail.promised(body) <= body.epsilon_budget:
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
+            self.first_released = self.first_released or body
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self.local[accounted] += 1
@@ -268,10 +291,11 @@ class Replay:
         round_id = str(body.round_id)
         if self.frozen:
             self.blame(body.sequence, "it closes a round although the cohort is frozen")
-        if round_id not in self.charged:
+        if round_id not in self.declared:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         settles = body.kind is EntryKind.SETTLED
         empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
+        empties = empties and not self.kinds[EntryKind.INCIDENT]
         before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
@@ -284,11 +308,95 @@ class Replay:
         if settles:
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
             self._check_settled(body, before, declared, accounted)
-            self._note_loss(body, accounted)
-            self.held[accounted] += 1
-            self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
-            if body.details["overspent"] != self.overspent:
-                self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+            self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+            self._charge(body, accounted)
+
+    def _charge(self, body: EntryBody, accounted: ShuffledRound, *, is_broken: bool = False) -> None:
+        """Hold what a released round is charged as, and compare what the entry makes of the budget."""
+        self._note_loss(body, accounted)
+        self.held[accounted] += 1
+        beyond = not self.trail.promised(body) <= body.epsilon_budget
+        self.overspent = self.overspent or is_broken or beyond
+        if body.details["overspent"] != self.overspent:
+            self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
+
+    def _apply_told(self, body: EntryBody) -> None:
+        if body.kind is EntryKind.CORRECTED:
+            self._apply_correction(body)
+        else:
+            self._apply_incident(body)
+            self.first_released = self.first_released or body
+
+    def _apply_correction(self, body: EntryBody) -> None:
+        round_id, details = str(body.round_id), body.details
+        before, accounted, truth = (
+            ShuffledRound.from_mapping(details[name]) for name in ("accounted_before", "accounted", "round")
+        )
+        if self.charged.get(round_id) != before:
+            self.blame(body.sequence, "it corrects a round that was not charged as it says")
+        self._check_size(body, max(truth.reports, truth.sampled_from or 0))
+        if round_id in self.declared:
+            self.declared[round_id] = self._kinds.setdefault(truth, truth)
+        if self.frozen:
+            self._check_only_told(body, is_kept=accounted == before)
+            return
+        if not self.trail.corrects(before, truth, accounted, numerical_policy=_slot_rule(body)):
+            self.blame(body.sequence, "what it accounts does not follow from the round that it states")
+        self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+        local = self.local_kinds.setdefault(round_id, before)
+        self.local_kinds[round_id] = moved = local_kind((local, accounted))
+        self.local.update({moved: 1})
+        self.local.subtract({local: 1})
+        self.held -= Counter({before: 1})
+        self._charge(body, accounted)
+
+    def _apply_incident(self, body: EntryBody) -> None:
+        round_id, details = str(body.round_id), body.details
+        if round_id in self.charged:
+            self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
+        self._check_registered(body)
+        truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
+        self._check_size(body, max(truth.reports, truth.sampled_from or 0))
+        accounted = ShuffledRound.from_mapping(details["accounted"])
+        self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+        released = ReleaseTimes.from_mapping(details["released"])
+        if any(moment and moment > body.recorded_at for moment in (released.after, released.before)):
+            self.blame(body.sequence, "it tells a release that was yet to come")
+        if self.frozen:
+            is_kept = accounted == slot_for(truth, numerical_policy=_slot_rule(body))
+            self._check_only_told(body, is_kept=is_kept)
+            return
+        if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
+            self.blame(body.sequence, "what it accounts does not follow from the release that it states")
+        first = self.first_released if self.trail.has_chosen else None
+        chosen_after = first is not None and not is_later(released, than=first)
+        if details["chosen_after"] != chosen_after:
+            self.blame(body.sequence, "it says wrongly whether the release may have come before the choice")
+        if chosen_after and body.spent.epsilon_upper_or_none is not None:
+            self.blame(body.sequence, "it bounds a release that may have come before the filters were chosen")
+        self.local[accounted] += 1
+        self._charge(body, accounted, is_broken=chosen_after)
+
+    def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
+        """Compare what is told of a frozen cohort with what is written then: nothing is charged."""
+        details = body.details
+        charged = "charge" in details or "slot" in details or details["privacy_loss"] is not None
+        if charged or not is_kept or details["overspent"] != self.overspent or details.get("chosen_after"):
+            self.blame(body.sequence, "it charges what it is told, although the cohort is frozen")
+
+    def _check_registered(self, body: EntryBody) -> None:
+        """Compare the request that an incident quotes with the decided one, if its round was decided."""
+        round_id, details = str(body.round_id), body.details
+        content = canonical.encode(details["request"])
+        quoted = _request_and_actor(content, details["registered_by"])
+        moment = (details["registration"], details["registered_at"])
+        request = RoundRequest.from_bytes(content)
+        if (request.round_id, request.cohort) != (body.round_id, body.cohort):
+            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        self.outcomes.setdefault(round_id, body.sequence)
+        known = self.registered.setdefault(round_id, moment)
+        if self.requests.setdefault(round_id, quoted) != quoted or known not in (moment, (None, None)):
+            self.blame(body.sequence, "the request it quotes is not the one that was decided before")
 
     def _check_settled(
         self, body: EntryBody, before: ShuffledRound, declared: ShuffledRound, accounted: ShuffledRound

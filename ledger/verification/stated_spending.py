@@ -10,6 +10,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
 
 _SIX_DIGITS = 2e-5  # more than rounding to six digits, up or down, changes a number by
 _CLOSINGS = (EntryKind.SETTLED, EntryKind.VOIDED)
+_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 
 
 def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]) -> Iterator[str]:
@@ -19,13 +20,13 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
         filters: the shares of delta of the filters that read what is spent, by their names; none where
             compositions do.
     """
-    if previous.kind is EntryKind.FROZEN and body.kind is not EntryKind.REFUSED:
-        yield "it follows a freeze, after which a cohort only refuses"
+    if previous.kind is EntryKind.FROZEN and body.kind not in (EntryKind.REFUSED, *_TOLD):
+        yield "it follows a freeze, after which a cohort only refuses, and records what it is told"
     if body.kind is EntryKind.BUDGET_CHANGED and body.epsilon_budget == previous.epsilon_budget:
         yield "it changes the budget to what it was"
     if body.kind is EntryKind.FROZEN and body.spent != _unknown(previous):
         yield "what it says of the spending is not what a freeze leaves of it"
-    is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS)
+    is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS, *_TOLD)
     if filters and (is_computed or body.kind is EntryKind.BUDGET_CHANGED) and body.spent != previous.spent:
         yield from _of_filters("what is spent", body.spent, filters)
     elif is_computed:
@@ -41,7 +42,7 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
 
 def _of_compositions(body: EntryBody, previous: EntryBody) -> Iterator[str]:
     details, is_carried = body.details, body.spent == previous.spent
-    unchanged = body.kind is EntryKind.SETTLED and details["accounted"] == details["accounted_before"]
+    unchanged = "accounted_before" in details and details["accounted"] == details["accounted_before"]
     if unchanged and not is_carried:
         yield "it changes what is spent, although the round turned out as it was accounted"
     # The void that empties a cohort computes nothing. The replay checks that no rounds are held then.

@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
-from shuffle_ledger.ledger.verification.replay import Problem, Replay, Step, compare_tables
+from shuffle_ledger.ledger.verification.replay import ALTERS, Problem, Replay, Step, compare_tables
 
 SAMPLES_PER_COHORT = 16
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
@@ -74,8 +74,8 @@ def verify(
     """Replay the chains of one cohort or of all, and compute their numbers again.
 
     Always checked: every digest, link and column, holdings, rounds, stored losses, and the certificate at
-    every point where a cohort's spending was largest (before a round is closed, and at the end). With
-    `numbers="all"` every certificate is computed again, else also an even sample.
+    every point where a cohort's spending was largest (before a round is closed or corrected, and at the end).
+    With `numbers="all"` every certificate is computed again, else also an even sample.
 
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
     rest of the chain was rewritten to fit; heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
@@ -200,9 +200,9 @@ class _NumberChecker:
         """Take notice of the next step."""
         self._check_charges(step)
         kind = step.body.kind
-        if kind in (EntryKind.SETTLED, EntryKind.VOIDED):
+        if kind in ALTERS:
             self._check_last()  # what follows may hold less: this was the most
-        due = kind in (EntryKind.SETTLED, EntryKind.VOIDED) or step.sequence % self._stride == 0
+        due = kind in ALTERS or step.sequence % self._stride == 0
         if due:
             self._check(step)
         self._last = (step, due)

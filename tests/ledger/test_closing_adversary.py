@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer
 from shuffle_ledger.ledger.policies.base import Step, changed
-from shuffle_ledger.ledger.policies.registry import Books, FixedPolicy, PlanPolicy
+from shuffle_ledger.ledger.policies.registry import Books, Course, FixedPolicy, PlanPolicy
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import Cohort
@@ -129,10 +129,8 @@ def test_no_analyst_beats_a_plan_whose_rounds_turn_out_otherwise(
 class GivingBack(FixedPolicy):
     """As policy `fixed` once was: a void gives back, whatever was released meanwhile."""
 
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
-    ) -> Step:
-        changes = {ShuffledRound.from_mapping(admitted["accounted"]): -1}
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
+        changes = {course.accounted: -1}
         spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
         return Step(spent=spent, details={}, changes=changes)
 
@@ -140,11 +138,9 @@ class GivingBack(FixedPolicy):
 class GivingBackAtOnce(GivingBack):
     """A void gives back if nothing was admitted since."""
 
-    def replacing(
-        self, books: Books, view: CohortView, admitted: Mapping[str, Any], after: ShuffledRound | None
-    ) -> Step:
-        if admitted["number"] == view.head_sequence:
-            return super().replacing(books, view, admitted, after)
+    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
+        if course.first["number"] == view.head_sequence:
+            return super().replacing(books, view, course, after)
         return Step(spent=view.spent, details={})
 
 
@@ -186,7 +182,9 @@ def worst_of_fixed(policy: FixedPolicy, epsilon: float, delta: float, rounds_max
     def voided(number: int, held: Held, one: tuple[int, int], *, others: bool) -> Held:
         counts: dict[str, int] = {EntryKind.ADMITTED: number, EntryKind.VOIDED: number - 1 - others}
         details = {"accounted": kinds[one[0]].to_mapping(), "number": one[1]}
-        step = policy.replacing(books_at(counts), view_of(number, held), details, None)
+        step = policy.replacing(
+            books_at(counts), view_of(number, held), Course(first=details, last=details), None
+        )
         return (held[0] + step.changes.get(kinds[0], 0), held[1] + step.changes.get(kinds[1], 0))
 
     @functools.cache

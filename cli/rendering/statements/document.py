@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     plain,
 )
 from shuffle_ledger.cli.rendering.statements.tables import Table
-from shuffle_ledger.ledger.evidence import CohortStatement, Statement, Verdict
+from shuffle_ledger.ledger.evidence import Breach, CohortStatement, Statement, Verdict
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
 DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
@@ -122,6 +123,8 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
             " can be relied"
             f" on: {'; '.join(cohort.chain_problems[:3])}."
         )
+    if cohort.verdict == "broken" and cohort.breach:
+        return _breach_sentence(cohort, cohort.breach, digits)
     if cohort.verdict == "broken":
         first = cohort.overspends[0]
         return (
@@ -138,6 +141,24 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
     )
 
 
+def _breach_sentence(cohort: CohortStatement, breach: Breach, digits: Digits) -> str:
+    delta = plain(cohort.promise.delta_budget)
+    found = f"Not kept since entry {breach.sequence:,} of {day(breach.recorded_at)}: {breach.reason}."
+    if breach.kept_at_epsilon_upper is not None:
+        found += (
+            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta}, it would"
+            " have been kept on this course of events."
+        )
+    composed = cohort.composition.epsilon_upper
+    bounded = (
+        f"at most epsilon¹ {digits.upper(composed)}" if math.isfinite(composed) else "no finite epsilon¹"
+    )
+    return (
+        f"{found} If all rounds had been fixed in advance, everything released together would cost {bounded}"
+        f" at delta² {delta}. The ledger charged what really happened, and admits nothing more."
+    )
+
+
 def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[Chapter]:
     return [
         Chapter(heading="What was promised", paragraphs=tuple(_promised(cohort))),
@@ -148,10 +169,11 @@ def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> 
 
 def _promised(cohort: CohortStatement) -> list[str]:
     promise = cohort.promise
+    broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
     return [
         (
-            f"The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything that"
-            " is published from their reports, even knowing all other users’ data, learns little about any"
+            f"{broken}The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything"
+            " that is published from their reports, even knowing all other users’ data, learns little about any"
             " one of them: of two answers of a user that seemed equally likely before, one is at most"
             f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
             f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
@@ -178,6 +200,12 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
             "More was spent than promised after "
             + _listed([f"entry {each.sequence:,}" for each in cohort.overspends])
             + ": see Overspends."
+        )
+    if cohort.told:
+        found.append(
+            "What was released was told afterwards by "
+            + _listed([f"entry {each.sequence:,}" for each in cohort.told])
+            + ": see Told afterwards."
         )
     if cohort.budget_changes:
         found.append(

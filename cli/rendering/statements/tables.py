@@ -85,6 +85,8 @@ def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterabl
         yield _lost(cohort, rows_max)
     if cohort.overspends:
         yield _overspends(cohort, digits, rows_max)
+    if cohort.told:
+        yield _told(cohort, digits, rows_max)
     if cohort.budget_changes:
         yield _budget_changes(cohort, rows_max)
     yield _kinds(cohort, digits, rows_max)
@@ -121,6 +123,37 @@ def _lost(cohort: CohortStatement, rows_max: int) -> Table:
         rows,
         rows_max,
         alarming=True,
+    )
+
+
+def _told(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    rows = [
+        (
+            f"{each.sequence:,}",
+            moment(each.recorded_at),
+            f"{each.round_id}\n{'corrected' if each.kind == 'corrected' else 'incident'}",
+            f"{each.round.randomizer.describe()}, {each.round.reports:,} reports"
+            if each.round
+            else "unknown",
+            digits.upper(each.spent.epsilon_upper) + ("\noverspent" if each.overspent else ""),
+            f"{each.actor}: {each.reason}",
+        )
+        for each in cohort.told
+    ]
+    return _table(
+        "Told afterwards",
+        "Corrections say what admitted rounds truly were; incidents are releases that nothing admitted.",
+        (
+            Column(name="Entry", width=8, numeric=True),
+            Column(name="Recorded", width=24),
+            Column(name="Round", width=32),
+            Column(name="What was released", width=40),
+            Column(name="Spent, at most", width=14, numeric=True),
+            Column(name="By, and why", width=40),
+        ),
+        rows,
+        rows_max,
+        alarming=any(each.overspent for each in cohort.told),
     )
 
 

@@ -1,4 +1,4 @@
-"""Routes about rounds: register, show, retry, settle, void."""
+"""Routes about rounds: register, show, retry, settle, void, correct; and incidents."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from fastapi.responses import JSONResponse
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
+    CohortName,
     Prefer,
     Reader,
     Registrar,
     RoundId,
     Service,
     in_thread,
+    seen_cohort,
     seen_name,
     seen_round,
     wait_of,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, answers
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
-from shuffle_ledger.ledger.api.schemas.requests import RegisterRound, SettleRound, VoidRound
+from shuffle_ledger.ledger.api.schemas.requests import (
+    CorrectRound,
+    RecordIncident,
+    RegisterRound,
+    SettleRound,
+    VoidRound,
+)
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
+from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
@@ -99,6 +109,51 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
     answer = await service.deciding.run(
         lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)
     )
+    return JSONResponse(decision_document(answer))
+
+
+@router.post(
+    "/rounds/{round_id}/corrections", responses=answers(200, ANSWERS.corrected, "Corrected, now or before.")
+)
+async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, service: Asked) -> JSONResponse:
+    """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
+    charged never shrinks."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    changes, reason = body.changes(), body.reason
+    answer = await service.deciding.run(
+        lambda accountant: correct(service.store, accountant, name, changes, reason=reason, actor=token.name)
+    )
+    return JSONResponse(decision_document(answer))
+
+
+@router.post(
+    "/cohorts/{cohort}/incidents", responses=answers(200, ANSWERS.incident, "Recorded, now or before.")
+)
+async def record_incident_(
+    cohort: CohortName, body: RecordIncident, token: Registrar, service: Asked
+) -> JSONResponse:
+    """Record a release that nothing admitted, under a new identifier or that of a round that is undecided,
+    refused or voided. It is charged, even beyond the budget."""
+    name = seen_cohort(token, cohort)
+    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
+    described, released = None if body.round is None else body.round.round(), body.released()
+    service.door.let_guess(token)
+    try:
+        answer = await service.deciding.run(
+            lambda accountant: record_incident(
+                service.store,
+                accountant,
+                name,
+                round_id=body.round_id,
+                described=described,
+                released=released,
+                reason=body.reason,
+                actor=token.name,
+            )
+        )
+    except Conflict:
+        await _refuse_foreign(service, token, body.round_id)
+        raise
     return JSONResponse(decision_document(answer))
 
 

@@ -6,7 +6,7 @@ The names and bounds are the ledger's own; the schema repeats them so that the p
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     POPULATION_MAX,
     REASON_LENGTH_MAX,
+    ReleaseTimes,
     RoundRequest,
 )
 
@@ -52,6 +53,17 @@ def _calendar_date(value: object) -> object:
             raise ValueError("a date as YYYY-MM-DD")
         return date.fromisoformat(value)
     raise ValueError("a date as YYYY-MM-DD")
+
+
+_MOMENT = (
+    r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+)
+
+
+def _moment(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(_MOMENT[1:-1], value):
+        return datetime.fromisoformat(value)
+    raise ValueError("a time with its zone, as 2025-01-06T12:00:00Z")
 
 
 class _RandomizerField:
@@ -98,6 +110,11 @@ Day = Annotated[
     date,
     BeforeValidator(_calendar_date),
     Field(json_schema_extra={"pattern": "^[12][0-9]{3}-[0-9]{2}-[0-9]{2}$"}),
+]
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_moment),
+    Field(json_schema_extra={"pattern": _MOMENT}),
 ]
 Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
 
@@ -253,3 +270,55 @@ class VoidRound(Body):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "the collection was cancelled before devices reported"}]}
     )
+
+
+class CorrectRound(Body):
+    """What a released round truly was: the fields that were otherwise, and why it is told now. Null for
+    `sampled_from` or `participation` says that there was none; elsewhere it says nothing."""
+
+    randomizer: Randomizer | None = None
+    reports: Count | None = None
+    sampled_from: Count | None = None
+    participation: Share | None = None
+    honest_fraction: Share | None = None
+    delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+    reason: Reason
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reports": 21000, "reason": "a shard was counted twice"}]}
+    )
+
+    def changes(self) -> dict[str, object]:
+        """Return the fields of the round that were otherwise."""
+        given = {name: getattr(self, name) for name in self.model_fields_set if name != "reason"}
+        is_said = {"sampled_from", "participation"}
+        return {name: value for name, value in given.items() if value is not None or name in is_said}
+
+
+class RecordIncident(Body):
+    """A release that nothing admitted. `round` is null where nothing is known of it: then everything counts
+    as revealed."""
+
+    round_id: Name
+    round: RoundParameters | None
+    released_after: Moment | None = None
+    released_before: Moment | None = None
+    reason: Reason
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "round_id": "export-2025-01-06",
+                    "round": {"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000},
+                    "released_after": "2025-01-06T12:00:00Z",
+                    "reason": "a script exported a batch that was never registered",
+                }
+            ]
+        }
+    )
+
+    def released(self) -> ReleaseTimes:
+        """Return when it was released; raises InvalidValue where the times contradict each other."""
+        return ReleaseTimes(after=self.released_after, before=self.released_before)

@@ -1,0 +1,142 @@
+"""Correcting rounds: what a released round truly was, told afterwards and charged at its true cost.
+
+A settlement is the correction of the number of reports that also closes the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now, first_accounted
+from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger.decisions.outcomes import corrected_from, record_of
+from shuffle_ledger.ledger.decisions.truths import local_kind, restated
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_PLAN,
+    REASON_LENGTH_MAX,
+    Corrected,
+    RoundRecord,
+    checked_text,
+)
+
+CORRECTABLE = ("admitted", "settled", "incident")
+
+
+def correct(
+    store: Store,
+    accountant: Accountant,
+    round_id: str,
+    changes: Mapping[str, object],
+    *,
+    reason: str,
+    actor: str,
+) -> Corrected:
+    """Tell what a released round truly was, and charge it; the budget refuses no correction.
+
+    Under policy `adaptive` each filter is charged the larger of what it was and what the truth costs, and
+    what is added is late for the sliding total. Under policy `plan` the round must stand in a slot of the
+    kind that `accounting.place` names for the truth. Under policy `fixed` the truth is composed in place of
+    what was. A truth that is dominated by what is charged changes nothing but the record. If the budget, or
+    the plan, does not cover the truth, the cohort is overspent. A frozen cohort records the truth alone.
+
+    Args:
+        store: the ledger.
+        accountant: what computes.
+        round_id: a round that is admitted or settled, or an incident.
+        changes: the fields of the round that were otherwise, as in a round's JSON form.
+        reason: why it is told now.
+        actor: who tells it. Telling the same as the last time, for the same reason, gives the same answer.
+
+    Raises:
+        NotFound: no such round.
+        InvalidValue, InvalidParameter: no reason, or no round of this cohort, that there can be.
+        Conflict: the round is pending, refused or voided.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    actor = checked_text("actor", actor)
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    if not changes:
+        raise InvalidValue(
+            field="round", value=dict(changes), expected="at least one field that was otherwise"
+        )
+    stored = store.round(checked_text("round_id", round_id))
+    population = store.cohort(stored.cohort).population
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        record = record_of(store, store.round(stored.round_id))
+        if record.state not in CORRECTABLE:
+            raise Conflict(
+                f"round {stored.round_id!r} is {record.state}: only a round that was admitted and not voided"
+                " can be corrected. If it was released all the same, record an incident with its identifier"
+            )
+        truth = restated(described_now(record), changes)
+        check_sizes(truth, population)
+        last = record.corrections[-1] if record.corrections else None
+        if last is not None and (last.round, last.reason) == (truth, reason):
+            return store.entry(stored.cohort, last.sequence)
+        return _draft(store, accountant, view, record, truth, told_by=(actor, reason))
+
+    return corrected_from(optimistic_append.append(store, stored.cohort, decide))
+
+
+def _draft(
+    store: Store,
+    accountant: Accountant,
+    view: CohortView,
+    record: RoundRecord,
+    truth: ShuffledRound,
+    *,
+    told_by: tuple[str, str],
+) -> EntryDraft:
+    policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
+    course, (actor, reason) = course_of(store, record), told_by
+    before = accounted = course.accounted
+    overspent, spent = view.cohort.status == "overspent", view.spent
+    changes: tuple[HoldingChange, ...] = ()
+    details, loss = policy.unchanged(view), None
+    if view.cohort.status != "frozen":
+        after = truth if view.cohort.policy == POLICY_PLAN else registry.told(before, truth)
+        step = policy.replacing(books, view, course, after)
+        accounted, spent, details = step.accounted or after, step.spent, dict(step.details)
+        overspent = overspent or not step.is_within(view.cohort.epsilon_budget)
+        changes = (*changes_of(step), *_moved(record, accounted))
+        loss = loss_cache.digest_of(store, accountant, accounted).hex()
+    return EntryDraft(
+        kind=EntryKind.CORRECTED,
+        round_id=record.request.round_id,
+        actor=actor,
+        numerical_policy=NUMERICAL_POLICY,
+        spent=spent,
+        details={
+            "round": truth.to_mapping(),
+            "reason": reason,
+            "accounted_before": before.to_mapping(),
+            "accounted": accounted.to_mapping(),
+            "privacy_loss": loss,
+            "overspent": overspent,
+            **details,
+        },
+        changes=changes,
+        status="overspent" if overspent else None,
+    )
+
+
+def _moved(record: RoundRecord, accounted: ShuffledRound) -> tuple[HoldingChange, ...]:
+    """Return how the kinds change that count without the shuffler: only to one that says more."""
+    kinds = [first_accounted(record), *(one.accounted for one in record.corrections)]
+    before, after = local_kind(kinds), local_kind([*kinds, accounted])
+    if before == after:
+        return ()
+    return (
+        HoldingChange(accounted=before, count=0, local_count=-1),
+        HoldingChange(accounted=after, count=0, local_count=1),
+    )

@@ -1,0 +1,211 @@
+"""Recording incidents: releases that nothing admitted. The budget refuses none, and charges all of them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger.decisions.outcomes import incident_from, record_of
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    REASON_LENGTH_MAX,
+    Incident,
+    ReleaseTimes,
+    RoundRequest,
+    checked_text,
+    request_digest,
+    spelled_moment,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class _Told:
+    """What somebody tells of a release."""
+
+    def __init__(
+        self, described: ShuffledRound | None, released: ReleaseTimes, *, reason: str, actor: str
+    ) -> None:
+        self.described, self.released = described, released
+        self.reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+        self.actor = checked_text("actor", actor)
+
+    @property
+    def truth(self) -> ShuffledRound:
+        """What is charged: of an unknown release everything, as if reports had been released in the clear."""
+        return self.described or IN_CLEAR
+
+    def is_told_by(self, incident: Incident) -> bool:
+        """Return whether a recorded incident says the same."""
+        said = (incident.round, incident.released.to_mapping(), incident.reason)
+        return said == (self.described, self.released.to_mapping(), self.reason)
+
+    def check_past(self, now: datetime) -> None:
+        """Raise InvalidValue if something is said to be released in the future."""
+        for name, moment in (
+            ("released_after", self.released.after),
+            ("released_before", self.released.before),
+        ):
+            if moment is not None and moment > now:
+                expected = f"no later than the ledger's clock, {spelled_moment(now)}"
+                raise InvalidValue(field=name, value=moment.isoformat(), expected=expected)
+
+
+def record_incident(
+    store: Store,
+    accountant: Accountant,
+    cohort: str,
+    *,
+    round_id: str,
+    described: ShuffledRound | None,
+    reason: str,
+    actor: str,
+    released: ReleaseTimes | None = None,
+) -> Incident:
+    """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
+
+    Under policy `adaptive` the whole charge is late for the sliding total. Where the cohort's first admitted
+    round chose the filters, the cohort is overspent unless it is attested that the release came later: its
+    output may have had a part in the choice. If nothing was admitted yet, the incident chooses. Under policy
+    `plan` the release takes a slot of the first kind that dominates it. Under policy `fixed` it is composed
+    with the rest. If the budget, or the plan, does not cover it, the cohort is overspent. A frozen cohort
+    records the release alone.
+
+    Args:
+        store: the ledger.
+        accountant: what computes.
+        cohort: whose data it was.
+        round_id: a new identifier, or that of a round that is undecided, refused or voided.
+        described: the round that was released. None: unknown, so that everything counts as revealed.
+        reason: how it came about.
+        actor: who tells it. The same again gives the same answer.
+        released: when, as the actor attests.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: values that there cannot be, such as a release in the future.
+        Conflict: the identifier is of a round that was admitted, of another cohort's, or of an incident that
+            was told otherwise: correct it.
+        TryAgain, Unavailable: nothing was changed.
+    """
+    told = _Told(described, released or ReleaseTimes(), reason=reason, actor=actor)
+    request = RoundRequest(round_id=round_id, cohort=cohort, round=told.truth)
+    name = request.cohort
+    check_sizes(told.truth, store.population(name))
+    try:
+        stored = store.round(request.round_id)
+    except NotFound:
+        # What takes a computation is computed now, where nothing waits for it.
+        new = NewRound(view=store.view(name), registration=0, others_wait=False)
+        _drafted(store, accountant, told, new.view, _row(request, told, new))
+        found = optimistic_append.append_with_round(
+            store, name, request.round_id, lambda new: _drafted_new(store, accountant, told, request, new)
+        )
+        if found is not None:
+            if found.details["overspent"] and new.view.cohort.status == "open":
+                _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
+            return incident_from(store.entry(name, found.sequence))
+        stored = store.round(request.round_id)
+    if stored.cohort != name:
+        raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
+
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
+        now = store.round(stored.round_id)
+        record = record_of(store, now)
+        if record.incident is not None:
+            if told.is_told_by(record.incident):
+                return store.entry(name, record.incident.sequence)
+            raise Conflict(f"incident {now.round_id!r} was recorded with other content: correct the round")
+        if record.state in ("admitted", "settled"):
+            raise Conflict(
+                f"round {now.round_id!r} is {record.state}, which permitted its release: if it was otherwise"
+                " than was said, correct the round"
+            )
+        return _drafted(store, accountant, told, view, now)
+
+    return incident_from(optimistic_append.append(store, name, decide))
+
+
+def _drafted_new(
+    store: Store, accountant: Accountant, told: _Told, request: RoundRequest, new: NewRound
+) -> EntryDraft:
+    stored = _row(request, told, new)
+    draft = _drafted(store, accountant, told, new.view, stored)
+    return EntryDraft(**{**vars(draft), "registers": stored})
+
+
+def _row(request: RoundRequest, told: _Told, new: NewRound) -> StoredRound:
+    content = request.to_bytes()
+    return StoredRound(
+        registration=new.registration,
+        round_id=request.round_id,
+        cohort=request.cohort,
+        content=content,
+        content_digest=request_digest(content),
+        registered_by=told.actor,
+        registered_at=new.view.at,
+    )
+
+
+def _drafted(
+    store: Store, accountant: Accountant, told: _Told, view: CohortView, stored: StoredRound
+) -> EntryDraft:
+    told.check_past(max(view.at, view.recorded_at or view.at))
+    policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
+    accounted = slot_of(told.truth)
+    overspent, spent = view.cohort.status == "overspent", view.spent
+    changes: tuple[HoldingChange, ...] = ()
+    details, loss, chosen_after = policy.unchanged(view), None, False
+    if view.cohort.status != "frozen":
+        first = store.first_released(stored.cohort) if policy.has_chosen(view) else None
+        chosen_after = first is not None and not is_later(told.released, than=first.content())
+        step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
+        accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
+        overspent = overspent or chosen_after or not step.is_within(view.cohort.epsilon_budget)
+        changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
+        loss = loss_cache.digest_of(store, accountant, accounted).hex()
+    return EntryDraft(
+        kind=EntryKind.INCIDENT,
+        round_id=stored.round_id,
+        actor=told.actor,
+        numerical_policy=NUMERICAL_POLICY,
+        spent=spent,
+        details={
+            "request": RoundRequest.from_bytes(stored.content).to_mapping(),
+            "registration": stored.registration,
+            "registered_at": spelled_moment(stored.registered_at),
+            "registered_by": stored.registered_by,
+            "round": None if told.described is None else told.described.to_mapping(),
+            "released": told.released.to_mapping(),
+            "reason": told.reason,
+            "accounted": accounted.to_mapping(),
+            "privacy_loss": loss,
+            "chosen_after": chosen_after,
+            "overspent": overspent,
+            **details,
+        },
+        changes=changes,
+        status="overspent" if overspent else None,
+    )
+
+
+def is_later(released: ReleaseTimes, *, than: EntryBody) -> bool:
+    """Return whether it is attested that something was released after a cohort's first round chose.
+
+    Args:
+        than: the entry of that round. What an incident chose was fixed before its own release.
+    """
+    chosen = than.recorded_at
+    if than.kind is EntryKind.INCIDENT:
+        chosen = ReleaseTimes.from_mapping(than.details["released"]).before or chosen
+    return released.after is not None and released.after > chosen

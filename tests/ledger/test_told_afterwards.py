@@ -1,0 +1,441 @@
+"""Corrections and incidents: what releases truly were, charged as late as it is told, and never refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, Charge, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger.decisions import (
+    correct,
+    open_cohort,
+    quote,
+    record_incident,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Corrected,
+    Incident,
+    RefusalReason,
+    Refused,
+    ReleaseTimes,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.verification.verifier import verify
+
+MakeRequest = Callable[..., RoundRequest]
+Ask = Callable[..., Any]
+EPSILON, DELTA = 1.0, 1e-6
+
+
+class Desk:
+    """A ledger with a cohort of each policy, and short words for what is done to it."""
+
+    def __init__(self, store: Store, accountant: Accountant) -> None:
+        self.store, self.accountant = store, accountant
+
+    def open(self, name: str, **changes: Any) -> None:
+        values: dict[str, Any] = {
+            "population": 10**6,
+            "epsilon": EPSILON,
+            "delta": DELTA,
+            "policy": "adaptive",
+        }
+        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **(values | changes))
+
+    def admit(self, name: str, shuffled: ShuffledRound, cohort: str) -> Any:
+        request = RoundRequest(round_id=name, cohort=cohort, round=shuffled)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def settle(self, name: str, reports: int) -> Any:
+        return settle(self.store, self.accountant, name, reports=reports, actor="ada")
+
+    def void(self, name: str) -> Any:
+        return void(self.store, self.accountant, name, reason="cancelled", actor="ada")
+
+    def correct(self, name: str, reason: str = "the log says so", **changes: object) -> Corrected:
+        return correct(self.store, self.accountant, name, changes, reason=reason, actor="eve")
+
+    def incident(
+        self,
+        name: str,
+        described: ShuffledRound | None,
+        cohort: str,
+        *,
+        reason: str = "a script",
+        **times: Any,
+    ) -> Incident:
+        return record_incident(
+            self.store,
+            self.accountant,
+            cohort,
+            round_id=name,
+            described=described,
+            reason=reason,
+            actor="eve",
+            released=ReleaseTimes(**times),
+        )
+
+    def total(self, cohort: str) -> Charge:
+        view = self.store.view(cohort)
+        policy = policy_of(self.store, view)
+        assert isinstance(policy, AdaptivePolicy)
+        return policy.total(view)
+
+    def standing(self, cohort: str) -> Any:
+        return self.store.view(cohort).details.get("standing")
+
+    def status(self, cohort: str) -> str:
+        return self.store.cohort(cohort).status
+
+    def verified(self, cohort: str) -> None:
+        found = verify(self.store, self.accountant, cohort, numbers="all")
+        assert found.ok, [(each.sequence, each.what) for each in found.cohorts[0].problems]
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+def krr(epsilon0: float, reports: int = 1000, **changes: Any) -> ShuffledRound:
+    randomizer = parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0})
+    return ShuffledRound(randomizer=randomizer, reports=reports, **changes)
+
+
+def declared(epsilon: float, delta: float) -> ShuffledRound:
+    return ShuffledRound(
+        randomizer=parse_randomizer(f"declared(epsilon={epsilon}, delta={delta})"), reports=1
+    )
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_a_correction_costs_what_admitting_the_truth_would_have_cost(desk: Desk) -> None:
+    for cohort in ("told", "known"):
+        desk.open(cohort)
+        desk.admit(f"first-{cohort}", krr(1, 5000), cohort)
+    desk.admit("r-told", krr(1, 20_000), "told")
+    desk.admit("r-known", krr(2, 20_000), "known")
+    answer = desk.correct("r-told", randomizer=krr(2).randomizer.to_mapping())
+    assert answer.changed
+    assert answer.accounted == slot_for(krr(2, 20_000))
+    told, known = desk.total("told"), desk.total("known")
+    assert dataclasses.replace(told, sliding=()) == dataclasses.replace(known, sliding=())
+    assert told.sliding[:2] == known.sliding[:2]
+    assert told.sliding[2] > 0 == known.sliding[2]  # the difference is late
+    views = [desk.store.view(cohort) for cohort in ("told", "known")]
+    assert views[0].spent.epsilon_upper == views[1].spent.epsilon_upper
+    for cohort in ("told", "known"):
+        desk.verified(cohort)
+
+
+def test_correcting_twice_is_correcting_once_with_the_worse_filter_by_filter(desk: Desk) -> None:
+    truths = (krr(2, 20_000), krr(1.5, 3_000))  # neither dominates the other
+    charges = []
+    for order in ((0, 1), (1, 0)):
+        cohort = f"in-order-{order[0]}"
+        desk.open(cohort)
+        desk.admit(f"r-{cohort}", krr(1, 20_000), cohort)
+        for which in order:
+            truth = truths[which]
+            desk.correct(f"r-{cohort}", randomizer=truth.randomizer.to_mapping(), reports=truth.reports)
+        charges.append(desk.total(cohort))
+        desk.verified(cohort)
+    policy = policy_of(desk.store, desk.store.view("in-order-0"))
+    assert isinstance(policy, AdaptivePolicy)
+    filters = policy.filters(desk.store.view("in-order-0"))
+    worse = [desk.accountant.charge(slot_for(each), filters) for each in truths]
+    assert charges[0].cost == charges[1].cost == worse[0].at_least(worse[1])
+
+
+def test_a_better_truth_changes_nothing_but_the_record(desk: Desk) -> None:
+    for policy in ("adaptive", "fixed"):
+        desk.open(policy, policy=policy)
+        desk.admit(f"r-{policy}", krr(2, 20_000), policy)
+    desk.open("plan", policy="plan", plan={krr(2, 20_000): 2})
+    desk.admit("r-plan", krr(2, 20_000), "plan")
+    for cohort in ("adaptive", "fixed", "plan"):
+        before = desk.store.view(cohort)
+        answer = desk.correct(f"r-{cohort}", randomizer=krr(1).randomizer.to_mapping(), reports=30_000)
+        after = desk.store.view(cohort)
+        assert not answer.changed
+        assert (after.spent, after.held) == (before.spent, before.held)
+        assert after.details.get("standing") == before.details.get("standing")
+        assert after.head_sequence == before.head_sequence + 1
+        assert round_record(desk.store, f"r-{cohort}").corrections[-1].round.reports == 30_000
+        desk.verified(cohort)
+
+
+def test_a_truth_with_a_smaller_epsilon_now_is_not_forgotten_where_it_costs_more_later(desk: Desk) -> None:
+    """(0.5, 0) turned out to be (0.01, 9e-7): two of these have no finite epsilon at 1e-6."""
+    desk.open("fixed", policy="fixed")
+    desk.admit("r", declared(0.5, 0.0), "fixed")
+    answer = desk.correct("r", randomizer=declared(0.01, 9e-7).randomizer.to_mapping())
+    assert answer.changed
+    refused = desk.admit("s", declared(0.01, 9e-7), "fixed")
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.UNBOUNDED_LOSS
+    desk.verified("fixed")
+
+
+def test_a_settlement_goes_on_from_a_correction_and_a_correction_from_a_settlement(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    desk.correct("r", randomizer=krr(2).randomizer.to_mapping())
+    settled = desk.settle("r", 5_000)
+    assert settled.accounted == slot_for(krr(2, 5_000))
+    corrected = desk.correct("r", randomizer=krr(2.5).randomizer.to_mapping())
+    assert corrected.round == krr(2.5, 5_000)
+    record = round_record(desk.store, "r")
+    assert (record.state, record.accounted) == ("settled", slot_for(krr(2.5, 5_000)))
+    assert desk.settle("r", 5_000) == settled
+    with pytest.raises(Conflict):
+        desk.settle("r", 4_000)
+    desk.verified("phones")
+
+
+def test_a_repeated_correction_answers_with_the_present_state(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    first = desk.correct("r", reports=9_000)
+    length = desk.store.view("phones").head_sequence
+    assert desk.correct("r", reports=9_000) == first
+    assert desk.store.view("phones").head_sequence == length
+    assert desk.correct("r", reports=9_000, reason="another").sequence == length + 1
+    assert desk.correct("r", reports=8_000).sequence == length + 2
+    assert desk.correct("r", reports=9_000).sequence == length + 3  # it is not what was told last
+
+
+def test_what_was_not_admitted_or_is_voided_cannot_be_corrected(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    desk.void("r")
+    assert isinstance(desk.admit("s", krr(8, 10), "phones"), Refused)
+    register(desk.store, RoundRequest(round_id="p", cohort="phones", round=krr(1)), actor="ada")
+    for name in ("r", "s", "p"):
+        with pytest.raises(Conflict, match="record an incident"):
+            desk.correct(name, reports=10)
+    with pytest.raises(InvalidValue):
+        desk.correct("r")
+    with pytest.raises(InvalidValue):
+        desk.correct("r", reports=10, reason=" ")
+
+
+def test_a_correction_moves_what_devices_sent_only_to_more(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    for epsilon0 in (2.0, 0.5, 1.5):
+        desk.correct("r", randomizer=krr(epsilon0).randomizer.to_mapping())
+    local = {each.local_count for each in desk.store.holdings("phones")}
+    assert local == {0, 1}
+    (sent,) = (each for each in desk.store.holdings("phones") if each.local_count)
+    assert b"0x1.0000000000000p+1" in sent.parameters  # 2
+    desk.verified("phones")
+
+
+def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(2, 20_000), "phones")
+    assert desk.correct("r", reports=3).overspent
+    assert desk.status("phones") == "overspent"
+    again = desk.correct("r", reports=2)
+    assert again.overspent
+    assert isinstance(desk.admit("s", krr(1), "phones"), Refused)
+    assert desk.incident("x", krr(1), "phones", after=now()).overspent
+    desk.verified("phones")
+
+
+def headroom(desk: Desk, cohort: str) -> Fraction:
+    policy = policy_of(desk.store, desk.store.view(cohort))
+    assert isinstance(policy, AdaptivePolicy)
+    return Fraction(policy.filters(desk.store.view(cohort)).sliding_limit or 0.0) / 32
+
+
+def costing(desk: Desk, cohort: str, target: Fraction) -> ShuffledRound:
+    """Return a round whose charge, where all reserves are free, is close to `target` of the variance."""
+    policy = policy_of(desk.store, desk.store.view(cohort))
+    assert isinstance(policy, AdaptivePolicy)
+    filters = policy.filters(desk.store.view(cohort))
+    low, high = 0.1, 8.0
+    for _ in range(16):
+        middle = (low + high) / 2
+        charge = filters.taken(
+            filters.nothing(), desk.accountant.charge(slot_for(krr(middle, 20_000)), filters)
+        )
+        low, high = (middle, high) if charge.sliding[0] <= target else (low, middle)
+    return krr(round(low, 6), 20_000)
+
+
+def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_one_ends_it(desk: Desk) -> None:
+    desk.open("sliding")
+    for shares, holds in ((Fraction(32, 33), True), (Fraction(32, 31), False)):
+        cohort = f"after-{shares.denominator}"
+        desk.open(cohort)
+        desk.admit(f"first-{cohort}", krr(1, 20_000), cohort)
+        desk.incident(
+            f"x-{cohort}", costing(desk, cohort, headroom(desk, cohort) * shares), cohort, after=now()
+        )
+        total = desk.total(cohort)
+        assert (total.sliding[2] <= headroom(desk, cohort)) is holds
+        assert desk.status(cohort) == "open"  # fixed totals go on
+        assert isinstance(desk.admit(f"next-{cohort}", krr(1, 20_000), cohort), Admitted)
+        desk.verified(cohort)
+
+
+def test_an_incident_before_the_first_round_chose_breaks_the_promise(desk: Desk) -> None:
+    desk.open("phones")
+    before = now()
+    desk.admit("r", krr(1, 20_000), "phones")
+    chosen = desk.store.entry("phones", 2).content().recorded_at
+    late = desk.incident("late", krr(1, 20_000), "phones", after=chosen + timedelta(microseconds=1))
+    assert (late.overspent, late.chosen_after) == (False, False)
+    early = desk.incident("early", krr(1, 20_000), "phones", after=before)
+    assert (early.overspent, early.chosen_after) == (True, True)
+    assert desk.status("phones") == "overspent"
+    desk.verified("phones")
+
+
+@pytest.mark.parametrize("policy", ["fixed", "plan"])
+def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: str) -> None:
+    plan = {krr(1, 10_000): 3} if policy == "plan" else None
+    desk.open("phones", policy=policy, plan=plan)
+    desk.admit("r", krr(1, 20_000), "phones")
+    answer = desk.incident("x", krr(1, 20_000), "phones")
+    assert (answer.overspent, answer.chosen_after) == (False, False)
+    desk.verified("phones")
+
+
+def test_an_incident_in_an_empty_cohort_is_its_first_round_and_chooses(desk: Desk) -> None:
+    desk.open("phones")
+    first = desk.incident("x", krr(1, 20_000), "phones", before=now())
+    assert not first.overspent
+    assert desk.standing("phones")["choice"] is not None
+    assert isinstance(desk.admit("r", krr(1, 20_000), "phones"), Admitted)
+    assert first.released.before is not None
+    # The choice rests on the first incident, so that a second one must have come after it.
+    second = desk.incident(
+        "y", krr(1, 20_000), "phones", after=first.released.before + timedelta(seconds=1e-6)
+    )
+    assert not second.overspent
+    assert desk.incident("z", krr(1, 20_000), "phones").overspent
+    desk.verified("phones")
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
+    desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
+    desk.admit("r", krr(1, 20_000), "phones")
+    answer = desk.incident("x", None, "phones", after=now())
+    assert answer.round is None
+    assert answer.overspent
+    assert desk.status("phones") == "overspent"
+    desk.verified("phones")
+
+
+def test_an_unknown_release_in_an_empty_cohort_overspends(desk: Desk) -> None:
+    desk.open("phones")
+    assert desk.incident("x", None, "phones").overspent
+    desk.verified("phones")
+
+
+def test_an_incident_takes_the_first_slot_kind_that_dominates_it_or_none(desk: Desk) -> None:
+    desk.open("phones", epsilon=3.0, policy="plan", plan={krr(1, 10_000): 1, krr(2, 10_000): 2})
+    first = desk.incident("x", krr(1, 20_000), "phones")
+    assert (first.accounted, first.overspent) == (krr(1, 10_000), False)
+    second = desk.incident("y", krr(1, 20_000), "phones")  # its kind is taken, and no other is tried
+    assert second.overspent
+    assert desk.standing("phones")["unplaced"] == 1
+    desk.verified("phones")
+
+
+def test_a_corrected_round_of_a_plan_is_placed_from_its_claim_and_its_last_truth(desk: Desk) -> None:
+    desk.open("phones", epsilon=3.0, policy="plan", plan={krr(1, 10_000): 1, krr(2, 10_000): 2})
+    desk.admit("r", krr(1, 10_000), "phones")
+    desk.correct("r", randomizer=krr(1.5).randomizer.to_mapping())
+    assert desk.standing("phones")["claimed"] == [0, 1]
+    desk.settle("r", 12_000)
+    desk.correct("r", randomizer=krr(0.5).randomizer.to_mapping())
+    assert desk.standing("phones")["claimed"] == [1, 0]
+    assert desk.correct("r", reports=50).overspent
+    assert desk.standing("phones")["unplaced"] == 1
+    desk.verified("phones")
+
+
+def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("voided", krr(1, 20_000), "phones")
+    desk.void("voided")
+    assert isinstance(desk.admit("refused", krr(8, 10), "phones"), Refused)
+    register(desk.store, RoundRequest(round_id="pending", cohort="phones", round=krr(1)), actor="ada")
+    for name in ("voided", "pending", "refused"):
+        answer = desk.incident(name, krr(1, 20_000), "phones", after=now())
+        assert (answer.round_id, answer.overspent) == (name, False)
+        assert round_record(desk.store, name).state == "incident"
+    with pytest.raises(NotCollectable):
+        register(desk.store, RoundRequest(round_id="pending", cohort="phones", round=krr(1)), actor="ada")
+    with pytest.raises(NotCollectable):
+        desk.admit("voided", krr(1, 20_000), "phones")
+    assert isinstance(desk.admit("refused", krr(8, 10), "phones"), Refused)
+    assert (
+        quote(
+            desk.store, desk.accountant, RoundRequest(round_id="refused", cohort="phones", round=krr(8, 10))
+        ).would_be
+        == "refused"
+    )
+    assert desk.correct("voided", reports=9_000).changed
+    desk.verified("phones")
+
+
+def test_an_incident_is_told_once(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    after = now()
+    first = desk.incident("x", krr(1, 20_000), "phones", after=after)
+    assert desk.incident("x", krr(1, 20_000), "phones", after=after) == first
+    for otherwise in (
+        {"described": krr(2, 20_000), "after": after},
+        {"described": krr(1, 20_000), "after": after, "reason": "another"},
+        {"described": krr(1, 20_000)},
+    ):
+        with pytest.raises(Conflict, match="correct the round"):
+            desk.incident("x", cohort="phones", **otherwise)
+    with pytest.raises(Conflict, match="correct the round"):
+        desk.incident("r", krr(1, 20_000), "phones")
+    desk.open("tablets")
+    with pytest.raises(Conflict, match="of cohort 'phones'"):
+        desk.incident("x", krr(1, 20_000), "tablets")
+    with pytest.raises(NotCollectable):
+        desk.admit("x", krr(1, 20_000), "phones")
+    with pytest.raises(Conflict):
+        desk.void("x")
+    with pytest.raises(InvalidValue, match="released_after"):
+        desk.incident("y", krr(1, 20_000), "phones", after=now() + timedelta(days=1))
+    with pytest.raises(InvalidValue, match="released_before"):
+        desk.incident("y", krr(1, 20_000), "phones", after=after, before=after)
+    desk.verified("phones")
+
+
+def test_a_void_empties_no_fixed_cohort_of_which_something_was_released(desk: Desk) -> None:
+    desk.open("phones", policy="fixed")
+    desk.admit("r", krr(1, 20_000), "phones")
+    desk.incident("x", krr(1, 20_000), "phones")
+    spent = desk.store.view("phones").spent
+    desk.void("r")
+    assert desk.store.view("phones").spent == spent
+    desk.verified("phones")
