@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 
 import click
-import uvicorn
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
@@ -14,12 +14,12 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
 from shuffle_ledger.ledger.api import Dispatch, create_app
+from shuffle_ledger.ledger.api.connections import run_server
+from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
 from shuffle_ledger.workers.celery_app import create_app as create_celery
 from shuffle_ledger.workers.dispatch import decide, publish
 
-SHUTDOWN_SECONDS = 30  # for requests that are being answered
-KEEP_ALIVE_SECONDS = 15
 BROKER_TIMEOUT_SECONDS = 2
 
 
@@ -31,9 +31,8 @@ BROKER_TIMEOUT_SECONDS = 2
 @click.option(
     "--forwarded-allow-ips",
     metavar="ADDRESSES",
-    default="127.0.0.1",
-    show_default=True,
-    help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.",
+    default="",
+    help="Proxies, separated by commas, whose X-Forwarded-For and -Proto are believed. None by default.",
 )
 @database_options("it is the server that others ask")
 @broker_option
@@ -49,23 +48,26 @@ def serve(
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
-    if "*" in forwarded_allow_ips:
-        raise BadValue("forwarded_allow_ips", forwarded_allow_ips, "addresses: nobody's word counts for all")
-    with open_session(settings) as session:
+    trusted_proxies = checked_proxies(forwarded_allow_ips)
+    with open_session(settings) as session, written_to_stderr():
         app = create_app(settings, session.store, dispatch_of(session))
         where = f"http://{host}:{port}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            log_level="info",
-            access_log=False,
-            server_header=False,
-            forwarded_allow_ips=forwarded_allow_ips,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        )
+        run_server(app, host=host, port=port, trusted_proxies=trusted_proxies)
+
+
+def checked_proxies(text: str) -> str:
+    """Returns addresses and networks of proxies, separated by commas; raises BadValue for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        try:
+            ipaddress.ip_network(part)
+        except ValueError:
+            expected = "IP addresses or networks separated by commas, none of which stands for every address"
+            raise BadValue("forwarded_allow_ips", part, expected) from None
+        if ipaddress.ip_network(part).prefixlen == 0:
+            raise BadValue("forwarded_allow_ips", part, "networks smaller than all addresses together")
+    return ",".join(parts)
 
 
 def dispatch_of(session: Session) -> Dispatch:

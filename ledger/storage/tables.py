@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0005"  # the migration this code was written for
+SCHEMA_REVISION = "0006"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -275,6 +275,17 @@ access_tokens = Table(
     CheckConstraint("length(secret_digest) = 32", name="secret_digest"),
     CheckConstraint("expires_at > created_at", name="expires_after_creation"),
     Index("ix_access_tokens_created_at", "created_at"),
+)
+
+# Sessions that were ended before they expired: copies of their cookies must not work any more.
+ended_sessions = Table(
+    "ended_sessions",
+    metadata,
+    Column(
+        "session_id", String(32), primary_key=True
+    ),  # hexadecimal, from the cookie; opens nothing by itself
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("ix_ended_sessions_expires_at", "expires_at"),
 )
 
 # Who accepted that the database was put back to an earlier state, and what that lost.

@@ -19,6 +19,8 @@ from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.values import canonical
 
 NAME_LENGTH_MAX = 200
+UNADDRESSABLE = frozenset({".", ".."})  # as segments of an address they mean this place, and the one above
+ADDRESSABLE = "a name other than . and .., which no address can contain"
 REASON_LENGTH_MAX = 2000
 POPULATION_MAX = 10**12
 POLICY_ADAPTIVE = "adaptive"
@@ -256,6 +258,20 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
         raise InvalidValue(field=field, value=value, expected=expected)
     if any(ord(character) in _UNSEEN for character in text):
         raise InvalidValue(field=field, value=value, expected=expected)
+    return text
+
+
+def checked_new_name(field: str, value: object) -> str:
+    """Return a name for what does not exist yet: as `checked_text`, and neither `.` nor `..`.
+
+    Programs that resolve addresses remove these two segments, so no address leads to what has such a name.
+
+    Raises:
+        InvalidValue: the name is not one of these.
+    """
+    text = checked_text(field, value)
+    if text in UNADDRESSABLE:
+        raise InvalidValue(field=field, value=value, expected=ADDRESSABLE)
     return text
 
 
