@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -135,4 +136,4 @@ def test_commands_that_change_tokens_write_events_to_standard_error(store: Store
     done = CliRunner().invoke(main, ["token", "revoke", token.split("_")[1], *database])
     event = json.loads(done.stderr)
     assert (event["event"], event["actor"]) == ("token_revoked", "operator")
-    assert security_log.logging.getLogger(security_log.NAME).handlers == []
+    assert logging.getLogger(security_log.NAME).handlers == []
