@@ -13,8 +13,7 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
-from shuffle_ledger.ledger.api import Dispatch, create_app
-from shuffle_ledger.ledger.api.connections import run_server
+from shuffle_ledger.ledger.api import Dispatch, create_app, run_server
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
 from shuffle_ledger.workers.celery_app import create_app as create_celery
