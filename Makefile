@@ -7,26 +7,36 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 WORKERS ?= 2
+# One thread for linear algebra in each process: more threads than cores slow each other down.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help map demo test check bench figures clean lock venv check-lock
+.PHONY: help map demo test test-fast test-all check bench figures clean lock venv check-lock
 
 help:
-	@echo "make demo   account a year of rounds for six cohorts; tables here, pictures in demo-output/"
-	@echo "make test   run the tests ($(WORKERS) processes)"
-	@echo "make check  lint, format, types, import contracts, lock"
-	@echo "make bench  measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
-	@echo "make figures  draw docs/figures/ again (minutes)"
-	@echo "make map    write the tree of modules into ARCHITECTURE.md"
-	@echo "make clean  remove .venv, caches and demo-output/"
-	@echo "make lock   resolve the dependencies again (needs uv on the PATH)"
+	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
+	@echo "make test       every promise attacked on this machine alone, in minutes ($(WORKERS) processes)"
+	@echo "make test-fast  only the tests of about a second or less, for every edit"
+	@echo "make test-all   everything: brokers, a browser, processes and builds too; prints the 50 slowest"
+	@echo "make check      lint, format, types, import contracts, lock"
+	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
+	@echo "make figures    draw docs/figures/ again (minutes)"
+	@echo "make map        write the tree of modules into ARCHITECTURE.md"
+	@echo "make clean      remove .venv, caches and demo-output/"
+	@echo "make lock       resolve the dependencies again (needs uv on the PATH)"
 
 demo: $(READY)
 	$(BIN)/shuffle-ledger demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not system" $(ARGUMENTS)
+
+test-fast: $(READY)
+	$(PYTEST) -m "not slow and not system" $(ARGUMENTS)
+
+test-all: $(READY)
+	$(PYTEST) --durations=50 $(ARGUMENTS)
 
 check: $(READY) check-lock
 	$(BIN)/ruff check .

@@ -18,10 +18,16 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+from shuffle_ledger.ledger.storage.schema import initialise
+
+pytest_plugins = ("pytester", "tests.tiers")
 POSTGRESQL = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
 BROKER = "SHUFFLE_LEDGER_TEST_BROKER_URL"
 REDIS = "SHUFFLE_LEDGER_TEST_REDIS_URL"
 START_SECONDS_MAX = 30.0
+DATABASE_PREFIX = "shuffle_ledger_test_"
+UUID_HEX_LENGTH = 32
+LEFT_OVER_SECONDS = 86_400
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 KEEPER = """
@@ -64,24 +70,66 @@ def postgresql_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql_server: str) -> Iterator[str]:
+    """Yield the name of an initialised database to copy; what killed runs left behind goes first."""
+    _drop_left_over(postgresql_server)
+    name = _new_name()
+    with _databases(postgresql_server) as create:
+        initialise(create(name))
+        yield name
+
+
 @pytest.fixture
 def new_postgresql_database(postgresql_server: str) -> Iterator[Callable[[], str]]:
     """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
-    address = make_url(postgresql_server).set(drivername="postgresql").render_as_string(hide_password=False)
+    with _databases(postgresql_server) as create:
+        yield lambda: create(_new_name())
+
+
+@pytest.fixture
+def new_postgresql_ledger(postgresql_server: str, postgresql_template: str) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates initialised PostgreSQL databases, copies of one, with its identity."""
+    with _databases(postgresql_server) as create:
+        yield lambda: create(_new_name(), postgresql_template)
+
+
+@contextmanager
+def _databases(server: str) -> Iterator[Callable[..., str]]:
+    """Yield a function that creates databases; drop them all at the end, however the block ends."""
     created: list[str] = []
 
-    def create() -> str:
-        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+    def create(name: str, template: str = "template1") -> str:
+        _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
         created.append(name)
-        url = make_url(postgresql_server).set(drivername="postgresql+psycopg", database=name)
+        url = make_url(server).set(drivername="postgresql+psycopg", database=name)
         return url.render_as_string(hide_password=False)
 
-    yield create
-    with psycopg.connect(address, autocommit=True) as connection:
+    try:
+        yield create
+    finally:
         for name in created:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+            _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _execute(server: str, statement: str) -> list[str]:
+    address = make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(address, autocommit=True) as connection:
+        done = connection.execute(statement.encode())
+        return [row[0] for row in done] if done.description else []
+
+
+def _new_name() -> str:
+    return f"{DATABASE_PREFIX}{int(time.time())}_{uuid.uuid4().hex}"
+
+
+def _drop_left_over(server: str) -> None:
+    """Drop the databases of runs that were killed more than a day ago, by the second in their names."""
+    for name in _execute(server, "SELECT datname FROM pg_database"):
+        made, _, unique = name.removeprefix(DATABASE_PREFIX).partition("_")
+        ours = name.startswith(DATABASE_PREFIX) and made.isdigit() and len(unique) == UUID_HEX_LENGTH
+        if ours and time.time() - int(made) > LEFT_OVER_SECONDS:
+            _execute(server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 @contextmanager

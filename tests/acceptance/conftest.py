@@ -34,9 +34,9 @@ SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
 
 
 @pytest.fixture
-def postgresql_url(new_postgresql_database: Callable[[], str]) -> str:
+def postgresql_url(new_postgresql_ledger: Callable[[], str]) -> str:
     """Return the URL of a ledger with the cohort "phones"."""
-    return open_phones(new_postgresql_database())
+    return open_phones(new_postgresql_ledger())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ from tests.workers.conftest import (
     settings_at,
 )
 
+pytestmark = pytest.mark.system
+
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 PROGRAM = Path(__file__).parent / "programs" / "hampered_worker.py"
 POISON_EPSILON0 = 0.75

@@ -20,6 +20,8 @@ from shuffle_ledger.workers.celery_app import SWEEP, create_app
 from tests.acceptance.conftest import SCRIPT, UNREACHABLE, Service
 from tests.workers.conftest import REPOSITORY, awaited, kill_group
 
+pytestmark = pytest.mark.system
+
 HOUR = 3600
 CUT_OFF = {"SHUFFLE_LEDGER_BROKER_URL": UNREACHABLE}
 MINUTE = timedelta(minutes=1)

@@ -11,7 +11,7 @@ from tests.benchmarks.http_storm import storm
 NEEDED = ("SHUFFLE_LEDGER_TEST_POSTGRES_URL", "SHUFFLE_LEDGER_TEST_BROKER_URL")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_every_id_has_one_outcome_whoever_is_killed() -> None:
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:

@@ -186,6 +186,7 @@ def test_honest_users_of_a_sample_are_counted_by_the_attacker() -> None:
         assert exact * 0.999 <= bound <= exact
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["generic", "krr", "rappor", "oue", "blh", "hadamard"]),
@@ -288,6 +289,7 @@ def test_one_dataset_is_attacked_however_many_of_its_users_are_sampled(epsilon: 
     assert exact < Accountant().certify_delta({shuffled: 1}, epsilon=epsilon).delta_lower
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written",
     ["binomial_histogram(p=0.5)", "uniformity_tester(noise=1)", "binomial_sum(p=0.9)", "laplace(epsilon0=1)"],

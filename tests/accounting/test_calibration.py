@@ -19,6 +19,7 @@ from shuffle_ledger.accounting import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("described", "epsilon", "delta", "rounds"),
     [

@@ -262,6 +262,7 @@ def worst_delta_with_a_late_settlement(
     return float(expected(np.maximum.reduce([nothing, *others]), binomial(truth))[REACH])
 
 
+@pytest.mark.slow
 def test_a_late_settlement_hides_nothing() -> None:
     epsilon, delta, rare = 6.0, 1e-2, coin(38, rate=0.08)
     filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
@@ -315,6 +316,7 @@ def worst_delta_at_will(
     return float(value(filters.nothing(), (), (), 0)[REACH])
 
 
+@pytest.mark.slow
 def test_no_analyst_gains_by_when_he_settles_and_voids() -> None:
     epsilon, delta = 6.0, 1e-2
     filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))

@@ -40,6 +40,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_certificates_are_as_narrow_as_asked(case: str) -> None:
     for randomizer, reports, rounds, delta in CASES[case]:
@@ -53,6 +54,7 @@ def sampled(randomizer: str, reports: int, population: int | None = None) -> Shu
     return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, sampled_from=population)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "delta"),
     [
@@ -97,6 +99,7 @@ HARDLY = ShuffledRound(
 HEAVY = sampled("table([[0.5,0.3,0.2],[0.2,0.5,0.3],[0.1,0.1,0.8]])", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "delta"),
     [
@@ -140,6 +143,7 @@ def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.Monke
         assert Accountant().certify({one: 1}, delta=delta).precise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [5e-324, 1e-310, 1e-299])
 def test_no_delta_is_too_small_to_be_shared(delta: float) -> None:
     found = Accountant().certify({HARDLY: 100_000, HEAVY: 100}, delta=delta)

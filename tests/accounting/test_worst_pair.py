@@ -84,6 +84,7 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
     assert np.all(worst.reached(best, excess) >= found.lower * (1 - 2e-3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "spread"), [((8, 8), 1.0), ((12, 5), 3.0), ((6, 40), 8.0), ((9, 9), 0.05)])
 @pytest.mark.parametrize("reports", [3, 100, 10**4, 10**9])
 def test_no_pair_of_a_table_is_missed(shape: tuple[int, int], spread: float, reports: int) -> None:
@@ -105,6 +106,7 @@ def test_no_pair_of_a_table_is_missed(shape: tuple[int, int], spread: float, rep
         assert np.all(found.upper - found.lower <= width + _little(upper.max(axis=0)))
 
 
+@pytest.mark.slow
 def test_crowded_orders_are_bounded_as_closely_as_others() -> None:
     """Noisy response of few reports: near order 1 hundreds of pairs are nearly equal, and not evaluated."""
     rows = 1 + 10 * np.eye(16, 18) + 0.02 * np.random.default_rng(1).uniform(size=(16, 18))
@@ -235,6 +237,7 @@ def test_chords_keep_what_is_left_of_a_steep_fall(reports: int, first: float, la
     assert found.upper[0] >= every.lower.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [{}, {"sampled_from": 310, "honest_fraction": 0.99}])
 def test_a_sharper_profile_begins_with_what_was_found(
     sampled: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -296,6 +299,7 @@ def test_what_a_pair_needs_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken(first.smoothed(0.007), excess) < 1.2
 
 
+@pytest.mark.slow
 def test_outcomes_are_not_listed_for_an_order_or_two() -> None:
     """Of hundreds of pairs that may be the largest somewhere, few are worth it."""
     draw = np.random.default_rng(0)

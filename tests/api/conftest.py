@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.connections import Limits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
@@ -78,11 +78,9 @@ def sqlite_store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def postgresql_store(new_postgresql_database: Callable[[], str]) -> Iterator[Store]:
+def postgresql_store(new_postgresql_ledger: Callable[[], str]) -> Iterator[Store]:
     """Yield the same on PostgreSQL."""
-    url = new_postgresql_database()
-    initialise(url)
-    yield from _opened(url)
+    yield from _opened(new_postgresql_ledger())
 
 
 @pytest.fixture

@@ -93,6 +93,7 @@ def _requests(server: Server, names: dict[str, str]) -> Iterator[tuple[str, str,
             yield method.upper(), path.format(**names), body
 
 
+@pytest.mark.slow
 def test_strangers_all_get_the_same_answer_everywhere(server: Server) -> None:
     server.register("theirs", cohort="secret")
     asked = [*_requests(server, EXISTING), *_requests(server, MISSING)]
@@ -152,6 +153,7 @@ def test_what_is_about_all_is_not_for_who_sees_some(server: Server) -> None:
         assert server.ask(method, path, bearer="limited", json=body).status_code == 403, path
 
 
+@pytest.mark.slow
 def test_an_identifier_of_others_says_that_it_cannot_be_used_and_nothing_else(
     serve: Callable[..., Server],
 ) -> None:

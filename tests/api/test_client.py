@@ -12,7 +12,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
-from shuffle_ledger.ledger.decisions.admission import quote, round_record
+from shuffle_ledger.ledger.decisions import quote, round_record
 from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Conflict,
@@ -43,6 +43,7 @@ def _request(round_id: str, shuffled: ShuffledRound = SMALL, **more: Any) -> Rou
     return RoundRequest(round_id=round_id, cohort="phones", round=shuffled, **more)
 
 
+@pytest.mark.slow
 def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
     accountant = Accountant(precision=4e-3)  # the server's
     assert client.cohorts() == server.store.cohorts()
@@ -69,6 +70,7 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert opened == server.store.cohort("new")
 
 
+@pytest.mark.slow
 def test_errors_are_the_ledgers_own(server: Server, client: LedgerClient) -> None:
     client.register(_request("a"))
     with pytest.raises(NotFound, match="no cohort 'nobody'"):
@@ -114,6 +116,7 @@ class _Losing(httpx.BaseTransport):
         return answer
 
 
+@pytest.mark.slow
 def test_lost_answers_are_asked_for_again_and_nothing_happens_twice(server: Server) -> None:
     losing = _Losing()
     client = LedgerClient(server.url, server.tokens["admin"], transport=losing, retry_seconds=60)

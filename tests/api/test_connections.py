@@ -85,6 +85,7 @@ def _connected(stack: ExitStack, url: str, said: bytes) -> socket.socket:
     return found
 
 
+@pytest.mark.system
 def test_slow_clients_beyond_the_files_of_a_server_stop_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with limited_server(sqlite_store, log, files_max=FILES_MAX) as url, ExitStack() as stack:
@@ -109,6 +110,7 @@ def test_slow_clients_beyond_the_files_of_a_server_stop_nothing(sqlite_store: St
     assert "Traceback" not in text
 
 
+@pytest.mark.system
 def test_too_few_files_are_refused_at_the_start(sqlite_store: Store) -> None:
     environment = os.environ | {"SHUFFLE_LEDGER_DATABASE_URL": str(sqlite_store.engine.url)}
     environment.pop("SHUFFLE_LEDGER_BROKER_URL", None)
@@ -149,6 +151,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("half", HALVES)
+@pytest.mark.slow
 def test_the_server_ends_a_request_that_does_not_end(server: Server, half: str) -> None:
     with ExitStack() as stack:
         opened = _connected(stack, server.url, HALVES[half])
@@ -163,6 +166,7 @@ def test_the_server_ends_a_request_that_does_not_end(server: Server, half: str) 
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.slow
 def test_the_server_ends_a_connection_that_does_not_read(server: Server) -> None:
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -53,6 +53,7 @@ def test_no_operation_is_open_to_strangers_but_health(server: Server) -> None:
                 assert answer.status_code == 401, f"{method} {path}"
 
 
+@pytest.mark.slow
 def test_the_examples_work_as_printed(server: Server) -> None:
     published = server.ask("GET", "/v1/openapi.json").json()
     bodies = {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shuffle_ledger.ledger.reports.budgets import heads
@@ -29,6 +30,7 @@ def _digest(entry: dict[str, object]) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_an_outsider_can_check_the_chain(server: Server) -> None:
     for number in range(5):
         server.register(f"round {number}", use_case="é")
@@ -88,6 +90,7 @@ def test_a_planned_cohort_is_opened_with_its_plan(server: Server) -> None:
     assert [answer.status_code for answer in answers] == [201, 201, 409]
 
 
+@pytest.mark.slow
 def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     server.register("a")
     server.register("large", **TOO_MUCH)

@@ -26,6 +26,7 @@ def _addresses(server: Server) -> list[str]:
     return [*gets, "/healthz", "/readyz", "/metrics", "/login", "/style.css", "/", "/v1/openapi.json"]
 
 
+@pytest.mark.slow
 def test_head_answers_as_get_without_the_content(server: Server) -> None:
     addresses = _addresses(server)
     assert len(addresses) >= 15
@@ -92,6 +93,7 @@ def test_strangers_may_send_a_form_and_no_more(server: Server) -> None:
 FORWARDED = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https"}
 
 
+@pytest.mark.slow
 def test_forwarded_headers_count_for_nothing_unless_a_proxy_is_named(
     serve: Callable[..., Server],
 ) -> None:
@@ -105,6 +107,7 @@ def test_forwarded_headers_count_for_nothing_unless_a_proxy_is_named(
     assert "Strict-Transport-Security" not in locked.headers
 
 
+@pytest.mark.slow
 def test_the_server_asks_for_tls_where_a_request_came_by_it(serve: Callable[..., Server]) -> None:
     server = serve(trusted_proxies="127.0.0.1", authentication_failures=3)
     for path in ("/healthz", "/login", "/v1/cohorts", "/v1/absent"):

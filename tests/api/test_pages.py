@@ -98,6 +98,7 @@ def test_a_session_ends_with_its_token_its_time_or_its_key(server: Server) -> No
     assert person.get("/").status_code == 303
 
 
+@pytest.mark.slow
 def test_logging_out_ends_every_copy_of_the_session_on_every_server(
     serve: Callable[..., Server],
 ) -> None:
@@ -173,6 +174,7 @@ def test_text_can_be_read_in_light_and_dark(server: Server) -> None:
             assert _contrast(mode[ink], mode[ground]) >= 4.5, (ink, ground)
 
 
+@pytest.mark.slow
 def test_forms_of_other_sites_or_sessions_do_nothing(server: Server) -> None:
     person, other = _login(server), _login(server)
     page = person.get("/cohorts/phones")
@@ -254,6 +256,7 @@ def test_a_page_says_what_is_free_of_a_plan(server: Server) -> None:
     assert "free" not in _login(server).get("/cohorts/phones").text
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     person = _login(server)
     assert "promise was broken" not in person.get("/cohorts/phones").text
@@ -328,7 +331,7 @@ def _reaches(browser: WebDriver, address: str) -> None:
     WebDriverWait(browser, WAIT_SECONDS_MAX).until(lambda page: page.current_url == address)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     serve: Callable[..., Server], browser: webdriver.Chrome
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions.admission import admit, quote, register
+from shuffle_ledger.ledger.decisions import admit, quote, register
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
@@ -48,6 +48,7 @@ def test_floats_survive_the_trip(server: Server) -> None:
     assert record["round"]["randomizer"]["epsilon0"].hex() == (0.1 + 0.2).hex()
 
 
+@pytest.mark.slow
 def test_a_budget_read_again_is_the_one_there_is_now(server: Server) -> None:
     """The server remembers what it said of a head; whatever happens, it says what is true."""
 
@@ -78,6 +79,7 @@ def test_a_budget_read_again_is_the_one_there_is_now(server: Server) -> None:
     assert heads[0] != heads[1] != said()["head"]
 
 
+@pytest.mark.slow
 def test_a_retry_gives_the_same_answer_and_other_content_a_conflict(server: Server) -> None:
     for round_id, changes, status in (("fits", {}, 201), ("large", TOO_MUCH, 409)):
         first = server.register(round_id, **changes)
@@ -90,6 +92,7 @@ def test_a_retry_gives_the_same_answer_and_other_content_a_conflict(server: Serv
     assert server.store.count_entries("phones") == {"opened": 1, "admitted": 1, "refused": 1}
 
 
+@pytest.mark.slow
 def test_a_refusal_says_what_was_spent_asked_allowed_and_would_fit(server: Server) -> None:
     server.register("first")
     refused = server.register("large", **TOO_MUCH)

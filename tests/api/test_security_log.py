@@ -47,6 +47,7 @@ def _form_secret(page: httpx.Response) -> str:
     return match.group(1)
 
 
+@pytest.mark.slow
 def test_every_event_is_written_with_its_facts_and_without_any_secret(
     serve: Callable[..., Server], events: Events
 ) -> None:

@@ -136,6 +136,7 @@ class _Stop:
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "at", "after"),
     [
@@ -201,6 +202,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
@@ -314,6 +316,7 @@ def _write_many_kinds(directory: Path) -> None:
     (directory / "rounds.csv").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Path) -> None:
     _write_many_kinds(files)
     rounds, cohorts = files / "rounds.csv", files / "cohorts.csv"
@@ -329,6 +332,7 @@ def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Pat
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
     _write_many_kinds(files)
     process = subprocess.Popen([PROGRAM, *IMPORT], stdout=subprocess.PIPE, text=True, start_new_session=True)

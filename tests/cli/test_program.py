@@ -32,6 +32,7 @@ def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_installed_program_keeps_a_ledger(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout.startswith("shuffle-ledger, version ")
     assert _run(tmp_path, "init").returncode == 0
@@ -70,6 +71,7 @@ print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
     assert (threads == 1) == (asked is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["amplify", "cohort", "round", "demo"])
 def test_a_command_loads_only_the_libraries_it_needs(tmp_path: Path, command: str) -> None:
     code = f"""
@@ -89,6 +91,7 @@ except SystemExit:
     assert ("sqlalchemy" in modules) is (command != "amplify")
 
 
+@pytest.mark.system
 def test_a_worker_started_here_decides_what_is_queued(tmp_path: Path, ledger_template: Path) -> None:
     shutil.copy(ledger_template, tmp_path / "shuffle-ledger.db")
     folders = {

@@ -21,7 +21,7 @@ def _names() -> list[str]:
     return re.findall(r'"([a-z-]+)"', found.group(1))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_script_draws_every_figure_and_the_same_again(tmp_path: Path) -> None:
     drawn: list[dict[str, bytes]] = []
     for folder in (tmp_path / "one", tmp_path / "two"):

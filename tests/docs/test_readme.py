@@ -52,6 +52,7 @@ def normal(text: str) -> tuple[str, list[float]]:
     return "\n".join(line.rstrip() for line in NUMBER.sub("#", text).strip().splitlines()), numbers
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SHUFFLE_LEDGER_")]:

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -27,29 +25,6 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def new_postgresql_ledger(
-    postgresql_server: str, new_postgresql_database: Callable[[], str]
-) -> Iterator[Callable[[], str]]:
-    """Yield a function that creates initialised PostgreSQL databases, copies of one."""
-    template = new_postgresql_database()
-    initialise(template)
-    server = make_url(postgresql_server).set(drivername="postgresql")
-    created: list[str] = []
-
-    def create() -> str:
-        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
-        with psycopg.connect(server.render_as_string(hide_password=False), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {make_url(template).database}".encode())
-        created.append(name)
-        return make_url(template).set(database=name).render_as_string(hide_password=False)
-
-    yield create
-    with psycopg.connect(server.render_as_string(hide_password=False), autocommit=True) as connection:
-        for name in created:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
     """Yield the URL of a fresh initialised database, of each kind in turn."""
@@ -58,10 +33,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template
         shutil.copy(sqlite_template, path)
         yield f"sqlite:///{path}"
         return
-    new_database: Callable[[], str] = request.getfixturevalue("new_postgresql_database")
-    url = new_database()
-    initialise(url)
-    yield url
+    new_ledger: Callable[[], str] = request.getfixturevalue("new_postgresql_ledger")
+    yield new_ledger()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, quote, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
@@ -66,6 +66,7 @@ def spent(store: Store, charge: Charge) -> float:
     return min(reading.epsilon_upper for reading in filters(store).readings(charge))
 
 
+@pytest.mark.slow
 def test_the_price_of_adaptivity_is_visible_and_small(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -179,6 +180,7 @@ def less(mapping: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["charge", "standing", "both", "rules", "spent"])
 def test_forged_charges_are_found(
     watches: Store, accountant: Accountant, make_request: MakeRequest, what: str
@@ -247,6 +249,7 @@ def test_nothing_is_decided_when_the_policy_was_edited(
         admit(watches, accountant, "one")
 
 
+@pytest.mark.slow
 def test_readings_are_the_same_in_every_process(watches: Store) -> None:
     """What verification computes again is what was decided, to the last digit."""
     program = (

@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from shuffle_ledger.accounting import Accountant, slot_for
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,
@@ -85,6 +85,7 @@ def scarce_url(database_url: str) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])  # in two commits, and at once
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
     store: Store, scarce_url: str, accountant: Accountant, make_request: MakeRequest, policy: str
@@ -135,6 +136,7 @@ def test_who_gets_no_connection_to_wait_its_turn_on_goes_on_without(
         assert isinstance(admit(scarce, accountant, request.round_id), Admitted)
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -> None:
     *said, last = run("doomed.py", database_url, "in-two-steps")
     assert last == "survived"
@@ -149,6 +151,7 @@ def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -
     assert len(steps) >= 14  # a cohort, two rounds, their loss, and before and after each of four entries
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(database_url: str) -> None:
     """As above; and whenever a round is there, its outcome is (the program looks after every death)."""
     *said, last = run("doomed.py", database_url, "at-once")
@@ -161,6 +164,7 @@ def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(databas
     }  # the cohort and its first round were there before
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database_url: str) -> None:
     *said, last = run("doomed.py", database_url, "together")
     assert last == "survived"

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -41,6 +43,7 @@ def run(database_url: str, *, lines_max: int | None, pause_seconds: float = 0.0)
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_an_import_survives_being_killed(phones: Store, database_url: str) -> None:
     chance = random.Random(database_url)  # noqa: S311 - where to kill need not be a secret
     said: list[str] = []

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from shuffle_ledger.accounting import Accountant, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, register, settle
+from shuffle_ledger.ledger.decisions import admit, register, settle
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -30,6 +32,7 @@ def kill_all(processes: list[subprocess.Popen[str]]) -> None:
         process.kill()
 
 
+@pytest.mark.slow
 def test_processes_on_the_last_sliver_admit_exactly_what_fits(
     phones: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -68,6 +71,7 @@ def test_processes_on_the_last_sliver_admit_exactly_what_fits(
     assert verify(phones, accountant, numbers="all").ok
 
 
+@pytest.mark.slow
 def test_the_same_round_decided_by_many_at_once_is_decided_once(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:

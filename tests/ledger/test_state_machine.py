@@ -40,7 +40,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,
@@ -410,6 +410,7 @@ class AdaptiveOperations(Operations):
         return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [Operations, AdaptiveOperations])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(

@@ -132,6 +132,7 @@ class PlannedOperations(Operations):
         self.free[self.requests[name].cohort][accounted] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [RepeatingOperations, PlannedOperations])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(

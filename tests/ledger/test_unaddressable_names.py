@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
-from shuffle_ledger.ledger.decisions import admission, new_rounds
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, register_and_admit, settle
+from shuffle_ledger.ledger.decisions import admission, open_cohort, settle
+from shuffle_ledger.ledger.decisions.admission import admit, register, register_and_admit
+from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.store import Store
@@ -56,4 +57,4 @@ def test_a_ledger_that_has_such_names_goes_on_and_verifies(
     report = verify(store, accountant, numbers="all")
     assert report.ok, report
     assert [found.cohort for found in report.cohorts] == [name]
-    assert new_rounds.NewRoundRequest.of(make_request("x", cohort=name), actor="t").request.cohort == name
+    assert NewRoundRequest.of(make_request("x", cohort=name), actor="t").request.cohort == name

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import open_cohort, register
+from shuffle_ledger.ledger.decisions import open_cohort, register
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
@@ -50,9 +50,9 @@ def database_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(new_postgresql_database: Callable[[], str]) -> str:
+def postgresql_url(new_postgresql_ledger: Callable[[], str]) -> str:
     """Return the URL of one on PostgreSQL."""
-    return open_phones(new_postgresql_database())
+    return open_phones(new_postgresql_ledger())
 
 
 @pytest.fixture

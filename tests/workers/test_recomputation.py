@@ -75,6 +75,7 @@ class Slow(WithWorkers):
         return super()._here(question)
 
 
+@pytest.mark.system
 def test_workers_answer_and_one_that_is_killed_loses_nothing(
     settings: Settings, tmp_path: Path, expected: list[Answer]
 ) -> None:
@@ -96,6 +97,7 @@ def test_workers_answer_and_one_that_is_killed_loses_nothing(
     assert told[-1] == (len(QUESTIONS), len(QUESTIONS))
 
 
+@pytest.mark.system
 def test_without_workers_and_without_a_broker_everything_is_answered(
     settings: Settings, expected: list[Answer]
 ) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.decisions.admission import pending_rounds
+from shuffle_ledger.ledger.decisions import pending_rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
@@ -66,6 +66,7 @@ def worker(settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.mark.system
 def test_a_worker_process_decides(
     store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_worker_process_decides(
     assert again == outcomes  # with no worker running: the answer is in the database
 
 
+@pytest.mark.system
 def test_no_worker_leaves_the_round_pending(
     store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_no_worker_leaves_the_round_pending(
         assert isinstance(decide(store, Accountant(), broker, "a"), Admitted)
 
 
+@pytest.mark.system
 def test_a_broker_that_is_down_loses_nothing(
     store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_of
     assert app.amqp.router.route({}, RECOMPUTE)["queue"].name == "here.recomputation"
 
 
+@pytest.mark.system
 def test_a_full_queue_and_one_of_another_kind_leave_rounds_pending(
     store: Store,
     database_url: str,
