@@ -17,7 +17,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import tokens as access_rows
 from shuffle_ledger.ledger.storage.store import Store
@@ -126,6 +128,15 @@ def issue(
             revoked_at=None,
         )
         access_rows.insert_token(connection, stored)
+    security_log.record(
+        Event.TOKEN_CREATED,
+        token_id=stored.token_id,
+        name=stored.name,
+        role=stored.role,
+        limited_to_cohorts=None if scope is None else len(scope),
+        expires_at=stored.expires_at.isoformat(),
+        actor=stored.created_by,
+    )
     return IssuedToken(token=f"sl_{stored.token_id}_{secret}", issued=_public(stored))
 
 
@@ -149,13 +160,29 @@ def token_by_id(store: Store, token_id: str) -> AccessToken | None:
     return _public(found[0]) if found and _is_valid(*found) else None
 
 
+def end_session(store: Store, session_id: str, *, expires_at: datetime) -> bool:
+    """End a session before it expires; return whether it had not been ended yet.
+
+    Raises:
+        TryAgain, Unavailable: the session may go on.
+    """
+    with engine.writing(store.engine) as connection:
+        return access_rows.insert_ended_session(connection, session_id, expires_at)
+
+
+def session_ended(store: Store, session_id: str) -> bool:
+    """Return whether a session was ended before it expired."""
+    with engine.reading_once(store.engine) as connection:
+        return access_rows.is_ended_session(connection, session_id)
+
+
 def tokens(store: Store) -> list[AccessToken]:
     """Return every token there is or was, in the order of issue."""
     with engine.reading(store.engine) as connection:
         return [_public(stored) for stored in access_rows.token_rows(connection)]
 
 
-def revoke(store: Store, token_id: str) -> AccessToken:
+def revoke(store: Store, token_id: str, *, actor: str | None = None) -> AccessToken:
     """Revoke a token, from now on and for ever; raises NotFound."""
     with engine.writing(store.engine) as connection:
         if access_rows.token_row(connection, token_id) is None:
@@ -164,6 +191,9 @@ def revoke(store: Store, token_id: str) -> AccessToken:
         stored = access_rows.token_row(connection, token_id)
     if stored is None:
         raise NotFound(f"no token {token_id!r}")
+    security_log.record(
+        Event.TOKEN_REVOKED, token_id=stored.token_id, name=stored.name, role=stored.role, actor=actor
+    )
     return _public(stored)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,12 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
 from shuffle_ledger.ledger.decisions import admit_in_order
+from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.api import Dispatch
 
-SHUTDOWN_SECONDS = 30  # for requests that are being answered
-KEEP_ALIVE_SECONDS = 15
 BROKER_TIMEOUT_SECONDS = 2
 
 
@@ -32,9 +32,8 @@ BROKER_TIMEOUT_SECONDS = 2
 @click.option(
     "--forwarded-allow-ips",
     metavar="ADDRESSES",
-    default="127.0.0.1",
-    show_default=True,
-    help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.",
+    default="",
+    help="Proxies, separated by commas, whose X-Forwarded-For and -Proto are believed. None by default.",
 )
 @database_options("it is the server that others ask")
 @broker_option
@@ -49,28 +48,30 @@ def serve(
     as_json: bool,
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
-    import uvicorn  # noqa: PLC0415 - the libraries of the extra `server`, which only a server needs
-
-    from shuffle_ledger.ledger.api import create_app  # noqa: PLC0415 - as above
+    # The libraries of the extra `server`, which only a server needs.
+    from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415
 
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
-    if "*" in forwarded_allow_ips:
-        raise BadValue("forwarded_allow_ips", forwarded_allow_ips, "addresses: nobody's word counts for all")
-    with open_session(settings) as session:
+    trusted_proxies = checked_proxies(forwarded_allow_ips)
+    with open_session(settings) as session, written_to_stderr():
         app = create_app(settings, session.store, dispatch_of(session))
         where = f"http://{host}:{port}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            log_level="info",
-            access_log=False,
-            server_header=False,
-            forwarded_allow_ips=forwarded_allow_ips,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        )
+        run_server(app, host=host, port=port, trusted_proxies=trusted_proxies)
+
+
+def checked_proxies(text: str) -> str:
+    """Returns addresses and networks of proxies, separated by commas; raises BadValue for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        try:
+            ipaddress.ip_network(part)
+        except ValueError:
+            expected = "IP addresses or networks separated by commas, none of which stands for every address"
+            raise BadValue("forwarded_allow_ips", part, expected) from None
+        if ipaddress.ip_network(part).prefixlen == 0:
+            raise BadValue("forwarded_allow_ips", part, "networks smaller than all addresses together")
+    return ",".join(parts)
 
 
 def dispatch_of(session: Session) -> Dispatch:

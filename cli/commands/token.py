@@ -9,6 +9,7 @@ from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.options import REAL, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.access import LIFETIME_DAYS, AccessToken, IssuedToken, Role, issue, revoke, tokens
+from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Json
 
 WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the database"
@@ -44,7 +45,7 @@ def create_(
 ) -> None:
     """Create a token for NAME, the actor of what is done with it. It is shown now and never again."""
     settings = settings_from(database_url=database_url, actor=actor)
-    with open_session(settings) as session:
+    with open_session(settings) as session, written_to_stderr():
         issued = issue(
             session.store,
             name=name,
@@ -74,8 +75,9 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
 @output_options
 def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
     """Revoke the token ID, from now on and for ever."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        revoked = revoke(session.store, token_id)
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session, written_to_stderr():
+        revoked = revoke(session.store, token_id, actor=settings.actor)
     present(document_of(revoked), lambda: token_table([revoked]), as_json=as_json)
 
 

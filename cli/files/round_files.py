@@ -13,7 +13,7 @@ from shuffle_ledger.cli.failures import BadLine, BadValue, CommandLineError
 from shuffle_ledger.cli.files.fields import DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
 from shuffle_ledger.cli.files.table_files import Record, read_records
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.values import POLICY_ADAPTIVE, Cohort, RoundRequest
+from shuffle_ledger.ledger.values import POLICY_ADAPTIVE, Cohort, RoundRequest, checked_new_name
 
 _REGISTRATION_FIELDS = {"round_id": TEXT, "cohort": TEXT, "collected_on": DATE, "use_case": TEXT}
 _COHORT_FIELDS = {"cohort": TEXT, "population": WHOLE, "epsilon": REAL, "delta": REAL, "policy": TEXT}
@@ -76,7 +76,7 @@ def read_composition(path: Path) -> dict[ShuffledRound, int]:
 def _request_line(record: Record) -> RequestLine:
     fields = record.fields
     request = RoundRequest(
-        round_id=fields["round_id"],
+        round_id=checked_new_name("round_id", fields["round_id"]),
         cohort=fields["cohort"],
         round=round_from_fields(fields),
         collected_on=fields.get("collected_on"),
@@ -88,7 +88,7 @@ def _request_line(record: Record) -> RequestLine:
 def _cohort_line(record: Record) -> CohortLine:
     fields = record.fields
     cohort = Cohort(
-        name=fields["cohort"],
+        name=checked_new_name("cohort", fields["cohort"]),
         population=fields["population"],
         epsilon_budget=fields["epsilon"],
         delta_budget=fields["delta"],

@@ -133,13 +133,18 @@ class _Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began = time.perf_counter()
+        status: int | None = None  # as long as nothing was answered
+        method = scope["method"] if scope["method"] in _METHODS else "-"
+        if method == "HEAD":  # answered as GET is; the server sends the headers of that alone
+            scope = {**scope, "method": "GET"}
+        secure = _SECURE if scope["scheme"] == "https" else ()
 
         async def watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS]
+                message["headers"] = [*message["headers"], *_HEADERS, *secure]
             await send(message)
 
         try:
@@ -147,9 +152,11 @@ class _Observed:
         finally:
             route = getattr(scope.get("route"), "path", "-")  # as declared: names must not become labels
             seconds = time.perf_counter() - began
-            method = scope["method"] if scope["method"] in _METHODS else "-"
-            self._metrics.observe(method=method, route=route, status=status, seconds=seconds)
+            if status is not None:
+                self._metrics.observe(method=method, route=route, status=status, seconds=seconds)
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+# Only where the request came by TLS: a browser that reached the server by HTTP must not be locked out of it.
+_SECURE = ((b"strict-transport-security", b"max-age=31536000"),)

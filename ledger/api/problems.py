@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from shuffle_ledger.accounting import InvalidParameter
+from shuffle_ledger.ledger import security_log
+from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
     BadSignature,
@@ -29,6 +31,7 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     Unavailable,
 )
+from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.values.documents import Json, document_of
 
 TYPE_PREFIX = "urn:shuffle-ledger:problem:"
@@ -77,6 +80,9 @@ CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
 )
 BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan costs more than the budget")
+OTHER_TYPE = ProblemType(
+    kind="unsupported_media_type", status=415, title="The body has another type than what is read here"
+)
 TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
 BAD_SIGNATURE = ProblemType(kind="bad_signature", status=409, title="A signature that does not fit")
 BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")
@@ -103,6 +109,7 @@ PROBLEMS = (
     BEYOND_BUDGET,
     BAD_SIGNATURE,
     TOO_LARGE,
+    OTHER_TYPE,
     BAD_VALUE,
     TOO_MANY_FAILURES,
     FAILED,
@@ -134,6 +141,7 @@ _BY_STATUS = {
     404: NOT_FOUND,
     405: NOT_OFFERED,
     413: TOO_LARGE,
+    415: OTHER_TYPE,
     429: TOO_MANY_FAILURES,
 }
 
@@ -178,8 +186,19 @@ def problem_of(error: Exception) -> JSONResponse:
     return problem(kind, str(error), members=members)
 
 
-async def on_error(_request: Request, error: Exception) -> JSONResponse:
+async def on_error(request: Request, error: Exception) -> JSONResponse:
     """Answer any error that a route raised."""
+    if isinstance(error, NotAllowed):
+        token: AccessToken | None = request.scope.get("state", {}).get("token")
+        security_log.record(
+            Event.NOT_ALLOWED,
+            token_id=token.token_id if token else None,
+            name=token.name if token else None,
+            role=token.role if token else None,
+            method=request.method,
+            route=getattr(request.scope.get("route"), "path", None),
+            why=str(error),
+        )
     return problem_of(error)
 
 
@@ -211,6 +230,8 @@ async def on_http(request: Request, error: Exception) -> JSONResponse:
         return _unreadable()
     if error.status_code == 405:
         return problem(NOT_OFFERED, NOT_OFFERED.title + ".", headers={"Allow": _methods_at(request)})
+    if error.status_code == 415:
+        return problem(OTHER_TYPE, error.detail, headers=error.headers)
     if error.status_code == 422:
         return _unreadable(error.detail)
     kind = _BY_STATUS.get(error.status_code, FAILED)
@@ -230,6 +251,8 @@ def _methods_at(request: Request) -> str:
     for route in request.app.state.offered:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             found |= set(route.methods or ())
+    if "GET" in found:
+        found.add("HEAD")
     return ", ".join(sorted(found))
 
 

@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Pending,
     RoundRequest,
+    checked_new_name,
     checked_text,
     request_digest,
 )
@@ -58,6 +59,7 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
         NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen or
             overspent.
     """
+    checked_new_name("round_id", request.round_id)
     decide.check_request(request, request.cohort, store.population(request.cohort))
     stored = store.insert_round(request, actor=checked_text("actor", actor))
     return present_answer(store, stored)

@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_text
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name, checked_text
 
 
 def open_cohort(
@@ -40,7 +40,11 @@ def open_cohort(
         AccountingError: the plan cannot be composed.
     """
     cohort = Cohort(
-        name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy
+        name=checked_new_name("name", name),
+        population=population,
+        epsilon_budget=epsilon,
+        delta_budget=delta,
+        policy=policy,
     )
     actor = checked_text("actor", actor)
     rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)

@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest, checked_text, request_digest
+from shuffle_ledger.ledger.values.requests import RoundRequest, checked_new_name, checked_text, request_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,8 @@ class NewRoundRequest:
 
     @classmethod
     def of(cls, request: RoundRequest, *, actor: str) -> NewRoundRequest:
-        """Return a request with its canonical bytes; raises InvalidValue for the actor's name."""
+        """Return a request with its canonical bytes; raises InvalidValue for a name that cannot be one."""
+        checked_new_name("round_id", request.round_id)
         content = request.to_bytes()
         return cls(
             request=request,

@@ -295,6 +295,17 @@ access_tokens = Table(
     Index("ix_access_tokens_created_at", "created_at"),
 )
 
+# Sessions that were ended before they expired: copies of their cookies must not work any more.
+ended_sessions = Table(
+    "ended_sessions",
+    metadata,
+    Column(
+        "session_id", String(32), primary_key=True
+    ),  # hexadecimal, from the cookie; opens nothing by itself
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("ix_ended_sessions_expires_at", "expires_at"),
+)
+
 # Who accepted that the database was put back to an earlier state, and what that lost.
 reconciliations = Table(
     "reconciliations",

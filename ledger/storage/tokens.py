@@ -1,4 +1,4 @@
-"""Rows of access tokens, and what they mean: beside `storage.rows`, the statements `access` needs."""
+"""Rows of access tokens and of ended sessions: beside `storage.rows`, the statements `access` needs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, insert, select, update
 
 from shuffle_ledger.ledger.storage import engine
-from shuffle_ledger.ledger.storage.tables import access_tokens
+from shuffle_ledger.ledger.storage.tables import access_tokens, ended_sessions
 
 LISTED_MAX = 10_000
 
@@ -60,6 +60,20 @@ def mark_revoked(connection: Connection, token_id: str, moment: datetime) -> Non
     """Mark a token as revoked from `moment` on, unless it is revoked already."""
     unrevoked = and_(access_tokens.c.token_id == token_id, access_tokens.c.revoked_at.is_(None))
     connection.execute(update(access_tokens).where(unrevoked).values(revoked_at=moment))
+
+
+def insert_ended_session(connection: Connection, session_id: str, expires_at: datetime) -> bool:
+    """Insert an ended session, and delete those that have expired; return whether it was not there yet."""
+    expired = ended_sessions.c.expires_at <= engine.database_time(connection)
+    connection.execute(delete(ended_sessions).where(expired))
+    values = {"session_id": session_id, "expires_at": expires_at}
+    return engine.insert_if_absent(connection, ended_sessions, values)
+
+
+def is_ended_session(connection: Connection, session_id: str) -> bool:
+    """Return whether a session was ended."""
+    query = select(ended_sessions.c.session_id).where(ended_sessions.c.session_id == session_id)
+    return connection.execute(query).first() is not None
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
     Settled,
     Voided,
+    checked_new_name,
     checked_reports,
 )
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
@@ -56,6 +57,7 @@ __all__ = [
     "Settled",
     "SigningKey",
     "Voided",
+    "checked_new_name",
     "checked_reports",
     "decision_document",
     "document_of",

@@ -20,6 +20,8 @@ from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.values import canonical
 
 NAME_LENGTH_MAX = 200
+UNADDRESSABLE = frozenset({".", ".."})  # as segments of an address they mean this place, and the one above
+ADDRESSABLE = "a name other than . and .., which no address can contain"
 REASON_LENGTH_MAX = 2000
 POPULATION_MAX = 10**12
 POLICY_ADAPTIVE = "adaptive"
@@ -344,6 +346,20 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
 def spelled_moment(moment: datetime) -> str:
     """Return the one spelling of a moment in entries: UTC, with microseconds."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def checked_new_name(field: str, value: object) -> str:
+    """Return a name for what does not exist yet: as `checked_text`, and neither `.` nor `..`.
+
+    Programs that resolve addresses remove these two segments, so no address leads to what has such a name.
+
+    Raises:
+        InvalidValue: the name is not one of these.
+    """
+    text = checked_text(field, value)
+    if text in UNADDRESSABLE:
+        raise InvalidValue(field=field, value=value, expected=ADDRESSABLE)
+    return text
 
 
 def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:

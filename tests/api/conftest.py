@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
+from shuffle_ledger.ledger.api.connections import Limits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.settings import Settings
@@ -30,6 +31,7 @@ from shuffle_ledger.workers.dispatch import decide
 
 ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0
+LIMITS = Limits(connections=100, backlog=100)
 
 
 @dataclass
@@ -97,12 +99,21 @@ def opened(url: str) -> Iterator[Store]:
         yield store
 
 
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
 @contextmanager
-def running(app: FastAPI) -> Iterator[str]:
+def running(app: FastAPI, trusted_proxies: str = "") -> Iterator[str]:
     """Run an application on a free port of this machine; yield its address."""
     with socket.socket(proto=socket.IPPROTO_TCP) as listening:  # else asyncio leaves Nagle on
         listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        config = config_for(app, LIMITS, host="127.0.0.1", port=0, trusted_proxies=trusted_proxies)
+        config.timeout_graceful_shutdown = 5
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -124,7 +135,10 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
     stopping: list[Any] = []
 
     def start(
-        dispatch: Dispatch | None = None, clock: Callable[[], float] = time.monotonic, **changes: Any
+        dispatch: Dispatch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        trusted_proxies: str = "",
+        **changes: Any,
     ) -> Server:
         settings = Settings(broker_url=None, authentication_failures=10**6).model_copy(update=changes)
 
@@ -132,7 +146,7 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
             return decide(store, accountant, settings, round_id)
 
         app = create_app(settings, store, dispatch or Dispatch(decide=decide_here), clock=clock)
-        run = running(app)
+        run = running(app, trusted_proxies)
         url = run.__enter__()
         http = httpx.Client(base_url=url, timeout=60)
         stopping.append((run, http))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -12,7 +13,17 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from shuffle_ledger.ledger.access import PERMISSIONS, Permission, Role, authenticate, issue, revoke, tokens
+from shuffle_ledger.ledger.access import (
+    PERMISSIONS,
+    Permission,
+    Role,
+    authenticate,
+    end_session,
+    issue,
+    revoke,
+    session_ended,
+    tokens,
+)
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage import engine
@@ -294,6 +305,21 @@ def test_secrets_are_neither_stored_nor_logged(server: Server, caplog: pytest.Lo
         assert secret not in str(row._mapping)
     assert secret not in caplog.text
     assert secret not in repr(tokens(server.store))
+
+
+def test_ended_sessions_are_kept_until_they_would_have_expired(store: Store) -> None:
+    now = datetime.now(UTC)
+    for number, left in enumerate((-1, 3600, 3600, -1, 3600)):
+        assert end_session(store, f"{number:032x}", expires_at=now + timedelta(seconds=left))
+    assert not end_session(store, f"{1:032x}", expires_at=now + timedelta(seconds=3600))
+    assert [session_ended(store, f"{number:032x}") for number in range(6)] == [
+        False,  # expired, and removed: its cookie says so itself
+        True,
+        True,
+        False,
+        True,
+        False,  # never ended
+    ]
 
 
 def test_the_database_keeps_tokens_as_they_were_issued(store: Store) -> None:

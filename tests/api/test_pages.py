@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service as ChromeService
@@ -20,7 +21,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import revoke
-from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
+from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS, Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.api.pages.routes import POLICY
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
@@ -95,6 +96,82 @@ def test_a_session_ends_with_its_token_its_time_or_its_key(server: Server) -> No
         assert answer.status_code == 303, cookie
     revoke(server.store, server.tokens["reader"].split("_")[1])
     assert person.get("/").status_code == 303
+
+
+@pytest.mark.slow
+def test_logging_out_ends_every_copy_of_the_session_on_every_server(
+    serve: Callable[..., Server],
+) -> None:
+    key = SecretStr("a key that all servers of this test share")
+    server, beside = serve(session_key=key), serve(session_key=key)
+    person, other = _login(server), _login(server)
+    stolen = {"Cookie": f"{COOKIE}={person.cookies[COOKIE]}"}
+    page = person.get("/")
+    for url in (server.url, beside.url):
+        assert httpx.get(f"{url}/cohorts/phones", headers=stolen).status_code == 200
+    assert person.post("/logout", data={"form_secret": _secret(page)}).status_code == 303
+    for url in (server.url, beside.url):
+        assert httpx.get(f"{url}/cohorts/phones", headers=stolen).status_code == 303
+        form = {**FORM, "form_secret": _secret(page)}
+        answer = httpx.post(f"{url}/cohorts/phones/quote", data=form, headers=stolen)
+        assert answer.headers["Location"] == "/login"
+    assert other.get("/").status_code == 200  # another session of the same token goes on
+    assert _login(server).get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "forwarded", "secure"),
+    [
+        ("127.0.0.1:1", {}, False),
+        ("ledger.example", {}, True),
+        ("localhost", {"X-Forwarded-Proto": "https"}, True),
+    ],
+)
+def test_cookies_have_their_flags_when_they_are_set_and_removed(
+    serve: Callable[..., Server], host: str, forwarded: dict[str, str], secure: bool
+) -> None:
+    server = serve(trusted_proxies="127.0.0.1")
+    headers = {"Host": host, **forwarded}
+    logged_in = server.http.post("/login", data={"token": server.tokens["reader"]}, headers=headers)
+    cookie = {"Cookie": logged_in.headers["Set-Cookie"].partition(";")[0]}
+    page = server.http.get("/", headers=headers | cookie)
+    out = server.http.post("/logout", data={"form_secret": _secret(page)}, headers=headers | cookie)
+    for answer, seconds in ((logged_in, SESSION_SECONDS), (out, 0)):
+        first, *flags = answer.headers["Set-Cookie"].split("; ")
+        assert first.startswith(f"{COOKIE}=")
+        expected = {"HttpOnly", f"Max-Age={seconds}", "Path=/", "SameSite=strict"}
+        assert set(flags) == expected | ({"Secure"} if secure else set())
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_text_can_be_read_in_light_and_dark(server: Server) -> None:
+    """WCAG 2.2, criterion 1.4.3 (AA): 4.5 to 1, on every ground that the text may stand on."""
+    style = server.http.get("/style.css").text
+    assert ".hint { color: var(--faint);" in style
+    modes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", mode))
+        for mode in re.findall(r":root \{(.*?)\}", style, re.S)
+    ]
+    assert len(modes) == 2  # light, dark
+    assert _contrast("#000000", "#ffffff") == 21
+    for mode in modes:
+        grounds = [name for name in mode if name.endswith("ground")] + ["card"]
+        assert len(grounds) == 5
+        pairs = [(ink, ground) for ink in ("ink", "faint", "accent", "bad") for ground in grounds]
+        pairs += [("good", "good-ground"), ("good", "card"), ("card", "accent")]
+        for ink, ground in pairs:
+            assert _contrast(mode[ink], mode[ground]) >= 4.5, (ink, ground)
 
 
 @pytest.mark.slow

@@ -239,7 +239,8 @@ def test_a_body_that_is_too_large_is_not_read(server: Server) -> None:
             yield b" " * 1024
 
     for content in (b" " * (2 << 20), endless()):
-        answer = server.ask("POST", "/v1/rounds", content=content)
+        headers = {"Content-Type": "application/json"}
+        answer = server.ask("POST", "/v1/rounds", content=content, headers=headers)
         assert answer.status_code == 413
         assert answer.json()["type"] == "urn:shuffle-ledger:problem:too_large"
 

@@ -280,6 +280,8 @@ def _stop_at(directory: Path, wanted: int, process: subprocess.Popen[str], sent:
             2,
             ["rounds.csv, line 31", "reports", "50001"],
         ),
+        ("cohorts.csv", "watches,", "..,", 2, ["cohorts.csv, line 3", "other than . and .."]),
+        ("rounds.csv", "r29,", ".,", 2, ["rounds.csv, line 31", "other than . and .."]),
     ],
 )
 def test_what_the_ledger_would_not_take_is_found_before_anything_is_written(

@@ -146,8 +146,8 @@ def _breach_sentence(cohort: CohortStatement, breach: Breach, digits: Digits) ->
     found = f"Not kept since entry {breach.sequence:,} of {day(breach.recorded_at)}: {breach.reason}."
     if breach.kept_at_epsilon_upper is not None:
         found += (
-            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta}, it would"
-            " have been kept on this course of events."
+            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta},"
+            " it would have been kept on this course of events."
         )
     composed = cohort.composition.epsilon_upper
     bounded = (
@@ -173,8 +173,8 @@ def _promised(cohort: CohortStatement) -> list[str]:
     return [
         (
             f"{broken}The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything"
-            " that is published from their reports, even knowing all other users’ data, learns little about any"
-            " one of them: of two answers of a user that seemed equally likely before, one is at most"
+            " that is published from their reports, even knowing all other users’ data, learns little about"
+            " any one of them: of two answers of a user that seemed equally likely before, one is at most"
             f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
             f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
             f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."

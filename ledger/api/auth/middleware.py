@@ -18,16 +18,19 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, authenticate
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
 from shuffle_ledger.ledger.api.problems import TOO_LARGE, TOO_MANY_FAILURES, UNAUTHORIZED, problem, problem_of
+from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.store import Store
 
 API_PREFIX = "/v1/"
 # What strangers may see: whether the server lives, and the page that asks for a token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"})
 BODY_BYTES_MAX = 1 << 20
+OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token
 BODY_SECONDS_MAX = 30.0
 _UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
 
@@ -48,10 +51,13 @@ class Door:
     def count_guess(self, token: AccessToken) -> None:
         """Count an identifier of a cohort that a token does not see: against the token, not its address."""
         self._failures.count(_bearer(token))
+        wait = self._failures.wait_seconds(_bearer(token))
+        if wait > 0:
+            security_log.record(Event.LOCKED_OUT, token_id=token.token_id, name=token.name, wait_seconds=wait)
 
     async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
         """Return whose token it is, or the answer to a wrong one, which is counted."""
-        address = scope["client"][0] if scope.get("client") else "unknown"
+        address = address_of(scope)
         wait = self._failures.wait_seconds(address)
         if wait > 0:
             detail = f"Too many wrong tokens came from your address; try again in {wait} s."
@@ -59,6 +65,10 @@ class Door:
         found = await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
         if found is None:
             self._failures.count(address)
+            security_log.record(Event.WRONG_TOKEN, address=address)
+            wait = self._failures.wait_seconds(address)
+            if wait > 0:
+                security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
             return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
         return found
 
@@ -83,6 +93,8 @@ class Gate:
         answer = await self._admit(scope)
         if answer is None:
             body = await _whole_body(scope, receive)
+            if body is None:
+                return  # the client left in the middle: half a request is not one
             if isinstance(body, bytes):
                 receive = _replayed(body, receive)
             else:
@@ -112,7 +124,7 @@ class Gate:
         return found
 
     async def _admit_cookie(self, scope: Scope) -> Response | None:
-        cookie = _cookie(scope)
+        cookie = session_cookie(scope)
         token = await anyio.to_thread.run_sync(partial(self._sessions.bearer, self._store, cookie))
         if token is None:
             return RedirectResponse("/login", status_code=303)
@@ -125,7 +137,13 @@ def _bearer(token: AccessToken) -> str:
     return f"token {token.token_id}"
 
 
-def _cookie(scope: Scope) -> str:
+def address_of(scope: Scope) -> str:
+    """Return the client's address, as a trusted proxy gave it if there is one."""
+    return str(scope["client"][0]) if scope.get("client") else "unknown"
+
+
+def session_cookie(scope: Scope) -> str:
+    """Return the session's cookie as the client sent it; empty without one."""
     try:
         jar = SimpleCookie(Headers(scope=scope).get("cookie", ""))
     except CookieError:
@@ -145,20 +163,24 @@ def _segments(scope: Scope) -> str:
 _KEPT = "!$&'()*+,;=:@-._~"
 
 
-async def _whole_body(scope: Scope, receive: Receive) -> bytes | Response:
+async def _whole_body(scope: Scope, receive: Receive) -> bytes | Response | None:
+    """Return a request's body, or the answer to one that is too large or slow; None if the client left."""
     declared = Headers(scope=scope).get("content-length", "0")
-    too_large = f"A body may have at most {BODY_BYTES_MAX} bytes, and arrive within {BODY_SECONDS_MAX:g} s."
-    if not declared.isdigit() or int(declared) > BODY_BYTES_MAX:
+    bytes_max = OPEN_BODY_BYTES_MAX if scope["path"] in OPEN_PATHS else BODY_BYTES_MAX
+    too_large = f"A body may have at most {bytes_max} bytes, and arrive within {BODY_SECONDS_MAX:g} s."
+    if not declared.isdigit() or int(declared) > bytes_max:
         return problem(TOO_LARGE, too_large)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             while True:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
                 body += message.get("body", b"")
-                if len(body) > BODY_BYTES_MAX:
+                if len(body) > bytes_max:
                     return problem(TOO_LARGE, too_large)
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
         return problem(TOO_LARGE, too_large)

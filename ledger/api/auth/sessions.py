@@ -1,8 +1,9 @@
 """Sessions of people who logged in with a token: a signed cookie that expires, and says nothing by itself.
 
 The cookie holds the token's id and a time, under a key that only the server has. The token itself is looked
-up at every request, so revoking it ends its sessions. Without a key in the settings, each server makes one
-when it starts: its sessions then end with it.
+up at every request, so revoking it ends its sessions. A session that its owner ended is kept in the database
+until it would have expired, so a copy of its cookie opens nothing on any server. Without a key in the
+settings, each server makes one when it starts: its sessions then end with it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import hmac
 import re
 import secrets
 import time
+from datetime import UTC, datetime
 
-from shuffle_ledger.ledger.access import AccessToken, token_by_id
+from shuffle_ledger.ledger import security_log
+from shuffle_ledger.ledger.access import AccessToken, end_session, session_ended, token_by_id
+from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.store import Store
 
 COOKIE = "shuffle_ledger_session"
@@ -35,6 +39,24 @@ class Sessions:
 
     def bearer(self, store: Store, cookie: str) -> AccessToken | None:
         """Return whose session a cookie is; None if it is none, has ended, or its token is not valid."""
+        found = self._session(cookie)
+        if found is None:
+            return None
+        token_id, _, session_id = found
+        if session_ended(store, session_id):
+            security_log.record(Event.ENDED_SESSION_USED, token_id=token_id)
+            return None
+        return token_by_id(store, token_id)
+
+    def end(self, store: Store, cookie: str) -> None:
+        """End a cookie's session on every server. Raises TryAgain, Unavailable: the session may go on."""
+        found = self._session(cookie)
+        if found is not None:
+            _, expires_at, session_id = found
+            end_session(store, session_id, expires_at=datetime.fromtimestamp(expires_at, UTC))
+
+    def _session(self, cookie: str) -> tuple[str, int, str] | None:
+        """Return a session's token, when it expires, and its identifier; None if the cookie is not valid."""
         written = _WRITTEN.fullmatch(cookie)
         if written is None:
             return None
@@ -42,7 +64,7 @@ class Sessions:
         expected = self._mac("session", f"{token_id}.{ends}.{nonce}")
         if not hmac.compare_digest(mac, expected) or int(ends) <= time.time():
             return None
-        return token_by_id(store, token_id)
+        return token_id, int(ends), nonce
 
     def form_secret(self, cookie: str) -> str:
         """Return what a form of this session must send back; no other site can know it."""

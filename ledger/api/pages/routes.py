@@ -16,15 +16,19 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
 from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service, in_thread, seen_cohort
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.charts import Moment
+from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.reports.listing import cohort_heads, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
+from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -94,26 +98,29 @@ async def log_in(request: Request, service: Asked) -> Response:
             "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
         )
         return page("login.html.jinja", request, status=found.status_code, wrong=wrong)
-    answer = RedirectResponse("/", status_code=303)
-    answer.set_cookie(
-        COOKIE,
-        service.sessions.start(found),
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="strict",
-        # Without TLS a session may cross this machine only.
-        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+    security_log.record(
+        Event.LOGGED_IN,
+        token_id=found.token_id,
+        name=found.name,
+        role=found.role,
+        address=address_of(request.scope),
     )
-    return answer
+    return _with_session(request, service.sessions.start(found), location="/", seconds=SESSION_SECONDS)
 
 
 @router.post("/logout")
-async def log_out(request: Request) -> Response:
-    """Forget the session."""
+async def log_out(request: Request, token: Reader, service: Asked) -> Response:
+    """End the session, here and wherever else its cookie is."""
     await _checked_form(request)
-    answer = RedirectResponse("/login", status_code=303)
-    answer.delete_cookie(COOKIE)
-    return answer
+    await in_thread(service.sessions.end, service.store, session_cookie(request.scope))
+    security_log.record(
+        Event.LOGGED_OUT,
+        token_id=token.token_id,
+        name=token.name,
+        role=token.role,
+        address=address_of(request.scope),
+    )
+    return _with_session(request, "", location="/login", seconds=0)
 
 
 @router.get("/")
@@ -253,7 +260,24 @@ def _whole(field: str, text: str) -> int:
     return int(text)
 
 
+def _with_session(request: Request, cookie: str, *, location: str, seconds: int) -> Response:
+    """Return a redirection that sets the session's cookie for so many seconds; 0 removes it."""
+    answer = RedirectResponse(location, status_code=303, headers={"Cache-Control": "no-store"})
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=seconds,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        # Without TLS a session may cross this machine only.
+        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+    )
+    return answer
+
+
 async def _form(request: Request) -> dict[str, str]:
+    check_media_type(request, "application/x-www-form-urlencoded")
     body = (await request.body()).decode("utf-8", "replace")
     return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=20))
 

@@ -10,6 +10,7 @@ from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,11 +24,13 @@ from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, Shuffled
 from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
 from shuffle_ledger.ledger.values.requests import (
+    ADDRESSABLE,
     NAME_LENGTH_MAX,
     POLICIES,
     POLICY_ADAPTIVE,
     POPULATION_MAX,
     REASON_LENGTH_MAX,
+    UNADDRESSABLE,
     ReleaseTimes,
     RoundRequest,
 )
@@ -45,6 +48,19 @@ _CLASS = CHARACTERS.encode("ascii").decode("unicode_escape")
 
 def _text_pattern(length_max: int) -> str:
     return f"^[{_CLASS}]([ {_CLASS}]{{0,{length_max - 2}}}[{_CLASS}])?$"
+
+
+def _new_name_pattern() -> str:
+    """Return the pattern of names except `.` and `..`, without the look-ahead that not all engines know."""
+    but_dot = _CLASS.replace("!-~", "!-\\-/-~")
+    longer = f"[{_CLASS}][ {_CLASS}]{{1,{NAME_LENGTH_MAX - 2}}}[{_CLASS}]"
+    return f"^([{but_dot}][{_CLASS}]?|[.][{but_dot}]|{longer})$"
+
+
+def _addressable(value: str) -> str:
+    if value in UNADDRESSABLE:
+        raise ValueError(ADDRESSABLE)
+    return value
 
 
 def _calendar_date(value: object) -> object:
@@ -97,6 +113,9 @@ def _randomizer(value: object) -> object:
 
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX, pattern=_text_pattern(NAME_LENGTH_MAX))
+]
+NewName = Annotated[
+    Name, AfterValidator(_addressable), Field(json_schema_extra={"pattern": _new_name_pattern()})
 ]
 Reason = Annotated[
     str,
@@ -183,7 +202,7 @@ class PlannedRound(RoundParameters):
 class OpenCohort(Body):
     """A cohort to open. Opening it again with the same content changes nothing."""
 
-    name: Name
+    name: NewName
     population: Count
     epsilon: Epsilon
     delta: Delta
@@ -209,7 +228,7 @@ class OpenCohort(Body):
 class RegisterRound(RoundParameters):
     """A round to register under an identifier you choose. Repeating the request repeats the answer."""
 
-    round_id: Name
+    round_id: NewName
     cohort: Name
     collected_on: Day | None = None
     use_case: Name | None = None
