@@ -385,6 +385,7 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
     assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2
 
 
+@pytest.mark.slow
 def test_calibrate_says_which_policy_admits_the_rounds(run: Run) -> None:
     rounds = ("--randomizer", "krr(k=10)", "--reports", "1000", "--rounds", "2", "--precision", "0.01")
     target = ("--epsilon", "0.2", "--delta", "1e-6")
