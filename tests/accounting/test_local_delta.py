@@ -143,6 +143,7 @@ def exact(table: Table, honest: int, liars: int, sample: int) -> dict[Fraction, 
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [*TABLES, *(random_table(random.Random(seed)) for seed in range(3))])
 def test_no_inputs_of_small_samples_tell_more_than_is_proved_and_charged(table: Table) -> None:
     delta0, accountant, beyond = local_delta(table), Accountant(precision=0.1), 0
@@ -166,6 +167,7 @@ def squared(law: Law) -> Law:
     return {(x, y): a * b for x, a in law.items() for y, b in law.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_two_rounds_tell_no_more_than_their_slack_adds_up_to(table: Table) -> None:
     honest, liars, sample = 2, 1, 2

@@ -366,6 +366,7 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
     assert answer.stderr.endswith("shuffle-ledger: a fuse blew\n")
 
 
+@pytest.mark.slow
 def test_calibrate_finds_what_just_fits(run: Run) -> None:
     target = ("--epsilon", "0.1", "--delta", "1e-6")
     answer = run("calibrate", "--randomizer", "krr(k=10)", "--reports", "1000", *target, "--json").json
@@ -385,6 +386,7 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
     assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2
 
 
+@pytest.mark.slow
 def test_calibrate_says_which_policy_admits_the_rounds(run: Run) -> None:
     rounds = ("--randomizer", "krr(k=10)", "--reports", "1000", "--rounds", "2", "--precision", "0.01")
     target = ("--epsilon", "0.2", "--delta", "1e-6")

@@ -58,6 +58,7 @@ def larger(found: Calibration, factor: float) -> ShuffledRound:
     return ShuffledRound.from_mapping({**found.round.to_mapping(), "randomizer": randomizer})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "plan", "adaptive"])
 @pytest.mark.parametrize(("described", "epsilon", "delta", "rounds"), CASES)
 def test_a_new_cohort_admits_every_calibrated_round(
@@ -74,6 +75,7 @@ def test_a_new_cohort_admits_every_calibrated_round(
     assert admitted(store, accountant, found.round, rounds) == rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(
     store: Store, policy: str
@@ -87,6 +89,7 @@ def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(
     assert admitted(store, accountant, larger(found, 1.01), rounds, cohort="others") < rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("before", [0, 5])
 def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
