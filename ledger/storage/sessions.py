@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from shuffle_ledger.ledger.errors import UnsafeSession
 
-# A setting with the name that a connection gave its session. In another session it finds another name, or none.
+# A setting with the name that a connection gave its session: in another session it finds another, or none.
 NAME = "shuffle_ledger.session"
 _NAME_BITS = 62
 # Each step asks one of two connections what its session is called. A pooler that hands sessions on after

@@ -22,7 +22,8 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.decisions.admission import open_cohort, register_and_admit
+from shuffle_ledger.ledger.decisions.admission import register_and_admit
+from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.errors import LedgerError, UnsafeSession
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared, sessions
