@@ -43,7 +43,7 @@ def opened(store: Store, epsilon: float, delta: float) -> str:
     """Open another cohort, and return its name."""
     name = f"cohort-{len(store.cohort_names())}"
     terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "fixed"}
-    open_cohort(store, name=name, actor="tester", **terms)  # type: ignore[arg-type]
+    open_cohort(store, name=name, actor="tester", **terms)
     return name
 
 
@@ -93,10 +93,11 @@ def test_the_ledger_splits_budgets_of_both_policies_that_compose(ledger: Store) 
         answers = [ask(ledger, accountant, cohort, described) for _ in range(shares)]
         assert all(isinstance(one, Admitted) for one in answers)
         plan = {described: shares}
-        name, terms = f"planned-{kind}", {"population": 10**6, "epsilon": epsilon, "delta": delta}
+        name = f"planned-{kind}"
+        terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta}
         open_cohort(
             ledger, name=name, policy="plan", plan=plan, accountant=accountant, actor="tester", **terms
-        )  # type: ignore[arg-type]
+        )
         for one in (cohort, name):
             assert verify(ledger, accountant, one, numbers="all").ok
 
@@ -126,7 +127,7 @@ def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store)
     assert verify(ledger, Accountant(), cohort, numbers="all").ok
     terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
     planned = {slot_for(AMPLIFIED): 5}
-    open_cohort(ledger, name="inside", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
+    open_cohort(ledger, name="inside", plan=planned, accountant=accountant, actor="tester", **terms)
     assert verify(ledger, Accountant(), "inside", numbers="all").ok
     # A round that turns out a little smaller, and still within the budget, does not make it overspent.
     settled = settle(ledger, accountant, fifth.round_id, reports=1_000, actor="tester")
@@ -147,7 +148,7 @@ def test_a_finer_precision_refuses_what_is_beyond(ledger: Store) -> None:
     terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
     planned = {slot_for(AMPLIFIED): 5}
     with pytest.raises(BeyondBudget) as beyond:
-        open_cohort(ledger, name="beyond", plan=planned, accountant=accountant, actor="tester", **terms)  # type: ignore[arg-type]
+        open_cohort(ledger, name="beyond", plan=planned, accountant=accountant, actor="tester", **terms)
     said = re.findall(r"epsilon (\S+) at delta", str(beyond.value))
     assert Decimal(said[0]) > Decimal(epsilon)
 
