@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, quote, register, settle
+from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle
 from shuffle_ledger.ledger.decisions.quoting import what_fits
 from shuffle_ledger.ledger.errors import BeyondBudget
 from shuffle_ledger.ledger.reports.budgets import budget
