@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 
 #: Names everything that can change a number; it changes with any of it.
@@ -21,17 +20,6 @@ def is_known_policy(name: str) -> bool:
     number = name.removeprefix(_POLICY_PREFIX)
     newest = int(NUMERICAL_POLICY.removeprefix(_POLICY_PREFIX))
     return name == f"{_POLICY_PREFIX}{number}" and number in map(str, range(_OLDEST_POLICY, newest + 1))
-
-
-def policy_number(name: str) -> int:
-    """Number of a numerical policy that this version knows: the higher, the newer.
-
-    Raises:
-        InvalidParameter: no known policy.
-    """
-    if not is_known_policy(name):
-        raise InvalidParameter("numerical_policy", name, f"at most {NUMERICAL_POLICY}")
-    return int(name.removeprefix(_POLICY_PREFIX))
 
 
 @dataclass(frozen=True, kw_only=True)

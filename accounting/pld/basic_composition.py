@@ -59,7 +59,7 @@ class Promise(NamedTuple):
         return _below(interval, upper, min(interval.lower, upper * (1 - 8 * UNIT_ROUND_OFF)))
 
     def _saved(self, delta: Fraction) -> float:
-        """How far below `most` epsilon is where so much of delta is left, rounded down."""
+        """The difference between `most` and epsilon at this delta, rounded down."""
         share = float(delta) * (1 - _ROOM) / self.all_largest
         return self.step if share >= 1 else min(self.step, -math.log1p(-share) * (1 - _ROOM))
 

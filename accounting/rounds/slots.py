@@ -6,7 +6,8 @@ import dataclasses
 import math
 from fractions import Fraction
 
-from shuffle_ledger.accounting.certificate import NUMERICAL_POLICY, policy_number
+from shuffle_ledger.accounting.certificate import NUMERICAL_POLICY, is_known_policy
+from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Declared
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, honest_share
 
@@ -35,11 +36,11 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     Raises:
         InvalidParameter: no round is given, or no known policy.
     """
-    number = policy_number(numerical_policy)
+    fixed_points = has_fixed_points(numerical_policy)
     shuffled = certain_round(shuffled)
     if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # what is declared does not depend on their number
-    if number <= _LAST_WITHOUT_FIXED_POINTS:
+    if not fixed_points:
         return _slot_before(shuffled)
     if shuffled.sampled_from is not None:
         return _sampled_slot(shuffled, shuffled.sampled_from)
@@ -58,7 +59,9 @@ def has_fixed_points(numerical_policy: str) -> bool:
     Raises:
         InvalidParameter: no known policy.
     """
-    return policy_number(numerical_policy) > _LAST_WITHOUT_FIXED_POINTS
+    if not is_known_policy(numerical_policy):
+        raise InvalidParameter("numerical_policy", numerical_policy, f"at most {NUMERICAL_POLICY}")
+    return int(numerical_policy.rpartition("-")[2]) > _LAST_WITHOUT_FIXED_POINTS
 
 
 def _sampled_slot(shuffled: ShuffledRound, population: int) -> ShuffledRound:

@@ -1,4 +1,4 @@
-"""The slot rule: every slot is its own slot, dominates the rounds in it, and is hardly coarser."""
+"""Tests of the slot rule: a slot is its own slot, dominates its rounds, and is at most 1 % coarser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a settlement charges: what was accounted, where that covers the truth, else the truth's slot, once."""
+"""A settlement keeps the accounted round if it covers the truth, and else charges the truth's slot."""
 
 from __future__ import annotations
 

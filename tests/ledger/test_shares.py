@@ -187,7 +187,7 @@ def test_a_refusal_never_names_the_budget_itself(ledger: Store) -> None:
 def test_nothing_admitted_is_certainly_beyond_the_budget(
     written: str, reports: int, count: int, about: float
 ) -> None:
-    """Budgets next to what so many rounds cost: a far finer accountant never contradicts an admission."""
+    """The budgets are close to the cost of the rounds. A more precise accountant contradicts no admission."""
     delta = 1e-7
     slot = slot_for(ShuffledRound(randomizer=parse_randomizer(written), reports=reports))
     accountant, finest = Accountant(), Accountant(precision=1e-5)
