@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     open_cohort,
     quote,
