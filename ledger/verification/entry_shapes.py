@@ -303,6 +303,8 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         frozen, overspent: the cohort's state before the entry.
     """
     details, requested = body.details, body.details["requested"]
+    if "interaction" in details["accounted"] and "interaction" not in details["request"]["round"]:
+        yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"
     if policy == POLICY_ADAPTIVE and (requested is None) == ("charge" in details):

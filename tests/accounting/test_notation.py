@@ -85,7 +85,7 @@ def test_every_way_of_writing_is_read_back_exactly(mapping: dict[str, Any]) -> N
         assert hash(again) == hash(randomizer)
         assert again.epsilon0 == randomizer.epsilon0
         assert again.to_mapping() == randomizer.to_mapping()
-    shuffled = ShuffledRound(randomizer=randomizer, reports=17)
+    shuffled = ShuffledRound(randomizer=randomizer, reports=17, interaction="identical")
     assert ShuffledRound.from_mapping(json.loads(json.dumps(shuffled.to_mapping()))) == shuffled
 
 

@@ -20,7 +20,13 @@ CAUSES = {"discretization", "truncation", "round_off"}
 
 def test_amplify_bounds_epsilon_at_the_delta_that_was_asked(run: Run) -> None:
     answer = run("amplify", "--randomizer", KRR, "--reports", "1000", "--delta", "1e-6", "--json").json
-    assert set(answer) == INTERVAL | {"attack_epsilon_lower", "attack_known", "round"}
+    assert set(answer) == INTERVAL | {
+        "attack_epsilon_lower",
+        "attack_known",
+        "analysis",
+        "interaction",
+        "round",
+    }
     assert answer["delta"] == 1e-6
     assert 0.99 * answer["epsilon_lower"] < answer["attack_epsilon_lower"] <= answer["epsilon_upper"]
     assert answer["epsilon_lower"] <= 0.1005
