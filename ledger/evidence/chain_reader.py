@@ -182,8 +182,8 @@ def _broken_because(body: EntryBody) -> str:
             return "something was released that nothing admitted, and nothing is known of it"
         case EntryKind.INCIDENT if body.details["chosen_after"]:
             return (
-                "something was released that nothing admitted, and it is not attested that this came after the"
-                " cohort’s first round, whose parameters chose how rounds are charged"
+                "something was released that nothing admitted, and it is not attested that this came after"
+                " the cohort’s first round, whose parameters chose how rounds are charged"
             )
         case EntryKind.INCIDENT:
             return "something was released that nothing admitted, and the budget does not cover it"

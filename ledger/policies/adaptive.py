@@ -94,8 +94,8 @@ class AdaptivePolicy(Policy):
     ) -> Step:
         """See `Policy`: the whole charge is late. The first of a cohort's rounds chooses the filters.
 
-        No filter bounds what may have had a part in the choice of filters: it is charged as if reports had been
-        released in the clear.
+        No filter bounds what may have had a part in the choice of filters: it is charged as if reports had
+        been released in the clear.
         """
         accounted = slot_of(truth)
         choice, total, chosen = self._chosen(books, view, accounted)

@@ -154,8 +154,8 @@ def _breach_sentence(cohort: CohortStatement, breach: Breach, digits: Digits) ->
         f"at most epsilon¹ {digits.upper(composed)}" if math.isfinite(composed) else "no finite epsilon¹"
     )
     return (
-        f"{found} If all rounds had been fixed in advance, everything released together would cost {bounded} at"
-        f" delta² {delta}. The ledger charged what really happened, and admits nothing more."
+        f"{found} If all rounds had been fixed in advance, everything released together would cost"
+        f" {bounded} at delta² {delta}. The ledger charged what really happened, and admits nothing more."
     )
 
 
@@ -172,7 +172,7 @@ def _promised(cohort: CohortStatement) -> list[str]:
     broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
     return [
         (
-            f"{broken}The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything that"
+            f"{broken}The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees all that"
             " is published from their reports, even knowing all other users’ data, learns little about any"
             " one of them: of two answers of a user that seemed equally likely before, one is at most"
             f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
