@@ -146,8 +146,8 @@ def _breach_sentence(cohort: CohortStatement, breach: Breach, digits: Digits) ->
     found = f"Not kept since entry {breach.sequence:,} of {day(breach.recorded_at)}: {breach.reason}."
     if breach.kept_at_epsilon_upper is not None:
         found += (
-            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta}, it"
-            " would have been kept on this course of events."
+            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta},"
+            " it would have been kept on this course of events."
         )
     composed = cohort.composition.epsilon_upper
     bounded = (
