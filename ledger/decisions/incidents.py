@@ -208,4 +208,4 @@ def is_later(released: ReleaseTimes, *, than: EntryBody) -> bool:
     chosen = than.recorded_at
     if than.kind is EntryKind.INCIDENT:
         chosen = ReleaseTimes.from_mapping(than.details["released"]).before or chosen
-    return released.after is not None and released.after > chosen
+    return released.after is not None and released.after >= chosen

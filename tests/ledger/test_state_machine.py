@@ -13,7 +13,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -485,7 +484,8 @@ class TellingOperations(Operations):
     def record_incident(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
         told: dict[str, Any] = {"round_id": name, "described": request.round, "reason": "?", "actor": "model"}
-        told["released"] = ReleaseTimes(after=datetime.now(UTC))
+        first = self.store.first_released(cohort)
+        told["released"] = ReleaseTimes(after=first.content().recorded_at if first else None)
         known = self.requests.setdefault(name, request)
         if known.cohort != cohort or name in self.told:
             with pytest.raises(Conflict):

@@ -89,6 +89,12 @@ class Desk:
             released=ReleaseTimes(**times),
         )
 
+    def chosen(self, cohort: str) -> datetime:
+        """When the cohort's first round was decided: what was released after that came later."""
+        first = self.store.first_released(cohort)
+        assert first is not None
+        return first.content().recorded_at
+
     def total(self, cohort: str) -> Charge:
         view = self.store.view(cohort)
         policy = policy_of(self.store, view)
@@ -257,7 +263,7 @@ def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(d
     again = desk.correct("r", reports=2)
     assert again.overspent
     assert isinstance(desk.admit("s", krr(1), "phones"), Refused)
-    assert desk.incident("x", krr(1), "phones", after=now()).overspent
+    assert desk.incident("x", krr(1), "phones", after=desk.chosen("phones")).overspent
     desk.verified("phones")
 
 
@@ -289,7 +295,10 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
         desk.open(cohort)
         desk.admit(f"first-{cohort}", krr(1, 20_000), cohort)
         desk.incident(
-            f"x-{cohort}", costing(desk, cohort, headroom(desk, cohort) * shares), cohort, after=now()
+            f"x-{cohort}",
+            costing(desk, cohort, headroom(desk, cohort) * shares),
+            cohort,
+            after=desk.chosen(cohort),
         )
         total = desk.total(cohort)
         assert (total.sliding[2] <= headroom(desk, cohort)) is holds
@@ -300,10 +309,10 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
 
 def test_an_incident_before_the_first_round_chose_breaks_the_promise(desk: Desk) -> None:
     desk.open("phones")
-    before = now()
     desk.admit("r", krr(1, 20_000), "phones")
-    chosen = desk.store.entry("phones", 2).content().recorded_at
-    late = desk.incident("late", krr(1, 20_000), "phones", after=chosen + timedelta(microseconds=1))
+    chosen = desk.chosen("phones")
+    before = chosen - timedelta(microseconds=1)
+    late = desk.incident("late", krr(1, 20_000), "phones", after=chosen)
     assert (late.overspent, late.chosen_after) == (False, False)
     early = desk.incident("early", krr(1, 20_000), "phones", after=before)
     assert (early.overspent, early.chosen_after) == (True, True)
@@ -323,15 +332,13 @@ def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: 
 
 def test_an_incident_in_an_empty_cohort_is_its_first_round_and_chooses(desk: Desk) -> None:
     desk.open("phones")
-    first = desk.incident("x", krr(1, 20_000), "phones", before=now())
+    first = desk.incident("x", krr(1, 20_000), "phones", before=desk.store.cohort("phones").opened_at)
     assert not first.overspent
     assert desk.standing("phones")["choice"] is not None
     assert isinstance(desk.admit("r", krr(1, 20_000), "phones"), Admitted)
     assert first.released.before is not None
     # The choice rests on the first incident, so that a second one must have come after it.
-    second = desk.incident(
-        "y", krr(1, 20_000), "phones", after=first.released.before + timedelta(seconds=1e-6)
-    )
+    second = desk.incident("y", krr(1, 20_000), "phones", after=first.released.before)
     assert not second.overspent
     assert desk.incident("z", krr(1, 20_000), "phones").overspent
     desk.verified("phones")
@@ -341,7 +348,7 @@ def test_an_incident_in_an_empty_cohort_is_its_first_round_and_chooses(desk: Des
 def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
     desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
-    answer = desk.incident("x", None, "phones", after=now())
+    answer = desk.incident("x", None, "phones", after=desk.chosen("phones"))
     assert answer.round is None
     assert answer.overspent
     assert desk.status("phones") == "overspent"
@@ -384,7 +391,7 @@ def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -
     assert isinstance(desk.admit("refused", krr(8, 10), "phones"), Refused)
     register(desk.store, RoundRequest(round_id="pending", cohort="phones", round=krr(1)), actor="ada")
     for name in ("voided", "pending", "refused"):
-        answer = desk.incident(name, krr(1, 20_000), "phones", after=now())
+        answer = desk.incident(name, krr(1, 20_000), "phones", after=desk.chosen("phones"))
         assert (answer.round_id, answer.overspent) == (name, False)
         assert round_record(desk.store, name).state == "incident"
     with pytest.raises(NotCollectable):
@@ -405,7 +412,7 @@ def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -
 def test_an_incident_is_told_once(desk: Desk) -> None:
     desk.open("phones")
     desk.admit("r", krr(1, 20_000), "phones")
-    after = now()
+    after = desk.chosen("phones")
     first = desk.incident("x", krr(1, 20_000), "phones", after=after)
     assert desk.incident("x", krr(1, 20_000), "phones", after=after) == first
     for otherwise in (
