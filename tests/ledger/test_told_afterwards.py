@@ -24,7 +24,9 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
+from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
@@ -445,4 +447,24 @@ def test_a_void_empties_no_fixed_cohort_of_which_something_was_released(desk: De
     spent = desk.store.view("phones").spent
     desk.void("r")
     assert desk.store.view("phones").spent == spent
+    desk.verified("phones")
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk, policy: str) -> None:
+    desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
+    desk.admit("r", krr(1, 20_000), "phones")
+    view = desk.store.view("phones")
+    head = CheckpointHead(cohort="phones", sequence=99, digest_hex="0" * 64)
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, head, said, "ada"))
+    frozen = desk.store.view("phones")
+    corrected = desk.correct("r", reports=5)
+    assert (corrected.changed, corrected.overspent) == (False, False)
+    assert not desk.incident("x", krr(8, 10), "phones").overspent
+    after = desk.store.view("phones")
+    assert (after.cohort.status, after.spent, after.held) == ("frozen", frozen.spent, frozen.held)
+    assert after.details.get("standing") == frozen.details.get("standing")
+    assert desk.incident("x", krr(8, 10), "phones") == round_record(desk.store, "x").incident
+    desk.correct("x", reports=9)
     desk.verified("phones")
