@@ -94,6 +94,8 @@ def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) 
     """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
     policy: str = request.param
     plan = {krr(1.0, 20_000): 1, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1} if policy == "plan" else None
+    later = {krr(1.0, 12_000): 1, krr(0.9, 9_000): 1}  # for what is told, so that each kind is met once
+    plan = None if plan is None else plan | later
     opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": policy}
     open_cohort(store, name="phones", actor="tester", plan=plan, accountant=accountant, **opened)
 
@@ -108,18 +110,19 @@ def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) 
     settle(store, accountant, "a", reports=17_000, actor="tester")
     void(store, accountant, "b", reason="a bug", actor="tester")
     decide("d", 0.5, 11_000)
-    correct(store, accountant, "a", {"reports": 15_500}, reason="counted twice", actor="eve")
+    correct(store, accountant, "a", {"reports": 12_500}, reason="counted twice", actor="eve")
     now = datetime.now(UTC) - timedelta(milliseconds=2)  # some clocks count no less
     record_incident(
         store,
         accountant,
         "phones",
         round_id="x",
-        described=krr(1.0, 20_000),
+        described=krr(0.9, 9_000),
         reason="a script",
         actor="eve",
         released=ReleaseTimes(after=now - timedelta(microseconds=1), before=now),
     )
+    void(store, accountant, "d", reason="a bug", actor="tester")
     change_budget(store, accountant, "phones", epsilon=1.5, reason="as agreed", actor="owner")
     view = store.view("phones")
     head = CheckpointHead(cohort="phones", sequence=99, digest_hex=ZEROS)
@@ -141,6 +144,17 @@ def scaled(body: dict[str, Any], path: tuple[Any, ...]) -> None:
         place[name] = place[name] * factor or 0.1
 
 
+# Other values that a ledger could have written, where any change of the field must be one of those.
+OTHERWISE = {
+    "use_case": "emoji",
+    "analysis": "strong-adversary",
+    "delta0": 1e-12,
+    "honest_fraction": 0.5,
+    "participation": 0.5,
+    "sampled_from": 20_000,
+}
+
+
 def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
     """Change one field, to another value that a ledger could have written where there is one."""
     field = named(path)
@@ -158,6 +172,8 @@ def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
         place[path[-1]] = "1" * 64
     elif field == "details.request.collected_on":
         place[path[-1]] = "2026-01-02"
+    elif body["kind"] == "incident" and field.startswith("details.request") and path[-1] in OTHERWISE:
+        place[path[-1]] = OTHERWISE[path[-1]]
     elif path[-1] in ("reports", "k"):
         place[path[-1]] = value // 2
     else:
