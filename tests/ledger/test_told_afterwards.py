@@ -290,6 +290,7 @@ def costing(desk: Desk, cohort: str, target: Fraction) -> ShuffledRound:
     return krr(round(low, 6), 20_000)
 
 
+@pytest.mark.slow
 def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_one_ends_it(desk: Desk) -> None:
     desk.open("sliding")
     for shares, holds in ((Fraction(32, 33), True), (Fraction(32, 31), False)):
