@@ -105,16 +105,9 @@ def record_incident(
     try:
         stored = store.round(request.round_id)
     except NotFound:
-        # What takes a computation is computed now, where nothing waits for it.
-        new = NewRound(view=store.view(name), registration=0, others_wait=False)
-        _drafted(store, accountant, told, new.view, _row(request, told, new))
-        found = optimistic_append.append_with_round(
-            store, name, request.round_id, lambda new: _drafted_new(store, accountant, told, request, new)
-        )
-        if found is not None:
-            if found.details["overspent"] and new.view.cohort.status == "open":
-                _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
-            return incident_from(store.entry(name, found.sequence))
+        entry = _told_first(store, accountant, told, request)
+        if entry is not None:
+            return incident_from(entry)
         stored = store.round(request.round_id)
     if stored.cohort != name:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
@@ -134,6 +127,24 @@ def record_incident(
         return _drafted(store, accountant, told, view, now)
 
     return incident_from(optimistic_append.append(store, name, decide))
+
+
+def _told_first(
+    store: Store, accountant: Accountant, told: _Told, request: RoundRequest
+) -> LedgerEntry | None:
+    """Append an incident with the row of its identifier; return None if that was taken meanwhile."""
+    name = request.cohort
+    # What takes a computation is computed now, where nothing waits for it.
+    new = NewRound(view=store.view(name), registration=0, others_wait=False)
+    _drafted(store, accountant, told, new.view, _row(request, told, new))
+    found = optimistic_append.append_with_round(
+        store, name, request.round_id, lambda new: _drafted_new(store, accountant, told, request, new)
+    )
+    if found is None:
+        return None
+    if found.details["overspent"] and new.view.cohort.status == "open":
+        _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
+    return store.entry(name, found.sequence)
 
 
 def _drafted_new(
@@ -208,4 +219,4 @@ def is_later(released: ReleaseTimes, *, than: EntryBody) -> bool:
     chosen = than.recorded_at
     if than.kind is EntryKind.INCIDENT:
         chosen = ReleaseTimes.from_mapping(than.details["released"]).before or chosen
-    return released.after is not None and released.after > chosen
+    return released.after is not None and released.after >= chosen

@@ -139,13 +139,12 @@ def _cohort_statement(
         first = next((each for each in replay.problems if each.sequence), None)
         where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
         raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
-    held = dict(+replay.held)
-    delta = body.delta_budget
+    held, delta = dict(+replay.held), body.delta_budget
     alone = _alone(
         store, accountant, reading.kinds(), delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of)
     )
     profile = _profile(store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of))
-    local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
+    local = local_bounds(replay.local.items())
     return CohortStatement(
         cohort=cohort.name,
         verdict=_verdict(replay, reading),
@@ -165,8 +164,8 @@ def _cohort_statement(
         delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
-        local_epsilon_upper=local_epsilon_upper,
-        local_delta_upper=local_delta_upper,
+        local_epsilon_upper=local[0],
+        local_delta_upper=local[1],
         rounds=tuple(reading.rounds(alone)),
         refusals=tuple(reading.refusals),
         budget_changes=tuple(reading.budget_changes),

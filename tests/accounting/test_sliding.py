@@ -275,6 +275,41 @@ def test_a_late_settlement_hides_nothing() -> None:
     assert delta / 3 < reached <= delta
 
 
+def worst_delta_with_an_incident(filters: FilterSet, instead: Instead, rare: Masses, epsilon: float) -> float:
+    """The delta of an analyst who releases a round without asking, looks at it, has one of two others
+    admitted, and tells only then of the first one, which is as large as may be.
+    """
+
+    def told(spent: Charge, rounds: int) -> bool:
+        charge = instead(spent, filters.nothing(), charge_of(pair_of(binomial(rounds)), filters))
+        return filters.epsilon_upper(spent + charge) <= epsilon
+
+    def fits(rounds: int) -> bool:
+        more = filters.taken(filters.nothing(), charge_of(pair_of(binomial(rounds)), filters))
+        return filters.epsilon_upper(more) <= epsilon and told(more, incident)
+
+    tempted = filters.taken(filters.nothing(), charge_of(pair_of(rare), filters))
+    assert filters.epsilon_upper(tempted) <= epsilon
+    incident = largest_count(lambda rounds: told(tempted, rounds), 60)
+    regular = largest_count(fits, 60)
+    others = [expected(gains(epsilon), masses) for masses in (rare, binomial(regular))]
+    return float(expected(np.maximum.reduce([gains(epsilon), *others]), binomial(incident))[REACH])
+
+
+@pytest.mark.slow
+def test_an_incident_hides_nothing() -> None:
+    epsilon, delta, rare = 6.0, 1e-2, coin(38, rate=0.08)
+    filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
+
+    def as_an_admission(spent: Charge, before: Charge, cost: Charge) -> Charge:
+        return filters.taken(spent - before, cost)
+
+    beaten = worst_delta_with_an_incident(filters, as_an_admission, rare, epsilon)
+    reached = worst_delta_with_an_incident(filters, filters.taken_instead, rare, epsilon)
+    assert beaten / delta == pytest.approx(1.078, abs=5e-4)
+    assert reached / delta == pytest.approx(0.819, abs=5e-4)
+
+
 def worst_delta_at_will(
     kinds: list[tuple[Masses, Masses]], filters: FilterSet, epsilon: float, instead: Instead
 ) -> float:

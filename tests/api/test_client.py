@@ -27,7 +27,7 @@ from shuffle_ledger.ledger.errors import (
 )
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.listing import shown_cohort
-from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server
 
@@ -200,3 +200,31 @@ def test_the_client_waits_for_a_worker_as_long_as_it_is_told(
     client = LedgerClient(server.url, server.tokens["registrar"])
     assert client.register(_request("a"), wait_seconds=0.2) == Pending(round_id="a", cohort="phones")
     assert published.is_set()
+
+
+def test_the_client_tells_what_was_otherwise(server: Server, client: LedgerClient) -> None:
+    client.register(_request("a"))
+    corrected = client.correct("a", {"reports": 900}, reason="a log")
+    assert corrected == round_record(server.store, "a").corrections[0]
+    assert client.correct("a", {"reports": 900}, reason="a log") == corrected
+    first = server.store.first_released("phones")
+    assert first is not None
+    told: dict[str, Any] = {"described": SMALL, "reason": "a script"}
+    told["released"] = ReleaseTimes(after=first.content().recorded_at)
+    incident = client.record_incident("phones", round_id="x/1", **told)
+    assert (incident.overspent, incident.chosen_after) == (False, False)
+    assert client.record_incident("phones", round_id="x/1", **told) == incident
+    for name in ("a", "x/1"):
+        assert client.round(name) == round_record(server.store, name)
+    with pytest.raises(Conflict):
+        client.record_incident("phones", round_id="a", **told)
+    with pytest.raises(NotFound):
+        client.correct("nothing", {"reports": 900}, reason="a log")
+    unknown = client.record_incident("phones", round_id="y", described=None, reason="a leak")
+    assert unknown.overspent
+    reader = LedgerClient(server.url, server.tokens["reader"], retry_seconds=5)
+    with pytest.raises(NotAllowed):
+        reader.correct("a", {"reports": 900}, reason="a log")
+    with pytest.raises(NotAllowed):
+        reader.record_incident("phones", round_id="z", **told)
+    assert verify(server.store, Accountant(precision=4e-3)).ok

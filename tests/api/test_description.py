@@ -67,6 +67,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "QuoteRounds",
         "SettleRound",
         "VoidRound",
+        "CorrectRound",
+        "RecordIncident",
         "ChangeBudget",
         "VerifyChains",
         "LedgerStanding",
@@ -88,6 +90,11 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     second = server.ask("POST", "/v1/rounds", json={**bodies["RegisterRound"], "round_id": "second"})
     voided = server.ask("POST", second.headers["Location"] + "/void", json=bodies["VoidRound"])
     assert voided.status_code == 200
+    corrections = registered.headers["Location"] + "/corrections"
+    corrected = server.ask("POST", corrections, json=bodies["CorrectRound"])
+    assert corrected.status_code == 200
+    told = server.ask("POST", f"/v1/cohorts/{cohort}/incidents", json=bodies["RecordIncident"])
+    assert told.status_code == 200
     for path, name in AUDITING.items():
         assert server.ask("POST", path, bearer="auditor", json=bodies[name]).status_code == 200
 

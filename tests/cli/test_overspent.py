@@ -41,3 +41,43 @@ def test_lowering_a_budget_below_what_is_spent_exits_like_a_refusal(phones: Run)
     lowered = phones("cohort", "budget", "phones", "--epsilon", "1e-6", "--reason", "why not", "--json")
     assert (lowered.code, lowered.json["status"]) == (3, "overspent")
     assert "OVERSPENT" in lowered.stderr
+
+
+def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(phones: Run) -> None:
+    assert phones(*WEEK).code == 0
+    told = ("round", "correct", "week1", "--reports", "900", "--reason", "a log", "--json")
+    first = phones(*told)
+    assert (first.code, first.json["outcome"], first.json["changed"]) == (0, "corrected", True)
+    assert phones(*told).json == first.json
+    assert phones("round", "correct", "week1", "--reason", "none").code == 2
+    leak = ("incident", "record", "phones", "--id", "leak", "--reason", "a script", "--json")
+    assert phones(*leak).code == 2
+    assert phones(*leak, "--unknown", "--reports", "3").code == 2
+    found = phones(*leak, "--unknown")
+    assert (found.code, found.json["outcome"], found.json["round"]) == (3, "incident", None)
+    assert found.json["overspent"] is True
+    assert "OVERSPENT" in found.stderr
+    assert phones(*leak, "--unknown").json == found.json
+    assert phones(*leak, *ROUND).code == 5
+    assert phones("round", "show", "leak", "--json").json["state"] == "incident"
+    (cohort,) = phones("audit", "statement", "phones", "--format", "json").json["cohorts"]
+    assert [each["kind"] for each in cohort["told"]] == ["corrected", "incident"]
+    assert cohort["breach"]["sequence"] == found.json["sequence"]
+    assert cohort["breach"]["kept_at_epsilon_upper"] is None
+    page = " ".join(phones("audit", "statement", "phones", "--format", "html").stdout.split())
+    assert f"Not kept since entry {found.json['sequence']}" in page
+    assert "was kept after every entry" not in page
+    assert "Had the budget been" not in page
+    assert phones("audit", "verify").code == 0
+
+
+def test_a_statement_says_which_budget_would_have_been_kept(phones: Run) -> None:
+    assert phones(*WEEK).code == 0
+    bad = ("--randomizer", "krr(k=2, epsilon0=3)", "--reports", "2", "--reason", "a bug", "--json")
+    assert phones("round", "correct", "week1", *bad).code == 3
+    (cohort,) = phones("audit", "statement", "phones", "--format", "json").json["cohorts"]
+    kept_at = cohort["breach"]["kept_at_epsilon_upper"]
+    assert kept_at == cohort["spent"]["epsilon_upper"] > cohort["promise"]["epsilon_budget"]
+    page = " ".join(phones("audit", "statement", "phones", "--format", "html").stdout.split())
+    assert "Had the budget been epsilon" in page
+    assert "it would have been kept on this course of events" in page

@@ -37,15 +37,18 @@ from shuffle_ledger.accounting import (
     Charge,
     FilterSet,
     ShuffledRound,
+    fits,
     parse_randomizer,
     slot_for,
 )
 from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
+    correct,
     open_cohort,
     pending_rounds,
     quote,
+    record_incident,
     register,
     register_and_admit,
     settle,
@@ -60,6 +63,7 @@ from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Pending,
     Refused,
+    ReleaseTimes,
     RoundRequest,
     Settled,
     Voided,
@@ -414,8 +418,137 @@ class AdaptiveOperations(Operations):
         return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
 
 
+class TellingOperations(Operations):
+    """The same with truths that are told afterwards: corrections, and releases that nothing admitted."""
+
+    @initialize()
+    def begin_telling(self) -> None:
+        self.told: dict[str, ShuffledRound] = {}  # what is charged for what may be corrected
+        self.said: dict[str, tuple[ShuffledRound, str]] = {}  # the last correction
+        self.local: dict[str, float] = {}
+        self.incidents: dict[str, str] = {}  # their cohorts
+
+    def is_over(self, name: str) -> bool:
+        is_told = name in self.incidents and name not in self.outcomes
+        return is_told or super().is_over(name)
+
+    def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
+        super().note_outcome(name, outcome, expected=expected)
+        if isinstance(outcome, Admitted):
+            self.note_charge(name, None, outcome.accounted)
+
+    def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
+        self.note_charge(name, before, after)
+
+    def note_voided(self, name: str, accounted: ShuffledRound) -> None:
+        del self.told[name]
+
+    def note_charge(self, name: str, before: ShuffledRound | None, after: ShuffledRound) -> None:
+        """Take notice of what a round is charged as from now on; before, it was nothing, or another."""
+        self.told[name] = after
+        self.local.setdefault(name, after.randomizer.epsilon0)
+
+    def give_back(self, name: str, accounted: ShuffledRound) -> None:
+        cohort = self.requests[name].cohort
+        if self.policy != "fixed" or cohort not in self.incidents.values():
+            super().give_back(name, accounted)
+
+    @rule(
+        name=Operations.names,
+        epsilon0=EPSILONS,
+        reports=REPORTS,
+        reason=st.sampled_from(["a log", "a diary"]),
+    )
+    def correct(self, name: str, epsilon0: float, reports: int, reason: str) -> None:
+        request = self.requests[name]
+        truth = requested(name, request.cohort, epsilon0, reports).round
+        changes = {"reports": reports, "randomizer": truth.randomizer.to_mapping()}
+        told = {"reason": reason, "actor": "model"}
+        if name not in self.told:
+            with pytest.raises(Conflict):
+                correct(self.store, self.accountant, name, changes, **told)
+            return
+        answer = correct(self.store, self.accountant, name, changes, **told)
+        if self.said.get(name) == (truth, reason):
+            assert answer == round_record(self.store, name).corrections[-1]
+            return
+        before, cohort = self.told[name], self.cohorts[request.cohort]
+        assert answer.accounted == (before if fits(truth, before) else slot_for(truth))
+        cohort.held[before] -= 1
+        cohort.held[answer.accounted] += 1
+        self.note_charge(name, before, answer.accounted)
+        more = max(0.0, answer.accounted.randomizer.epsilon0 - self.local[name])
+        cohort.local, self.local[name] = cohort.local + more, self.local[name] + more
+        if name in self.charged:
+            self.charged[name] = answer.accounted
+        self.said[name] = (truth, reason)
+        self.note_told(name, "corrected", overspent=answer.overspent)
+
+    @rule(target=Operations.names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
+    def record_incident(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
+        request = requested(name, cohort, epsilon0, reports)
+        told: dict[str, Any] = {"round_id": name, "described": request.round, "reason": "?", "actor": "model"}
+        first = self.store.first_released(cohort)
+        told["released"] = ReleaseTimes(after=first.content().recorded_at if first else None)
+        known = self.requests.setdefault(name, request)
+        if known.cohort != cohort or name in self.told:
+            with pytest.raises(Conflict):
+                record_incident(self.store, self.accountant, cohort, **told)
+            return multiple()
+        answer = record_incident(self.store, self.accountant, cohort, **told)
+        assert answer.accounted == slot_for(request.round)
+        self.incidents[name] = cohort
+        self.said.pop(name, None)
+        if name in self.pending:
+            self.pending.remove(name)
+        self.cohorts[cohort].held[answer.accounted] += 1
+        self.cohorts[cohort].local += epsilon0
+        self.local[name] = epsilon0
+        self.note_charge(name, None, answer.accounted)
+        self.note_told(name, "incident", overspent=answer.overspent)
+        return name
+
+    def note_told(self, name: str, kind: str, *, overspent: bool) -> None:
+        cohort = self.cohorts[self.requests[name].cohort]
+        cohort.overspent = cohort.overspent or self.is_broken(self.requests[name].cohort)
+        assert overspent == cohort.overspent
+        cohort.entries.append((kind, name))
+
+
+class AdaptiveTelling(TellingOperations, AdaptiveOperations):
+    """Where filters decide, a round is charged the most that it was ever known to cost."""
+
+    @initialize()
+    def begin_charging(self) -> None:
+        self.costs: dict[str, Fraction] = {}
+
+    def cost_of(self, kind: ShuffledRound) -> Fraction:
+        return Fraction(self.accountant.certify({kind: 1}, delta=DELTA).epsilon_upper)
+
+    def note_charge(self, name: str, before: ShuffledRound | None, after: ShuffledRound) -> None:
+        super().note_charge(name, before, after)
+        least = Fraction(0) if before is None else self.costs[name]
+        self.costs[name] = max(least, self.cost_of(after))
+
+    def note_voided(self, name: str, accounted: ShuffledRound) -> None:
+        super().note_voided(name, accounted)
+        del self.costs[name]
+
+    def charged_in(self, cohort: str, more: Fraction = Fraction(0)) -> float:
+        exact = more + sum(cost for name, cost in self.costs.items() if self.requests[name].cohort == cohort)
+        rounded = float(exact)
+        return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
+
+    def spent(self, cohort: str) -> float:
+        return self.charged_in(cohort)
+
+    def would_admit(self, request: RoundRequest) -> bool:
+        wanted = self.charged_in(request.cohort, self.cost_of(slot_for(request.round)))
+        return not self.cohorts[request.cohort].overspent and wanted <= BUDGET
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [Operations, AdaptiveOperations])
+@pytest.mark.parametrize("machine", [TellingOperations, AdaptiveTelling])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(
     machine: type[Operations],

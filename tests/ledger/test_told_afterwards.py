@@ -24,7 +24,9 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
+from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
@@ -88,6 +90,12 @@ class Desk:
             actor="eve",
             released=ReleaseTimes(**times),
         )
+
+    def chosen(self, cohort: str) -> datetime:
+        """When the cohort's first round was decided: what was released after that came later."""
+        first = self.store.first_released(cohort)
+        assert first is not None
+        return first.content().recorded_at
 
     def total(self, cohort: str) -> Charge:
         view = self.store.view(cohort)
@@ -257,7 +265,7 @@ def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(d
     again = desk.correct("r", reports=2)
     assert again.overspent
     assert isinstance(desk.admit("s", krr(1), "phones"), Refused)
-    assert desk.incident("x", krr(1), "phones", after=now()).overspent
+    assert desk.incident("x", krr(1), "phones", after=desk.chosen("phones")).overspent
     desk.verified("phones")
 
 
@@ -282,6 +290,7 @@ def costing(desk: Desk, cohort: str, target: Fraction) -> ShuffledRound:
     return krr(round(low, 6), 20_000)
 
 
+@pytest.mark.slow
 def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_one_ends_it(desk: Desk) -> None:
     desk.open("sliding")
     for shares, holds in ((Fraction(32, 33), True), (Fraction(32, 31), False)):
@@ -289,7 +298,10 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
         desk.open(cohort)
         desk.admit(f"first-{cohort}", krr(1, 20_000), cohort)
         desk.incident(
-            f"x-{cohort}", costing(desk, cohort, headroom(desk, cohort) * shares), cohort, after=now()
+            f"x-{cohort}",
+            costing(desk, cohort, headroom(desk, cohort) * shares),
+            cohort,
+            after=desk.chosen(cohort),
         )
         total = desk.total(cohort)
         assert (total.sliding[2] <= headroom(desk, cohort)) is holds
@@ -300,10 +312,10 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
 
 def test_an_incident_before_the_first_round_chose_breaks_the_promise(desk: Desk) -> None:
     desk.open("phones")
-    before = now()
     desk.admit("r", krr(1, 20_000), "phones")
-    chosen = desk.store.entry("phones", 2).content().recorded_at
-    late = desk.incident("late", krr(1, 20_000), "phones", after=chosen + timedelta(microseconds=1))
+    chosen = desk.chosen("phones")
+    before = chosen - timedelta(microseconds=1)
+    late = desk.incident("late", krr(1, 20_000), "phones", after=chosen)
     assert (late.overspent, late.chosen_after) == (False, False)
     early = desk.incident("early", krr(1, 20_000), "phones", after=before)
     assert (early.overspent, early.chosen_after) == (True, True)
@@ -323,15 +335,13 @@ def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: 
 
 def test_an_incident_in_an_empty_cohort_is_its_first_round_and_chooses(desk: Desk) -> None:
     desk.open("phones")
-    first = desk.incident("x", krr(1, 20_000), "phones", before=now())
+    first = desk.incident("x", krr(1, 20_000), "phones", before=desk.store.cohort("phones").opened_at)
     assert not first.overspent
     assert desk.standing("phones")["choice"] is not None
     assert isinstance(desk.admit("r", krr(1, 20_000), "phones"), Admitted)
     assert first.released.before is not None
     # The choice rests on the first incident, so that a second one must have come after it.
-    second = desk.incident(
-        "y", krr(1, 20_000), "phones", after=first.released.before + timedelta(seconds=1e-6)
-    )
+    second = desk.incident("y", krr(1, 20_000), "phones", after=first.released.before)
     assert not second.overspent
     assert desk.incident("z", krr(1, 20_000), "phones").overspent
     desk.verified("phones")
@@ -341,7 +351,7 @@ def test_an_incident_in_an_empty_cohort_is_its_first_round_and_chooses(desk: Des
 def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
     desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
-    answer = desk.incident("x", None, "phones", after=now())
+    answer = desk.incident("x", None, "phones", after=desk.chosen("phones"))
     assert answer.round is None
     assert answer.overspent
     assert desk.status("phones") == "overspent"
@@ -384,7 +394,7 @@ def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -
     assert isinstance(desk.admit("refused", krr(8, 10), "phones"), Refused)
     register(desk.store, RoundRequest(round_id="pending", cohort="phones", round=krr(1)), actor="ada")
     for name in ("voided", "pending", "refused"):
-        answer = desk.incident(name, krr(1, 20_000), "phones", after=now())
+        answer = desk.incident(name, krr(1, 20_000), "phones", after=desk.chosen("phones"))
         assert (answer.round_id, answer.overspent) == (name, False)
         assert round_record(desk.store, name).state == "incident"
     with pytest.raises(NotCollectable):
@@ -405,7 +415,7 @@ def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -
 def test_an_incident_is_told_once(desk: Desk) -> None:
     desk.open("phones")
     desk.admit("r", krr(1, 20_000), "phones")
-    after = now()
+    after = desk.chosen("phones")
     first = desk.incident("x", krr(1, 20_000), "phones", after=after)
     assert desk.incident("x", krr(1, 20_000), "phones", after=after) == first
     for otherwise in (
@@ -438,4 +448,24 @@ def test_a_void_empties_no_fixed_cohort_of_which_something_was_released(desk: De
     spent = desk.store.view("phones").spent
     desk.void("r")
     assert desk.store.view("phones").spent == spent
+    desk.verified("phones")
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk, policy: str) -> None:
+    desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
+    desk.admit("r", krr(1, 20_000), "phones")
+    view = desk.store.view("phones")
+    head = CheckpointHead(cohort="phones", sequence=99, digest_hex="0" * 64)
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, head, said, "ada"))
+    frozen = desk.store.view("phones")
+    corrected = desk.correct("r", reports=5)
+    assert (corrected.changed, corrected.overspent) == (False, False)
+    assert not desk.incident("x", krr(8, 10), "phones").overspent
+    after = desk.store.view("phones")
+    assert (after.cohort.status, after.spent, after.held) == ("frozen", frozen.spent, frozen.held)
+    assert after.details.get("standing") == frozen.details.get("standing")
+    assert desk.incident("x", krr(8, 10), "phones") == round_record(desk.store, "x").incident
+    desk.correct("x", reports=9)
     desk.verified("phones")
