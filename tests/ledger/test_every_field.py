@@ -200,6 +200,7 @@ def mappings(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from mappings(each, (*path, name))
 
 
+@pytest.mark.slow
 def test_a_field_too_many_or_too_few_is_found_at_every_level(lived: tuple[str, BundleMade]) -> None:
     _, made = lived
     missed, seen = [], set()
