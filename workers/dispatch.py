@@ -39,7 +39,7 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
     Raises:
         NotFound: no such round.
         NotCollectable: it was admitted, and is voided or settled, or its cohort is frozen or overspent.
-        What `ledger.decisions.admission.admit_queued` raises, without a broker.
+        What `ledger.decisions.admit` raises, without a broker.
     """
     if settings.broker_url is None:
         return admit_in_order(store, accountant, round_id)

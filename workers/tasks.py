@@ -11,7 +11,7 @@ from celery.utils.log import get_task_logger
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit_queued
+from shuffle_ledger.ledger.decisions import admit
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.settings import Settings
@@ -31,7 +31,7 @@ def admit_round(self: Task, round_id: str) -> None:
     """Decide a round; the answer is in the database. A failure is counted there, and raised for the log."""
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
     try:
-        outcome = admit_queued(_store(), _accountant(), round_id, redelivered=redelivered)
+        outcome = admit(_store(), _accountant(), round_id, redelivered=redelivered)
     except NotCollectable as closed:  # decided before, and closed since: the message came again
         _log.info("%s", closed)
         return

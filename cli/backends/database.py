@@ -61,10 +61,10 @@ class Ledger(Protocol):
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
     ) -> Cohort:
-        """See `ledger.decisions.admission.open_cohort`."""
+        """See `ledger.decisions.open_cohort`."""
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
-        """See `ledger.decisions.admission.change_budget`."""
+        """See `ledger.decisions.change_budget`."""
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts in the order of their names."""
@@ -76,13 +76,13 @@ class Ledger(Protocol):
         """See `ledger.reports.budgets.budget`."""
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `ledger.decisions.admission.quote`."""
+        """See `ledger.decisions.quote`."""
 
     def price_named(self, request: RoundRequest) -> Quote:
-        """See `ledger.decisions.admission.quote`: under the request's identifier, which may be registered."""
+        """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
 
     def record(self, round_id: str) -> RoundRecord:
-        """See `ledger.decisions.admission.round_record`."""
+        """See `ledger.decisions.round_record`."""
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
@@ -97,10 +97,10 @@ class Ledger(Protocol):
         """Have a round decided that was left alone after too many failures."""
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
-        """See `ledger.decisions.admission.settle`."""
+        """See `ledger.decisions.settle`."""
 
     def void(self, round_id: str, *, reason: str) -> Voided:
-        """See `ledger.decisions.admission.void`."""
+        """See `ledger.decisions.void`."""
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """Compute the privacy losses of rounds ahead, where this program computes any."""

@@ -1,23 +1,27 @@
-"""Every decision about what may be spent: registering, admitting, quoting.
+"""Admission: registers rounds and decides them, each in one commit with its entry.
 
-Opening a cohort (`decisions.opening`), closing what was admitted (`decisions.settlement`) and changing a
-budget are offered here too. What a decision is, `decisions.decide` says.
+`decisions.decide` computes the answer to one round. `decisions.steps` says whether it can be given now. The
+functions here act on that: they append the answer, compute what is missing, or let earlier rounds go first.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import decide, optimistic_append
-from shuffle_ledger.ledger.decisions.batches import admit_together
-from shuffle_ledger.ledger.decisions.budget_changes import change_budget
-from shuffle_ledger.ledger.decisions.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
-from shuffle_ledger.ledger.decisions.opening import open_cohort
-from shuffle_ledger.ledger.decisions.outcomes import outcome_from, outcome_in, round_record
-from shuffle_ledger.ledger.decisions.repeats import present_answer, quote_repeated
-from shuffle_ledger.ledger.decisions.settlement import settle, void
+from shuffle_ledger.ledger.decisions.outcomes import outcome_from, outcome_in
+from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.decisions.steps import (
+    Decided,
+    NeedsComputation,
+    NeedsRow,
+    NewRoundRequest,
+    NotYet,
+    OthersFirst,
+    Step,
+    first_step,
+)
 from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Damaged,
@@ -27,40 +31,19 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     Unavailable,
 )
-from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Pending,
-    Quote,
     RoundRequest,
     checked_text,
     request_digest,
 )
 
 EARLIER_ROUNDS_MAX = 10_000
-
-__all__ = [
-    "admit",
-    "admit_at_once",
-    "admit_in_order",
-    "admit_queued",
-    "admit_together",
-    "change_budget",
-    "open_cohort",
-    "pending_before",
-    "pending_rounds",
-    "quote",
-    "quote_at",
-    "quote_next",
-    "register",
-    "register_and_admit",
-    "round_record",
-    "settle",
-    "void",
-]
+_LOST_WORKER = "a worker was lost before it decided"
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +63,11 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
     return present_answer(store, stored)
 
 
-def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
+def admit(store: Store, accountant: Accountant, round_id: str, *, redelivered: bool = False) -> Outcome:
     """Decide a registered round and return the outcome; of a decided one, the outcome while it stands.
+
+    Args:
+        redelivered: a worker died with the round; that is counted as a failure of it.
 
     **Guarantee**: at every commit, the certified epsilon of all a cohort holds is within its budget, or the
     cohort is marked overspent by a settled round; any number of processes may call this at once.
@@ -91,11 +77,15 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
         NotCollectable: it was decided before; as `register`.
         TryAgain: nothing was decided and nothing was left behind.
         Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
+        RoundStuck: the round failed too often; it waits until an operator retries it.
         AccountingError, LedgerError: the round cannot be decided; the failure is counted with the round.
     """
     round_id = checked_text("round_id", round_id)
+    if redelivered:
+        _count_lost_worker(store, round_id)
 
     def drafted(view: CohortView, stored: StoredRound) -> EntryDraft:
+        _refuse_stuck(stored)
         request = _registered(stored)
         # It was registered for the cohort as it was then: the database may have been put back since.
         decide.check_request(request, view.cohort.name, view.cohort.population)
@@ -104,7 +94,7 @@ def admit(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     try:
         found = optimistic_append.append_outcome(store, round_id, drafted)
         return outcome_from(found) if isinstance(found, LedgerEntry) else _decided(store, found)
-    except (BehindCheckpoint, NotCollectable, NotFound, TryAgain, Unavailable):
+    except (BehindCheckpoint, NotCollectable, NotFound, RoundStuck, TryAgain, Unavailable):
         raise  # says nothing about the round itself
     except Exception as error:
         store.record_failure(round_id, f"{type(error).__name__}: {error}")
@@ -123,16 +113,21 @@ def register_and_admit(
     **Guarantee**: as `admit`.
 
     Raises:
-        What `register` and `admit_queued` raise.
+        What `register` and `admit` raise.
     """
-    try:
-        outcome = _admit_prepared(store, accountant, request, actor)
-    except OthersWait:
-        _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
-        # Who came since then is no earlier than this one.
-        outcome = _admit_prepared(store, accountant, request, actor, others_first=False)
-    if outcome is not None:
-        return outcome, False
+    asked = NewRoundRequest.of(request, actor=actor)
+    others_first, prepared = True, False
+    while True:
+        match _at_once(store, accountant, asked, others_first=others_first):
+            case OthersFirst():
+                _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
+                others_first = False  # a round registered since then is no earlier than this one
+            case NeedsComputation(view=view) if not prepared and _prepare(store, accountant, view, request):
+                prepared = True
+            case NeedsComputation() | NeedsRow():
+                break
+            case outcome:
+                return outcome, False
     answer = register(store, request, actor=actor)
     if isinstance(answer, Pending):
         return admit_in_order(store, accountant, request.round_id), False
@@ -151,105 +146,22 @@ def admit_at_once(
 
     Raises:
         NotFound, InvalidValue: as `register`.
-        TryAgain: nothing was decided and nothing was left behind.
-        Unavailable: the same, or the connection was lost while the outcome was committed: ask again.
+        TryAgain, Unavailable: as `admit`.
     """
-    try:
-        return _admit_at_once(store, accountant, request, actor)
-    except (OthersWait, NotQuick):
-        return None
+    answer = _at_once(store, accountant, NewRoundRequest.of(request, actor=actor))
+    return None if isinstance(answer, NotYet) else answer
 
 
 def admit_in_order(store: Store, accountant: Accountant, round_id: str) -> Outcome:
     """Decide a registered round after those of its cohort that were registered earlier and left undecided.
 
-    Who was interrupted and starts again keeps the order.
+    A caller that was interrupted and starts again keeps the order.
 
     Raises:
-        What `admit_queued` raises.
-    """
-    _admit_each(store, accountant, pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX))
-    return admit_queued(store, accountant, round_id)
-
-
-def admit_queued(
-    store: Store, accountant: Accountant, round_id: str, *, redelivered: bool = False
-) -> Outcome:
-    """Decide a round that came out of a queue; `redelivered` says that a worker died with it.
-
-    Raises:
-        RoundStuck: the round failed too often; it waits for somebody to look at it.
         What `admit` raises.
     """
-    stored = store.round(round_id)
-    attempts = stored.attempts
-    if stored.outcome_sequence is None:
-        if redelivered and attempts < ATTEMPTS_MAX:
-            attempts = store.record_failure(round_id, "a worker was lost before it decided")
-        if attempts >= ATTEMPTS_MAX:
-            error = stored.last_error or "a worker was lost before it decided"
-            raise RoundStuck(f"round {round_id!r} failed {attempts} times and is left alone; last: {error}")
+    _admit_each(store, accountant, pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX))
     return admit(store, accountant, round_id)
-
-
-def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
-    """Return what the answer to a registration would be now. Leaves no trace.
-
-    If the identifier is registered, that is the answer to a repetition; see `decisions.repeats`.
-
-    Raises:
-        NotFound: no such cohort.
-        InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
-        Conflict, NotCollectable: as `register`.
-        AccountingError, LedgerError: the numbers cannot be computed.
-    """
-    view = store.view(request.cohort)
-    now = quote_at(store, accountant, view, request)
-    try:
-        record = round_record(store, request.round_id)
-    except NotFound:
-        return now
-    return quote_repeated(request, record, view.cohort.status, now)
-
-
-def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
-    """Return what the answer would be for a new identifier, if the cohort were as `view` says.
-
-    Raises:
-        InvalidValue, AccountingError, LedgerError: as `quote`.
-    """
-    return quote_next(store, accountant, view, request)[0]
-
-
-def quote_next(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
-) -> tuple[Quote, CohortView]:
-    """Return what `quote_at` returns, and how the cohort would be after that answer."""
-    cohort = view.cohort
-    decide.check_request(request, cohort.name, cohort.population)
-    decision = decide.decide(store, accountant, view, request, keep=False)
-    admitted = decision.reason is None
-    requested = decision.requested
-    after = requested if admitted and requested is not None else view.spent
-    answer = Quote(
-        cohort=cohort.name,
-        would_be="admitted" if admitted else "refused",
-        reason=decision.reason,
-        message=decision.message,
-        accounted=decision.accounted,
-        epsilon_spent_upper=view.spent.epsilon_upper,
-        epsilon_requested_upper=requested.epsilon_upper_or_none if requested else None,
-        epsilon_requested_lower=requested.epsilon_lower if requested else None,
-        epsilon_remaining=cohort.remaining(after.epsilon_upper),
-        epsilon_budget=cohort.epsilon_budget,
-        delta_budget=cohort.delta_budget,
-    )
-    policy = registry.policy_of(store, view)
-    if admitted:
-        held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
-        details = {**view.details, **decision.details}
-        view = dataclasses.replace(view, held=held, spent=after, details=details)
-    return dataclasses.replace(answer, delta_accounts=policy.delta_accounts(view)), view
 
 
 def pending_rounds(store: Store, *, limit: int) -> list[str]:
@@ -266,54 +178,58 @@ def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
 def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
     for round_id in waiting:
         try:
-            admit_queued(store, accountant, round_id)
+            admit(store, accountant, round_id)
         except (TryAgain, Unavailable):
             raise
         except NotCollectable:
-            continue  # another process decided it since, and somebody closed it
+            continue  # another process decided it since, and it was closed
         except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
             _log.exception("round %s, registered earlier, could not be decided", round_id)
 
 
-def _admit_prepared(
-    store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
-) -> Outcome | None:
-    """Do as `_admit_at_once`, after computing what it misses, in nobody's way, if that does not take long."""
+def _prepare(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
+    """Compute what a quick decision misses, outside any transaction, if that does not take long."""
     try:
-        return _admit_at_once(store, accountant, request, actor, others_first=others_first)
-    except NotQuick as found:
-        view = found.view
-    try:
-        is_ready = decide.prepare(store, accountant, view, request)
+        return decide.prepare(store, accountant, view, request)
     except (TryAgain, Unavailable):
         raise
-    except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
-        return None
-    try:
-        return (
-            _admit_at_once(store, accountant, request, actor, others_first=others_first) if is_ready else None
-        )
-    except NotQuick:
-        return None
+    except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
+        return False
 
 
-def _admit_at_once(
-    store: Store, accountant: Accountant, request: RoundRequest, actor: str, *, others_first: bool = True
-) -> Outcome | None:
-    charged: ShuffledRound | None = None
-    asking = NewRoundRequest.of(request, actor=actor)
+def _at_once(
+    store: Store, accountant: Accountant, asked: NewRoundRequest, *, others_first: bool = True
+) -> Outcome | NotYet:
+    """Register and decide a round in one commit, or write nothing and return what has to happen first."""
+    step: Step = NeedsRow()  # where the identifier is taken, no step is made
 
     def drafted(new: NewRound) -> EntryDraft | None:
-        nonlocal charged
-        draft = draft_new(store, accountant, asking, new, others_first=others_first)
-        charged = draft.accounted if draft else None
-        return draft
+        nonlocal step
+        step = first_step(store, accountant, asked, new, others_first=others_first)
+        return step.draft if isinstance(step, Decided) else None
 
+    request = asked.request
     try:
         body = optimistic_append.append_with_round(store, request.cohort, request.round_id, drafted)
     except Damaged:
-        return None  # it comes again once the round is registered, and is counted with it
-    return outcome_in(body, charged) if body else None
+        return NeedsRow()
+    if not isinstance(step, Decided):
+        return step
+    return outcome_in(body, step.draft.accounted) if body is not None else NeedsRow()
+
+
+def _count_lost_worker(store: Store, round_id: str) -> None:
+    stored = store.round(round_id)
+    if stored.outcome_sequence is None and stored.attempts < ATTEMPTS_MAX:
+        store.record_failure(round_id, _LOST_WORKER)
+
+
+def _refuse_stuck(stored: StoredRound) -> None:
+    if stored.attempts >= ATTEMPTS_MAX:
+        raise RoundStuck(
+            f"round {stored.round_id!r} failed {stored.attempts} times and is left alone;"
+            f" last: {stored.last_error or _LOST_WORKER}"
+        )
 
 
 def _decided(store: Store, stored: StoredRound) -> Outcome:

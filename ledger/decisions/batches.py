@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions.new_rounds import NewRoundRequest, NotQuick, OthersWait, draft_new
 from shuffle_ledger.ledger.decisions.outcomes import outcome_in
+from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, LostRace, NotFound, TryAgain
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -18,16 +18,16 @@ def admit_together(
 ) -> list[Outcome]:
     """Register and decide rounds in their order and in one commit: as many of the first ones as can be.
 
-    It ends before a round that `admit_at_once` leaves alone or refuses to look at; where somebody else was
-    faster, or in the way for too long, with none.
+    Ends before a round that `admit_at_once` leaves alone or refuses to look at. Decides none where another
+    writer was first, or holds the cohort's lock for too long.
 
     **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
 
     Raises:
-        Unavailable: nothing was decided and nothing was left behind, or the connection was lost while the
-            outcomes were committed: ask again.
+        Unavailable: the database cannot be asked now, or the connection was lost while the outcomes were
+            committed: ask again.
     """
-    asked = {}
+    asked: dict[str, NewRoundRequest] = {}
     for request in requests:
         if request.round_id in asked:
             break
@@ -36,11 +36,13 @@ def admit_together(
 
     def drafted(round_id: str, new: NewRound) -> EntryDraft | None:
         try:
-            draft = draft_new(store, accountant, asked[round_id], new)
-        except (InvalidValue, NotQuick, OthersWait):
+            step = first_step(store, accountant, asked[round_id], new)
+        except InvalidValue:
             return None
-        charged.append(draft.accounted if draft else None)
-        return draft
+        if not isinstance(step, Decided):
+            return None
+        charged.append(step.draft.accounted)
+        return step.draft
 
     wanted = {round_id: one.request.cohort for round_id, one in asked.items()}
     try:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
-from shuffle_ledger.ledger.decisions.admission import quote_at, quote_next
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.decisions import decide
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.repeats import quote_repeated
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import POLICY_FIXED, Quote, RoundRequest
@@ -45,6 +48,66 @@ class BatchQuote:
     fits: Fits | None  # in place of the first round; None unless asked
 
 
+def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
+    """Return what the answer to a registration would be now. Leaves no trace.
+
+    If the identifier is registered, that is the answer to a repetition; see `decisions.repeats`.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
+        Conflict, NotCollectable: as `register`.
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    view = store.view(request.cohort)
+    now = quote_at(store, accountant, view, request)
+    try:
+        record = round_record(store, request.round_id)
+    except NotFound:
+        return now
+    return quote_repeated(request, record, view.cohort.status, now)
+
+
+def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
+    """Return what the answer would be for a new identifier, if the cohort were as `view` says.
+
+    Raises:
+        InvalidValue, AccountingError, LedgerError: as `quote`.
+    """
+    return quote_next(store, accountant, view, request)[0]
+
+
+def quote_next(
+    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
+) -> tuple[Quote, CohortView]:
+    """Return what `quote_at` returns, and how the cohort would be after that answer."""
+    cohort = view.cohort
+    decide.check_request(request, cohort.name, cohort.population)
+    decision = decide.decide(store, accountant, view, request, keep=False)
+    admitted = decision.reason is None
+    requested = decision.requested
+    after = requested if admitted and requested is not None else view.spent
+    answer = Quote(
+        cohort=cohort.name,
+        would_be="admitted" if admitted else "refused",
+        reason=decision.reason,
+        message=decision.message,
+        accounted=decision.accounted,
+        epsilon_spent_upper=view.spent.epsilon_upper,
+        epsilon_requested_upper=requested.epsilon_upper_or_none if requested else None,
+        epsilon_requested_lower=requested.epsilon_lower if requested else None,
+        epsilon_remaining=cohort.remaining(after.epsilon_upper),
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+    )
+    policy = registry.policy_of(store, view)
+    if admitted:
+        held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
+        details = {**view.details, **decision.details}
+        view = dataclasses.replace(view, held=held, spent=after, details=details)
+    return dataclasses.replace(answer, delta_accounts=policy.delta_accounts(view)), view
+
+
 def quote_batch(
     store: Store, accountant: Accountant, requests: Sequence[RoundRequest], *, fits: bool = False
 ) -> BatchQuote:
@@ -52,7 +115,7 @@ def quote_batch(
 
     Raises:
         InvalidValue: no round, too many, or of several cohorts.
-        What `decisions.admission.quote` raises.
+        What `quote` raises.
     """
     if not 1 <= len(requests) <= BATCH_MAX:
         raise InvalidValue(field="rounds", value=len(requests), expected=f"1 to {BATCH_MAX} rounds")
@@ -76,7 +139,7 @@ def quote_batch(
 
 
 def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:
-    """Return what would fit now in place of a round; raises what `decisions.admission.quote` raises.
+    """Return what would fit now in place of a round; raises what `quote` raises.
 
     The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
     """

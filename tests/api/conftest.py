@@ -21,7 +21,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store

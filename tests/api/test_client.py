@@ -12,7 +12,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
-from shuffle_ledger.ledger.decisions.admission import quote, round_record
+from shuffle_ledger.ledger.decisions import quote, round_record
 from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Conflict,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.decisions.admission import register
+from shuffle_ledger.ledger.decisions import register
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest

@@ -13,7 +13,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions.admission import admit, quote, register
+from shuffle_ledger.ledger.decisions import admit, quote, register
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.admission import open_cohort, register
+from shuffle_ledger.ledger.decisions import open_cohort, register
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant, FilterMenu, FilterSet, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.filters.repetition import largest_count
-from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -169,7 +169,7 @@ def decisions(policy: str, kind: tuple[str, int, int | None], history: int) -> W
     schema.initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=_PRECISION)
     cohort = {"name": "bench", "population": 10**9, "epsilon": 50.0, "delta": 1e-9, "actor": "bench"}
-    admission.open_cohort(store, policy=policy, **cohort)  # type: ignore[arg-type]  # as the table says
+    open_cohort(store, policy=policy, **cohort)  # type: ignore[arg-type]  # as the table says
     numbers = itertools.count()
 
     def request() -> RoundRequest:
@@ -177,12 +177,12 @@ def decisions(policy: str, kind: tuple[str, int, int | None], history: int) -> W
 
     for _ in range(history):
         wanted = request()
-        admission.register(store, wanted, actor="bench")
-        admission.admit(store, accountant, wanted.round_id)
+        register(store, wanted, actor="bench")
+        admit(store, accountant, wanted.round_id)
 
     def run() -> str:
         for _ in range(_DECISIONS):
-            admission.quote(store, accountant, request())
+            quote(store, accountant, request())
         return f"{_DECISIONS} decisions"
 
     run()

@@ -32,7 +32,7 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.client.client import LedgerClient
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.settings import Settings

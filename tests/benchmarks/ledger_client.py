@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger import decisions
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 
@@ -45,7 +45,7 @@ def admitting(url: str, cohorts: list[str], prefix: str) -> Iterator[Operation]:
         def admit() -> None:
             kind, cohort = next(turns)
             request = RoundRequest(round_id=next(names), cohort=cohort, round=kind)
-            admission.register_and_admit(store, accountant, request, actor="bench")
+            decisions.register_and_admit(store, accountant, request, actor="bench")
 
         yield admit
 
@@ -64,9 +64,9 @@ def admitting_together(url: str, cohorts: list[str], prefix: str, size: int) -> 
                 for kind, cohort in itertools.islice(turns, size)
             ]
             while requests:
-                done = admission.admit_together(store, accountant, requests, actor="bench")
+                done = decisions.admit_together(store, accountant, requests, actor="bench")
                 if not done:
-                    admission.register_and_admit(store, accountant, requests[0], actor="bench")
+                    decisions.register_and_admit(store, accountant, requests[0], actor="bench")
                 requests = requests[len(done) or 1 :]
 
         yield admit

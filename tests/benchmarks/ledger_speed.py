@@ -28,7 +28,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import make_url
 
-from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger import decisions
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
 from tests.benchmarks.case import Case, Work
@@ -78,7 +78,7 @@ def _drop(url: str) -> None:
 def _opened(store: Store, count: int, policy: str = "adaptive") -> list[str]:
     names = [f"cohort-{number}" for number in range(count)]
     for name in names:
-        admission.open_cohort(
+        decisions.open_cohort(
             store, name=name, population=10**9, epsilon=50.0, delta=1e-9, policy=policy, actor="bench"
         )
     return names

@@ -16,7 +16,7 @@ from pathlib import Path
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.html import html
 from shuffle_ledger.cli.rendering.statements.pdf import pdf
-from shuffle_ledger.ledger.decisions import admission
+from shuffle_ledger.ledger import decisions
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.findings import Numbers
@@ -56,15 +56,15 @@ def real_ledger() -> LongStore:
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'statements.db'}"
     schema.initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=4e-3)
-    admission.open_cohort(
+    decisions.open_cohort(
         store, name=NAME, population=10**9, epsilon=5.0, delta=1e-9, policy="fixed", actor="bench"
     )
     randomizer = parse_randomizer("krr(k=8, epsilon0=1)")
     for number in range(REAL):
         shuffled = ShuffledRound(randomizer=randomizer, reports=10**7 + 2 * 10**5 * (number % KINDS))
         request = RoundRequest(round_id=f"r{number}", cohort=NAME, round=shuffled)
-        admission.register(store, request, actor="bench")
-        admission.admit(store, accountant, request.round_id)
+        decisions.register(store, request, actor="bench")
+        decisions.admit(store, accountant, request.round_id)
     long = LongStore.connect(url)
     long.long = list(store.entries_of(NAME))
     return long

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shuffle_ledger.ledger.decisions.admission import register_and_admit
+from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.errors import NotAllowed, RoundStuck, TryAgain, Unauthorized, Unavailable
 from tests.cli.conftest import ROUND, Run
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, quote, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from

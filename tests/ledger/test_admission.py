@@ -12,10 +12,9 @@ from typing import Any, cast
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions import admission
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
+    admission,
     admit,
-    admit_queued,
     open_cohort,
     pending_rounds,
     quote,
@@ -165,14 +164,14 @@ def test_what_is_not_a_bound_admits_nothing_and_stops_after_some_attempts(
     register(phones, make_request("poison"), actor="tester")
     for _ in range(ATTEMPTS_MAX):
         with pytest.raises(LedgerError, match="bounds nothing"):
-            admit_queued(phones, broken, "poison")
+            admit(phones, broken, "poison")
     assert phones.count_entries("phones") == {"opened": 1}
     with pytest.raises(RoundStuck, match="bounds nothing"):
-        admit_queued(phones, accountant, "poison")
+        admit(phones, accountant, "poison")
     assert pending_rounds(phones, limit=10) == []
     assert [stuck.round_id for stuck in phones.stuck(limit=10)] == ["poison"]
     phones.forget_failures("poison")
-    assert isinstance(admit_queued(phones, accountant, "poison"), Admitted)
+    assert isinstance(admit(phones, accountant, "poison"), Admitted)
 
 
 def test_a_worker_lost_again_and_again_makes_a_round_stuck(
@@ -182,7 +181,7 @@ def test_a_worker_lost_again_and_again_makes_a_round_stuck(
     for _ in range(ATTEMPTS_MAX - 1):
         phones.record_failure("killer", "a worker was lost")
     with pytest.raises(RoundStuck):
-        admit_queued(phones, accountant, "killer", redelivered=True)
+        admit(phones, accountant, "killer", redelivered=True)
     assert phones.count_entries("phones") == {"opened": 1}
 
 

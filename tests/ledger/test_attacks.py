@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from shuffle_ledger.accounting import Accountant, slot_for
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,

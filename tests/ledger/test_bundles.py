@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, Charge, Choice, FilterMenu, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import archive as container
 from shuffle_ledger.ledger.evidence import bundle

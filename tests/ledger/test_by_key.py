@@ -10,13 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    admit_together,
-    open_cohort,
-    register,
-    register_and_admit,
-)
+from shuffle_ledger.ledger.decisions import admit, admit_together, open_cohort, register, register_and_admit
 from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.store import Store

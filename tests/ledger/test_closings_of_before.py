@@ -16,7 +16,7 @@ import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
-from shuffle_ledger.ledger.decisions.admission import settle, void
+from shuffle_ledger.ledger.decisions import settle, void
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.recovery.restore_entries import recover
 from shuffle_ledger.ledger.reports.budgets import budget

@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    change_budget,
-    open_cohort,
-    quote,
-    register,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle

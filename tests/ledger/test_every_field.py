@@ -13,14 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    change_budget,
-    open_cohort,
-    register,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.recovery import reconciliation

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.findings import Finding

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.reports.budgets import budget

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions import decide
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register, settle
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shuffle_ledger.accounting import Accountant, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, register, settle
+from shuffle_ledger.ledger.decisions import admit, register, settle
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify

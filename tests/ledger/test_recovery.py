@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, round_record, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, round_record, settle, void
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.errors import BehindCheckpoint, Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle

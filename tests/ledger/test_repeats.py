@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import admission
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
+    admission,
     admit,
     admit_at_once,
     admit_in_order,
-    admit_queued,
     admit_together,
     change_budget,
     quote,
@@ -81,7 +80,7 @@ def test_every_repetition_says_how_the_round_stands(
         lambda: register(phones, request, actor="tester"),
         lambda: register_and_admit(phones, accountant, request, actor="tester"),
         lambda: admit(phones, accountant, "week1"),
-        lambda: admit_queued(phones, accountant, "week1", redelivered=True),
+        lambda: admit(phones, accountant, "week1", redelivered=True),
         lambda: admit_in_order(phones, accountant, "week1"),
         lambda: quote(phones, accountant, request),
         lambda: dispatch.decide(phones, accountant, Settings(broker_url=None), "week1"),

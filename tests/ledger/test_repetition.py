@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, Certificate, Choice, ShuffledRound
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    change_budget,
-    open_cohort,
-    quote,
-    register,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
 from shuffle_ledger.ledger.reports.budgets import budget

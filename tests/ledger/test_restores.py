@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, _Search
 from shuffle_ledger.ledger.storage.store import Store

@@ -15,14 +15,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, FilterMenu
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    change_budget,
-    open_cohort,
-    register,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical

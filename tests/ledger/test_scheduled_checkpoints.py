@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.checkpoints import schedule
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import read_saved_heads
 from shuffle_ledger.ledger.checkpoints.schedule import LATEST, ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register
 from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
 from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.settings import Settings

@@ -11,13 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.admission import (
-    admit_together,
-    open_cohort,
-    register,
-    register_and_admit,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit_together, open_cohort, register, register_and_admit, void
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
-from shuffle_ledger.ledger.decisions.admission import (
-    admit,
-    change_budget,
-    open_cohort,
-    register,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
 from shuffle_ledger.ledger.storage.store import Store

@@ -40,7 +40,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,

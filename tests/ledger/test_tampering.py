@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.reports.listing import count_all_entries

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
     open_cohort,

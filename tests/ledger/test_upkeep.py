@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import health as upkeep
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.admission import open_cohort, quote, register
+from shuffle_ledger.ledger.decisions import open_cohort, quote, register
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest

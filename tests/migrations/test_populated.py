@@ -12,7 +12,7 @@ from sqlalchemy import Connection, MetaData, Table, insert, text
 from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import open_cohort, register
+from shuffle_ledger.ledger.decisions import open_cohort, register
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store

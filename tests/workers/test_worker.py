@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.decisions.admission import pending_rounds
+from shuffle_ledger.ledger.decisions import pending_rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store

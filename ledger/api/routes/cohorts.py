@@ -20,7 +20,8 @@ from shuffle_ledger.ledger.api.dependencies import (
 from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
 from shuffle_ledger.ledger.api.schemas.requests import ChangeBudget, OpenCohort, QuoteRounds
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
-from shuffle_ledger.ledger.decisions.admission import change_budget, open_cohort
+from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.reports.listing import shown_cohort

@@ -24,9 +24,9 @@ from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, 
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
 from shuffle_ledger.ledger.api.schemas.requests import RegisterRound, SettleRound, VoidRound
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
-from shuffle_ledger.ledger.decisions.admission import settle, void
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.health import retry
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document

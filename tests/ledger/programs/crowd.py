@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Mapping
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.admission import admit, register, register_and_admit
+from shuffle_ledger.ledger.decisions import admit, register, register_and_admit
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest

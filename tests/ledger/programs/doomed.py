@@ -17,9 +17,9 @@ from contextlib import suppress
 from sqlalchemy import Connection, Engine, event
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import (
+from shuffle_ledger.ledger.decisions import (
+    admit,
     admit_at_once,
-    admit_queued,
     admit_together,
     open_cohort,
     register,
@@ -45,7 +45,7 @@ def begin(store: Store, accountant: Accountant, number: int) -> None:
     )
     request = RoundRequest(round_id=f"{name}-first", cohort=name, round=known_kind())
     register(store, request, actor="storyteller")
-    admit_queued(store, accountant, request.round_id)
+    admit(store, accountant, request.round_id)
 
 
 def known_kind() -> ShuffledRound:
@@ -73,7 +73,7 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
             continue
         with suppress(NotCollectable):  # it was closed before the last death
             register(store, request, actor="storyteller")
-            admit_queued(store, accountant, request.round_id)
+            admit(store, accountant, request.round_id)
     settle(store, accountant, rounds[0], reports=18, actor="storyteller")
     void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
 

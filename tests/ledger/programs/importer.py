@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions.admission import register
+from shuffle_ledger.ledger.decisions import register
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest

@@ -1,4 +1,8 @@
-"""The decision about a round that is not registered yet: from memory, or not at all."""
+"""One step of admission: what can be done now about a round that is not registered yet, as a value.
+
+`first_step` runs inside the database's transaction, so it decides from memory or says what is missing.
+`decisions.admission` holds the loop that acts on the answer.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,35 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest, checked_text, request_digest
 
 
-class OthersWait(Exception):
-    """Rounds of the cohort that were registered earlier are undecided."""
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """The entry that registers the round and decides it, to be appended."""
+
+    draft: EntryDraft
 
 
-class NotQuick(Exception):
-    """The decision needs more than what is in memory."""
+@dataclass(frozen=True, kw_only=True)
+class NeedsComputation:
+    """The decision needs numbers that are not in memory; `view` is the cohort for which they are missing."""
 
-    def __init__(self, view: CohortView) -> None:
-        """Say on what it was to be decided."""
-        super().__init__("the decision needs more than what is in memory")
-        self.view = view
+    view: CohortView
+
+
+@dataclass(frozen=True, kw_only=True)
+class OthersFirst:
+    """Rounds of the cohort that were registered earlier are undecided, and are decided first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsRow:
+    """The round must be registered before it is decided.
+
+    Its identifier is taken, or the decision failed: the failure is raised again, and counted with the row.
+    """
+
+
+NotYet = NeedsComputation | OthersFirst | NeedsRow
+Step = Decided | NotYet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,28 +81,30 @@ class NewRoundRequest:
         )
 
 
-def draft_new(
+def first_step(
     store: Store, accountant: Accountant, asked: NewRoundRequest, new: NewRound, *, others_first: bool = True
-) -> EntryDraft | None:
-    """Return the entry that registers and decides a round; None where the decision fails.
+) -> Step:
+    """Return the entry that registers and decides a round, or what has to happen before it can be made.
+
+    Args:
+        new: the cohort and the next registration, as the transaction reads them.
+        others_first: False once the rounds that were registered earlier have had their turn.
 
     Raises:
         InvalidValue: the round is larger than its cohort.
-        OthersWait: some were registered earlier, and are to be decided first.
-        NotQuick: the decision takes a computation.
         TryAgain, Unavailable: the database cannot be asked now.
     """
     request = asked.request
     decide.check_request(request, new.view.cohort.name, new.view.cohort.population)
     if new.others_wait and others_first:
-        raise OthersWait
+        return OthersFirst()
     stored = asked.stored(new)
     try:
         if not decide.is_quick(store, accountant, new.view, request):
-            raise NotQuick(new.view)
+            return NeedsComputation(view=new.view)
         draft = decide.draft(store, accountant, new.view, stored, request)
-    except (TryAgain, Unavailable, NotQuick):
+    except (TryAgain, Unavailable):
         raise
-    except Exception:  # noqa: BLE001 - it comes again once the round is registered, and is counted with it
-        return None
-    return dataclasses.replace(draft, registers=stored)
+    except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
+        return NeedsRow()
+    return Decided(draft=dataclasses.replace(draft, registers=stored))
