@@ -82,6 +82,7 @@ def thinned(pair: PrivacyLossDistribution, count: int = 16) -> PrivacyLossDistri
     return replace(pair, index=pair.index[chosen], p=p, q=q, zero=zero)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields"), ROUNDS)
 def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: dict[str, object]) -> None:
     pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)

@@ -256,6 +256,7 @@ def test_a_sample_is_enclosed_by_the_sum_over_every_number(
         assert np.all((bounds.upper - bounds.lower)[at] <= 2e-2 * exact + 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "sample", "population", "fraction"),
     [
@@ -288,6 +289,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
     assert np.all(tables.lower <= cells.upper * (1 + 1e-12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", "oue(epsilon0=2)", "laplace(epsilon0=1)"])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
     shuffled = ShuffledRound(

@@ -180,6 +180,7 @@ def test_running_sums_are_off_by_a_unit(values: list[float], times: int) -> None
         assert abs(sums[count] - math.fsum(repeated[:count])) <= 2 * UNIT_ROUND_OFF * sums[count]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reports", "kinds"), [(1, 4096), (2, 1400), (3, 170), (5, 35)])
 def test_few_reports_of_many_kinds(reports: int, kinds: int) -> None:
     """Every outcome is there once: the masses sum to 1, and to `max(a, b)` sorted by hand for one report."""

@@ -30,6 +30,7 @@ def number(value: Fraction) -> mp.mpf:
     return mp.mpf(value.numerator) / value.denominator
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(budget=BUDGETS, share=st.floats(1e-6, 30))
 def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: float) -> None:

@@ -55,6 +55,7 @@ def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
         assert accountant.certify({shuffled: count}, delta=delta).precise, (count, delta)
 
 
+@pytest.mark.slow
 def test_a_kink_that_no_lattice_meets_does_not_end_the_pair_below() -> None:
     """Two outputs, and hardly any other report of the rarer one: the profile falls to nearly nothing at a
     ratio, and what is beyond is all that small deltas of several rounds see."""
@@ -123,6 +124,7 @@ def test_what_corners_draw_down_is_put_down_to_the_cells_beside_them() -> None:
     assert found.apart >= plain.apart + 0.5 * found.drawn.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "reports", "losses"),
     [

@@ -48,12 +48,14 @@ def test_every_public_name_is_on_the_page() -> None:
     assert len(PAGE.read_text().splitlines()) < 90  # one page
 
 
+@pytest.mark.slow
 def test_the_example_runs() -> None:
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(code) == 1
     exec(compile(code[0], str(PAGE), "exec"), {})  # noqa: S102 - our own page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written", ["blh(epsilon0=1)", "laplace(epsilon0=1)", "uniformity_tester(noise=0.1)"]
 )

@@ -116,6 +116,7 @@ def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
     return known.size == group.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
 @pytest.mark.parametrize("shape", [(5, 5), (4, 9), (7, 3)])
 def test_laws_are_above_all_pairs_exactly(
@@ -131,6 +132,7 @@ def test_laws_are_above_all_pairs_exactly(
     assert _checked_laws(rows, few, excess)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
@@ -145,6 +147,7 @@ def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
         _checked_laws(rows, few, np.sort(last * draw.uniform(0.0, 1.2, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [1, 2, 4])
 @pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
 def test_no_ceiling_is_below_an_exact_divergence(reports: int, noise: float) -> None:

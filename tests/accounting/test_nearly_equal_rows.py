@@ -22,6 +22,7 @@ def _shares(row: list[float]) -> list[Fraction]:
     return [Fraction(one) / total for one in row]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     large=st.floats(0.2, 0.8),
@@ -109,6 +110,7 @@ def test_ratios_that_differ_in_digits_which_their_quotients_have_not(
         assert found.delta_lower <= max(ways) <= found.delta_upper <= 1.05 * max(ways)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), units=st.integers(1, 4), reports=st.integers(1, 3))
 def test_rows_a_few_units_apart(seed: int, units: int, reports: int) -> None:

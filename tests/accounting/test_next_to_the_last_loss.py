@@ -28,6 +28,7 @@ def floats_before(loss: mpmath.mpf) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [None, 4])
 def test_of_two_labels_told_from_their_sums(sample: int | None) -> None:
     """Of two labels' sums one is a fair bit and one is biased by `s = (1 - 2p)^honest`."""
@@ -50,6 +51,7 @@ def test_of_two_labels_told_from_their_sums(sample: int | None) -> None:
                 assert certified.delta_lower <= exact <= certified.delta_upper < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("populations", [[1], [2, 12, 100, 10**9]])
 def test_of_one_answer_alone_and_out_of_a_sample(populations: list[int]) -> None:
     """Floats of orders are twice as far apart as those of losses just below a power of 2."""

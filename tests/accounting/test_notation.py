@@ -71,6 +71,7 @@ WHOLE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.one_of(NESTED, WHOLE))
 def test_every_way_of_writing_is_read_back_exactly(mapping: dict[str, Any]) -> None:

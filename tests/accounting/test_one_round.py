@@ -33,6 +33,7 @@ def decompositions(draw: st.DrawFn) -> Decomposition:
     return Decomposition(a / a.sum(), b / b.sum(), kept * c / c.sum())
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @example(Decomposition(np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.array([0.99999, 0.0])), 4, 0.0)
 @given(decompositions(), st.integers(1, 6), st.floats(0.0, 6.0))
@@ -96,6 +97,7 @@ def _by_binomial_tails(masses: Decomposition, reports: int, excess: float) -> fl
     return float((binom.pmf(number, reports, 2 * p) * np.maximum(tail, 0)).sum() / reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("analysis", ["clone", "tight"])
 @pytest.mark.parametrize("epsilon0", [0.1, 1.0, 3.0, 6.0])
 @pytest.mark.parametrize("reports", [30, 1000, 10**5, 10**7])

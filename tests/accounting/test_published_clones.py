@@ -66,6 +66,7 @@ FIGURE_2 = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon0", "reports"), FIGURE_2)
 def test_figure_2_bounds_of_one_round(epsilon0: float, reports: int) -> None:
     """delta = 1e-6. The clone pair is what an exact sum says; the bounds lie in the order of theory."""
@@ -125,6 +126,7 @@ def test_figure_3_renyi_divergences(reports: int) -> None:
     assert loss.upper.renyi_divergence(10_000.0) > 4.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [1.0, 3.0])
 def test_figure_3_compositions_beat_renyi_and_advanced_composition(epsilon0: float) -> None:
     """10,000 rounds of 10,000 users at delta 1e-6: the composition lies below both ways of the figure."""

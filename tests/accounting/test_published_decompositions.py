@@ -126,6 +126,7 @@ def test_figures_2_and_3_randomizers(
     assert 0.5 * certificate.epsilon_upper < attack <= certificate.epsilon_upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_figure_3_laplace_noise_on_a_bit(epsilon0: float) -> None:
     _, certificate = _certificate(f"laplace(epsilon0={epsilon0})")
@@ -160,6 +161,7 @@ def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
         _check(certificate, _of(_rappor(4.0, domain)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
@@ -173,6 +175,7 @@ def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
     assert 0.5 * certificate.epsilon_upper < attack <= certificate.epsilon_upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_figures_2_and_7_joint_composition(epsilon0: float) -> None:
     """Three values of four, epsilon0/3 each: all input pairs are bounded by the one that differs everywhere;

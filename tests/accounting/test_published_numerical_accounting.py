@@ -60,6 +60,7 @@ def test_figure_1_profile_of_one_round() -> None:
         assert exact * (1 - 1e-9) - 1e-14 <= certificate.delta_upper
 
 
+@pytest.mark.slow
 def test_figure_2_sampling_is_no_plain_mixture() -> None:
     """epsilon0 = 3, n = 10,000, rate 1 %, epsilon from -0.25 to 0.25: `H(rate P + (1 - rate) Q || Q)`, which
     the figure draws, is the dominating pair's profile above 0, and too small below."""

@@ -58,6 +58,7 @@ def _exact(pair: Decomposition, reports: int, excess: float) -> list[Fraction]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("every_gain_is_rare")
 @pytest.mark.parametrize("scale", [1.01, 16.0])
 @pytest.mark.parametrize("most", [1, 3, 6])

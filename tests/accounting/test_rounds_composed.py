@@ -73,6 +73,7 @@ def test_small_rounds_composed_lie_in_the_interval(
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.floats(0.05, 6.0),

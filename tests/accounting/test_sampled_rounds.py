@@ -59,6 +59,7 @@ def _delta(p: Counter[tuple[int, ...]], q: Counter[tuple[int, ...]], epsilon: fl
     return mp.fsum(max(p[y] - order * q[y], mp.mpf(0)) for y in set(p) | set(q))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "users", "sample"), [(2, 4, 2), (2, 5, 3), (3, 4, 2), (3, 3, 3), (2, 4, 1)])
 @pytest.mark.parametrize("epsilon0", [0.5, 1.5, 3.0])
 def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, epsilon0: float) -> None:

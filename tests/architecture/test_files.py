@@ -45,6 +45,7 @@ def test_no_file_names_a_package_index_or_a_path_of_one_machine() -> None:
             assert text not in content, f"{file} names {text}"
 
 
+@pytest.mark.slow
 def test_functions_fit_on_a_screen() -> None:
     for folder in SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):

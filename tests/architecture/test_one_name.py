@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import shuffle_ledger as sl
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,7 @@ def test_every_public_name_is_there_typed_and_imported_on_demand() -> None:
     assert (ROOT / "shuffle_ledger/py.typed").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_full_of_our_rooms_names_does_not_matter(tmp_path: Path) -> None:
     for name in ("accounting", "ledger", "cli", "workers", "migrations"):
         (tmp_path / f"{name}.py").write_text("raise AssertionError('the wrong module')\n")

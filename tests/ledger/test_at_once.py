@@ -71,6 +71,7 @@ def at_once(store: Store, accountant: Accountant, request: RoundRequest) -> Outc
     return admit_at_once(store, accountant, request, actor="tester")
 
 
+@pytest.mark.slow
 def test_the_entries_are_those_of_two_steps(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -203,6 +204,7 @@ def test_one_identifier_is_one_content(
             register_and_admit(watches, accountant, changed, actor="tester")
 
 
+@pytest.mark.slow
 def test_one_identifier_from_many_at_once_is_bound_once(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:

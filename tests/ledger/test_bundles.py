@@ -181,6 +181,7 @@ def region(data: bytes, place: int) -> tuple[str | None, int | None]:
     return None, None
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.data())
 def test_every_changed_byte_is_found_and_named(made: BundleMade, chosen: st.DataObject) -> None:
@@ -516,6 +517,7 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
     return change
 
 
+@pytest.mark.slow
 def test_charges_a_little_too_small_are_found_though_everything_else_fits(
     made: BundleMade, key: SigningKey
 ) -> None:
@@ -565,6 +567,7 @@ def values() -> st.SearchStrategy[Any]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.data())
 def test_no_content_however_signed_breaks_the_verifier(

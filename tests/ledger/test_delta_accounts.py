@@ -155,6 +155,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FORGERIES)
 def test_forged_accounts_are_found_from_the_bundle_alone(
     watches: Store, accountant: Accountant, ask: Ask, what: str

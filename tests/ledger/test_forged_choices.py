@@ -56,6 +56,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FORGERIES)
 def test_forged_choices_are_found_from_the_bundle_alone(
     watches: Store, accountant: Accountant, what: str

@@ -125,13 +125,13 @@ def test_a_registration_that_waits_in_line_learns_that_its_round_was_voided(
 ) -> None:
     request = make_request("week1")
     assert isinstance(register(phones, request, actor="tester"), Pending)
-    each = admission._admit_each
+    before = admission.pending_before
 
-    def slow(store: Store, accountant: Accountant, waiting: list[str]) -> None:
-        each(store, accountant, waiting)
+    def slow(store: Store, round_id: str, *, limit: int) -> list[str]:
         admitted_and_voided(database_url, accountant, "week1")
+        return before(store, round_id, limit=limit)
 
-    monkeypatch.setattr(admission, "_admit_each", slow)
+    monkeypatch.setattr(admission, "pending_before", slow)
     with pytest.raises(NotCollectable, match="voided"):
         admit_in_order(phones, accountant, "week1")
 

@@ -187,6 +187,7 @@ def test_settling_keeps_the_unit_while_the_kind_dominates_what_came(
     holds(watches, accountant)
 
 
+@pytest.mark.slow
 def test_other_budgets_allow_other_numbers(watches: Store, accountant: Accountant, ask: Ask) -> None:
     for number in range(10):
         ask(f"r{number}")
@@ -210,6 +211,7 @@ def test_other_budgets_allow_other_numbers(watches: Store, accountant: Accountan
     holds(watches, accountant)
 
 
+@pytest.mark.slow
 def test_first_rounds_at_once_make_one_choice(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:

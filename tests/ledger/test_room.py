@@ -45,6 +45,7 @@ def admits_all(
     return fitting.rounds_at_least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "epsilon"), [("adaptive", 0.1), ("fixed", 0.1)])
 @pytest.mark.parametrize("number", [0, 1])
 def test_all_rounds_that_are_said_to_fit_are_admitted(
@@ -73,6 +74,7 @@ def test_a_plan_says_how_many_of_its_slots_a_kind_may_take(store: Store, account
     assert [one.rounds_at_least for one in budget(store, accountant, "watches").fits] == [0, 0]
 
 
+@pytest.mark.slow
 def test_rounds_fit_where_almost_nothing_remains(
     store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, InThisProcess, Question
@@ -134,13 +135,13 @@ class Result:
 def test_what_a_worker_should_not_say_is_computed_here(
     monkeypatch: pytest.MonkeyPatch, lie: Callable[[dict[str, Any]], None], expected: list[Answer]
 ) -> None:
-    def send_task(_name: str, *, args: list[Any], **_: Any) -> Result:
+    def send_task(_app: Celery, _name: str, *, args: list[Any], **_: Any) -> Result:
         answer = copy.deepcopy(answer_batch(args[0]))
         lie(answer)
         return Result(answer)
 
     asking = WithWorkers(Settings(broker_url="memory://"), Accountant())
-    monkeypatch.setattr(asking._app, "send_task", send_task)
+    monkeypatch.setattr(Celery, "send_task", send_task)
     assert_same(list(asking.answers(QUESTIONS[:4], nobody)), expected[:4])
     assert asking.from_workers == 0
 
@@ -152,7 +153,7 @@ def test_which_answer_is_computed_here_too_is_drawn_when_the_answer_is_there(
     """A narrow lie anywhere in a batch is found if the lot falls on it, and nobody could know that before."""
     drawn: list[int] = []
 
-    def send_task(_name: str, *, args: list[Any], **_: Any) -> Result:
+    def send_task(_app: Celery, _name: str, *, args: list[Any], **_: Any) -> Result:
         assert not drawn
         answer = copy.deepcopy(answer_batch(args[0]))
         answer["answers"][place] = [(1e-6).hex(), (1.01e-6).hex()]
@@ -163,7 +164,7 @@ def test_which_answer_is_computed_here_too_is_drawn_when_the_answer_is_there(
         return place
 
     asking = WithWorkers(Settings(broker_url="memory://"), Accountant())
-    monkeypatch.setattr(asking._app, "send_task", send_task)
+    monkeypatch.setattr(Celery, "send_task", send_task)
     monkeypatch.setattr(secrets, "randbelow", draw)
     assert_same(list(asking.answers(QUESTIONS[:4], nobody)), expected[:4])
     assert (asking.from_workers, drawn) == (0, [2])
