@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
-from shuffle_ledger.ledger.decisions import admission, open_cohort, settle
-from shuffle_ledger.ledger.decisions.admission import admit, register, register_and_admit
+from shuffle_ledger.ledger.decisions import (
+    admission,
+    admit,
+    open_cohort,
+    register,
+    register_and_admit,
+    settle,
+)
 from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
