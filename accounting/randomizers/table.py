@@ -15,7 +15,11 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
-from shuffle_ledger.accounting.amplification.worst_pair.table_rows import OFF, TablePairs, Twofold
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import (
+    JOINED_RATIO_ERROR,
+    TablePairs,
+    Twofold,
+)
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.printed_numbers import exact_text
@@ -113,7 +117,7 @@ class Table(DecomposedRandomizer):
             fewer = TablePairs(*masses, rest=rest, roughly=True)
             sizes = (len(one) * (one.components if many else 1) for one in (fewer, exact))
             if 2 * next(sizes) <= next(sizes):
-                return fewer, 2 * OFF / min(scale, 1.0)
+                return fewer, 2 * JOINED_RATIO_ERROR / min(scale, 1.0)
         return exact, 0.0
 
     def terms(self, analysis: str) -> int:

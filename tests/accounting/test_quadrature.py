@@ -35,7 +35,7 @@ def listed() -> np.ndarray:
 @pytest.mark.parametrize("negligible", [0.5, 2.0, 5.0, 46.0])
 def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, negligible: float) -> None:
     """However many nodes count as negligible: what they hold is in the bounds."""
-    monkeypatch.setattr(contour, "_NEGLIGIBLE", negligible)
+    monkeypatch.setattr(contour, "_LEFT_OUT_EXPONENT", negligible)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
@@ -120,8 +120,8 @@ def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> N
 def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
     """Single reports that outweigh everything: the sum without them stays a lower bound where they are too
     many for the upper one to pass over."""
-    monkeypatch.setattr(divergence, "_LEAST", lost)
-    monkeypatch.setattr(divergence, "_MOST", lost)
+    monkeypatch.setattr(divergence, "_LEFT_OUT_ALWAYS", lost)
+    monkeypatch.setattr(divergence, "_LEFT_OUT_AT_MOST", lost)
     masses = Decomposition(np.array([0.4, 0.6, 0.0]), np.array([0.1, 0.2, 0.7]), np.array([0.05, 0.1, 1e-7]))
     excess = np.expm1(np.linspace(0.0, 1.3, 30))
     outcomes = enumerate_outcomes(masses, 30, limit=10**6)
@@ -138,7 +138,7 @@ def test_few_reports_of_components_are_known(
     monkeypatch: pytest.MonkeyPatch, much: float, reports: int
 ) -> None:
     """Outcomes with one such report or none, taken out of the sum always, where they are much, or never."""
-    monkeypatch.setattr(contour, "_MUCH", much)
+    monkeypatch.setattr(contour, "_EXACT_SHARE", much)
     draw = np.random.default_rng(reports)
     for hidden in (1e-3, 0.03, 0.5):
         a, b, c = draw.dirichlet(np.ones(4), size=3)

@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes, enumerate_outcomes
 from shuffle_ledger.accounting.amplification.worst_pair import convex_order
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import Powers
-from shuffle_ledger.accounting.amplification.worst_pair.looks import Bounds, chords
+from shuffle_ledger.accounting.amplification.worst_pair.sampled_bounds import Bounds, chords
 from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
