@@ -56,7 +56,7 @@ class Promise(NamedTuple):
         smaller."""
         if isinstance(self.most, float) or self.rest > Fraction(delta):
             return interval
-        upper = _rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest)))
+        upper = max(_rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest))), 0.0)
         if interval.upper <= upper:
             return interval
         # The exact value is also at most that, so the lower bound may be lowered too.
