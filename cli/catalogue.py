@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "round correct": (
         "round:correct_",
-        "Record what the released round ID truly was, where it was otherwise than was said.",
+        "Record the true parameters of the released round ID, where they differ from those declared.",
     ),
     "round show": ("round:show_", "Show the round ID and all that has happened to it."),
     "round retry": (
@@ -80,7 +80,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "audit checkpoint": ("audit:checkpoint", "Sign the head of every chain."),
     "audit statement": (
         "audit_statement:statement",
-        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.",
+        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if that is unknown.",
     ),
     "audit recover": (
         "audit_recover:recover",
@@ -97,7 +97,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "token create": ("token:create_", "Create a token for NAME, the actor of what is done with it."),
     "token list": (
         "token:list_",
-        "List every token there is or was, without the secrets, which nobody has.",
+        "List all tokens, present and past, without their secrets, which are not stored.",
     ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
@@ -108,7 +108,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "health": (
         "health:health",
-        "Show what waits, what is stuck and what verification found: exits with 0 when nobody is needed.",
+        "Show what waits, what is stuck and what verification found: exits with 0 if there is no alarm.",
     ),
     "demo": ("demo:demo", "Account a year of telemetry rounds for six cohorts, and draw it."),
 }

@@ -177,8 +177,8 @@ def _missing_extra(error: BaseException) -> str | None:
 
 
 def _is_of_interruption(error: BaseException) -> bool:
-    """Whether somebody interrupted the command: a library that is interrupted may fail by an error of its own
-    while it cleans up."""
+    """Returns whether the command was interrupted: an interrupted library may raise another error while it
+    cleans up."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return True
     before = error.__cause__ or error.__context__

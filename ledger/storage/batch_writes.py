@@ -86,7 +86,8 @@ def read(connection: Connection, memory: Memory, wanted: Mapping[str, str]) -> I
 
 
 def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict[str, NewRound]:
-    # All lock in the same order. What is read before a lock is granted may be older than it.
+    # All writers lock in the same order. Rows are read after the lock is granted; earlier reads may be
+    # outdated.
     head = select(heads.c.cohort).where(heads.c.cohort.in_(names)).order_by(heads.c.cohort)
     connection.execute(head.with_for_update()).all()
     # Not EXISTS: by old statistics the planner would read once, and whole, what waits in all cohorts.

@@ -71,7 +71,7 @@ _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
     (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
-    # A frozen cohort records what it is told, and charges nothing.
+    # A frozen cohort records corrections and incidents without charging them.
     (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
     (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.CORRECTED): frozenset({"slot"}),

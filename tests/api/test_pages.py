@@ -272,7 +272,7 @@ def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     kept = sign_standing(replace(standing, heads=later), SigningKey.generate())
     reconcile(server.store, kept, reason="an old backup", actor="tester", nothing_later=True)
     page = person.get("/cohorts/secret").text
-    assert page.index("Nobody knows what was spent") < page.index("remaining")
+    assert page.index("The spending is unknown") < page.index("remaining")
     assert re.search(r'class="big">unknown<', page)
 
 
