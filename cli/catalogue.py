@@ -80,7 +80,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "audit checkpoint": ("audit:checkpoint", "Sign the head of every chain."),
     "audit statement": (
         "audit_statement:statement",
-        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if that is unknown.",
+        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if unknown.",
     ),
     "audit recover": (
         "audit_recover:recover",

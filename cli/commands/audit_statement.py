@@ -97,7 +97,7 @@ def statement(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if that is unknown.
+    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if unknown.
 
     With --json, standard output is the JSON statement, or with -o a summary of what was written.
     """
