@@ -34,7 +34,7 @@ def _bounds(pair: Decomposition, counts: Counts, excess: Any, smoothing: float) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_few_reports_are_enclosed_by_every_outcome(seed: int, oracle: Any) -> None:
-    """Random masses, some that nobody hides, numbers from one on, in runs of different strides."""
+    """Random masses, some of them unhidden; numbers from one on, in runs of different strides."""
     draw = np.random.default_rng(seed)
     size = int(draw.integers(2, 5))
     a, b = draw.dirichlet(np.ones(size), size=2)

@@ -180,8 +180,8 @@ def test_a_law_at_one_order_is_above_its_group_and_close_to_it(reports: int, noi
 
 
 def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tens of millions of reports, of outputs that are hardly possible under some inputs: what tells pairs
-    apart is less than laws between orders are off."""
+    """Tens of millions of reports, of outputs that are almost impossible under some inputs: the pairs differ
+    by less than the error of laws between orders."""
     draw = np.random.default_rng(3)
     rows = np.where(draw.uniform(size=(40, 3)) < 0.3, 2e-7, 1.0) * (1 + 1e-4 * draw.uniform(size=(40, 3)))
     rows = np.maximum(rows, 2e-7 * rows.max(axis=0))

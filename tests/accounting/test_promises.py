@@ -1,4 +1,4 @@
-"""What rounds promise one by one: no larger answer is given, however small delta is."""
+"""Basic composition: no answer exceeds the sum of the rounds' guarantees, however small delta is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the quadrature leaves out, and its ways out where that is too much."""
+"""The quadrature: the terms that it leaves out, and its fallbacks if these are too large."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_nothing_turns_at_the_smallest_epsilon0(epsilon0: float, reports: int) -
 @pytest.mark.parametrize("hidden", [1e-12, 3e-8, 1e-4, 0.02])
 @pytest.mark.parametrize("reports", [1, 4, 9])
 def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> None:
-    """Gains of up to `1 / hidden` beside others that hardly ever report anything."""
+    """Gains of up to `1 / hidden`, where other users almost never hide."""
     draw = np.random.default_rng(reports)
     a, b, c = draw.dirichlet(np.ones(4), size=3)
     masses = Decomposition(a, b, hidden * c)
@@ -179,7 +179,7 @@ def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lo
 
 @pytest.mark.parametrize("loss", [2.9, 3.0, 3.2, 3.6])
 def test_a_sum_that_hardly_varies_is_known_closely(loss: float) -> None:
-    """Nothing is gained but where nobody reports the first component; of the second millions do."""
+    """The sum is positive only without a report of the first component; millions report the second."""
     hidden, shown, reports = 6e-8, 0.024, 10**8
     masses = Decomposition(
         np.array([hidden, 1 - hidden]),
@@ -219,7 +219,7 @@ def exactly(masses: Decomposition, order: float) -> Fraction:
             [6.617444900424222e-24, 8.271806125530277e-25, 0.03125],
             2.3074583697407776,
         ),
-        (  # a ratio of probabilities that nobody hides
+        (  # a ratio of unhidden probabilities
             [0.9092488503314939, 0.09071285461482148, 3.8295053684578306e-05, 0.0],
             [0.9999831441683114, 1.6855831688644685e-05, 0.0, 0.0],
             [0.22731221258287349, 0.0, 1.6802513683363287e-19, 1.8387470122745644e-08],

@@ -117,8 +117,8 @@ def test_outcomes_with_a_rare_gain_are_known_by_themselves(
 
 @pytest.mark.parametrize("reports", [1000, 10**6])
 def test_rare_gains_beside_common_losses(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stairway: one rare gain, and any number of losses, five on average, each a good part of it. In one
-    piece some are known to no more than a factor."""
+    """A staircase: one rare gain, and any number of losses, five on average, each a large part of the gain.
+    In one sum some divergences are known only up to a factor."""
     lost, widths = 5 / reports, []
     for c, steps in itertools.product((1e-7, 1e-12, 1e-30), (2.3, 3.7, 6.9)):
         gained = 0.3 * c / lost * steps
@@ -200,7 +200,7 @@ def test_what_is_left_over_may_be_lost_to_a_rounding(
 
 
 def _of_two(pair: Decomposition, reports: int, excess: float, *, rare: int, most: int) -> mpmath.mpf:
-    """The divergence of a rare gain, so many reports of another component at most, and one that nobody hides,
+    """The divergence of a rare gain, at most `most` reports of another component, and an unhidden component,
     to 40 digits."""
     with mpmath.workdps(60):
         a, b, c = ([mpmath.mpf(float(mass)) for mass in column] for column in (pair.a, pair.b, pair.c))

@@ -328,7 +328,7 @@ def test_sums_of_large_losses_are_as_narrow_as_asked(
 @pytest.mark.parametrize(
     ("randomizer", "reports", "rest", "rounds", "delta"),
     [
-        # Losses of thousands of deviations that hardly ever happen, of two ranges, near their largest.
+        # Very improbable losses of thousands of deviations, of two ranges, near their largest.
         (
             "joint(blh(epsilon0=2, domain=64), generic(epsilon0=5))",
             10**5,

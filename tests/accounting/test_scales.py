@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TableP
 
 
 def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposition:
-    """Ratios of many sizes, of inputs that others hardly ever hide."""
+    """Ratios of many sizes, of inputs that other users rarely hide."""
     a, b = (draw.dirichlet(np.full(components, 0.5)) + 1e-12 for _ in range(2))
     a, b = a / a.sum(), b / b.sum()
     return Decomposition(a, b, np.minimum(a, b) * np.exp(-draw.uniform(0.0, spread, components)))

@@ -52,7 +52,7 @@ CASES = [
 def test_no_adaptive_analyst_beats_the_sliding_reserve(
     menu: tuple[Masses, Masses], epsilon: float, delta: float
 ) -> None:
-    """Given so many rounds of each kind, the analyst is granted the order that takes least."""
+    """Given these numbers of rounds of each kind, the analyst gets the order with the least charges."""
     filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
     costs = [charge_of(pair_of(masses), filters) for masses in menu]
     without = 0

@@ -1,4 +1,4 @@
-"""What the program imports: next to nothing for help and completion, and a missing extra is named."""
+"""The imports of the program: very few for help and completion, and a missing extra is named."""
 
 from __future__ import annotations
 

@@ -94,7 +94,10 @@ def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) 
     """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
     policy: str = request.param
     plan = {krr(1.0, 20_000): 1, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1} if policy == "plan" else None
-    later = {krr(1.0, 12_000): 1, krr(0.9, 9_000): 1}  # for what is told, so that each kind is met once
+    later = {
+        krr(1.0, 12_000): 1,
+        krr(0.9, 9_000): 1,
+    }  # for corrections and incidents, so that each kind occurs once
     plan = None if plan is None else plan | later
     opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": policy}
     open_cohort(store, name="phones", actor="tester", plan=plan, accountant=accountant, **opened)

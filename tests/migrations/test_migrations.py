@@ -1,4 +1,4 @@
-"""Migrations make the schema the code expects, once, whoever else is making it too."""
+"""Migrations make the expected schema, once, also if several processes run them."""
 
 from __future__ import annotations
 
