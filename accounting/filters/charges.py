@@ -50,7 +50,12 @@ _Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold a
 
 
 def charge_of(
-    pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
+    pair: PrivacyLossDistribution,
+    filters: FilterSet,
+    *,
+    slack: float = 0.0,
+    certain_loss: float = 0.0,
+    largest_loss: Fraction | None = None,
 ) -> Charge:
     """The smallest certified charge of every filter, and the part of the accounts of delta if there are any.
 
@@ -59,6 +64,7 @@ def charge_of(
         filters: the budget's filters.
         slack: total variation distance of the round to the one the pair dominates.
         certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
+        largest_loss: an exact bound on the round's finite losses, if one is known. The pair's own is rounded up.
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """
@@ -67,9 +73,13 @@ def charge_of(
         account = (_rounded_up(certain_loss), _rounded_up(slack))
         pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
-    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
-    charges = {"gaussian": tuple(map(_rounded_up, gaussian)), "renyi": tuple(map(_rounded_up, renyi))}
-    return Charge(**charges, account=account)
+    renyi = [_rounded_up(_renyi_charge(pair, one, slack)) for one in filters.renyi]
+    if largest_loss is not None and slack == 0 and pair.infinity == 0:
+        renyi = [
+            min(cost, largest_loss) if math.isinf(one.order) else cost
+            for one, cost in zip(filters.renyi, renyi, strict=True)
+        ]
+    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(renyi), account=account)
 
 
 def is_covered(

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
@@ -127,6 +128,11 @@ class LocalRandomizer(ABC):
     @property
     def guarantee(self) -> tuple[float, float] | None:
         """The epsilon and delta that a round of it has whatever its parameters, where it declares any."""
+        return None
+
+    @property
+    def exact_loss(self) -> Fraction | None:
+        """A bound on every finite privacy loss of a round, as an exact number, where it declares one."""
         return None
 
     @property
