@@ -64,7 +64,7 @@ def charge_of(
         filters: the budget's filters.
         slack: total variation distance of the round to the one the pair dominates.
         certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
-        largest_loss: an exact bound on the round's finite losses, if one is known. The pair's own is rounded up.
+        largest_loss: an exact bound on the round's finite losses, if known; the pair's own is rounded up.
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """

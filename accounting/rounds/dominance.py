@@ -16,7 +16,8 @@ NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "lapla
 def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
     """Whether a slot's pair, with its slack, dominates a round, by one of a few rules.
 
-    False means that no rule says so, not that it does not.
+    False means that no rule says so, not that it does not. Slack needs no comparison: the round is a
+    post-processing of a mechanism that the slot describes, and the slot's slack bounds every one of those.
 
     Guarantee: where True, whatever the round reveals is a post-processing of what the slot was charged for.
     Source: docs/adaptivity.md, "What fits a slot".
@@ -32,7 +33,6 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         return found is not None and fits(found, slot)
     return described == slot or (
         described.analysis == slot.analysis
-        and described.slack <= slot.slack
         and described.delta0 <= slot.delta0
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)
