@@ -23,7 +23,7 @@ class Promise(NamedTuple):
         rest: the sum of the deltas that they declare.
         all_largest: upper bound on the probability that randomized responses of these epsilons all have their
             largest loss.
-        step: what the sum of their losses is below `most` at least where they do not.
+        step: what the sum of their losses is below `most` at least where they do not; no more than `most`.
 
     Guarantee: delta at `most - x` is at most `rest + all_largest (1 - exp(-x))`, for x from 0 to `step`.
     Source: docs/theory.md, "Basic composition"; Dwork and Roth, "The Algorithmic Foundations of Differential
@@ -45,7 +45,7 @@ class Promise(NamedTuple):
         rest = sum((count * Fraction(delta) for (_, delta), count in each), Fraction(0))
         telling = [(epsilon, count) for (epsilon, _), count in each if epsilon > 0]
         doubt = math.fsum(count * math.log1p(math.exp(-epsilon)) for epsilon, count in telling)
-        step = 2 * min((epsilon for epsilon, _ in telling), default=0.0)
+        step = min(2 * min((epsilon for epsilon, _ in telling), default=0.0), _rounded_down(most))
         return cls(most, rest, max(math.exp(-doubt * (1 - _ROOM)) * (1 + _ROOM), _LEAST), step)
 
     def epsilon(self, interval: Interval, delta: float) -> Interval:
@@ -78,6 +78,10 @@ class Promise(NamedTuple):
 def _rounded_up(number: Fraction) -> float:
     nearest = float(number)
     return nearest if nearest >= number else math.nextafter(nearest, math.inf)
+
+
+def _rounded_down(number: Fraction) -> float:
+    return -_rounded_up(-number)
 
 
 def _below(interval: Interval, upper: float, lower: float) -> Interval:
