@@ -187,7 +187,13 @@ class Accountant:
             loss = self._remembered(shuffled).loss
             certain = 0.0 if filters.accounts is None else loss.certain
             slack = _slack({shuffled: 1})
-            self._charges[key] = charge_of(loss.upper, filters, slack=slack, certain_loss=certain)
+            self._charges[key] = charge_of(
+                loss.upper,
+                filters,
+                slack=slack,
+                certain_loss=certain,
+                largest_loss=shuffled.randomizer.exact_loss,
+            )
             while len(self._charges) > _CHARGES_KEPT:
                 self._charges.popitem(last=False)
         if repetition is None:

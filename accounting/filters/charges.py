@@ -57,7 +57,12 @@ _Test = Callable[[float], bool]  # whether the condition of a filter's theorem h
 
 
 def charge_of(
-    pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
+    pair: PrivacyLossDistribution,
+    filters: FilterSet,
+    *,
+    slack: float = 0.0,
+    certain_loss: float = 0.0,
+    largest_loss: Fraction | None = None,
 ) -> Charge:
     """Returns about the smallest certified charge of every filter, and what the round uses of the accounts of
     delta, if there are any.
@@ -67,6 +72,7 @@ def charge_of(
         filters: the budget's filters.
         slack: total variation distance of the round to the one that the pair dominates.
         certain_loss: the part of the pair's mass at infinity that the accounts pay for; 0 without accounts.
+        largest_loss: an exact bound on the round's finite losses, if known; the pair's own is rounded up.
 
     Guarantee: the condition of every filter's theorem holds at its charge, floating-point round-off included.
     """
@@ -75,9 +81,13 @@ def charge_of(
         account = (_rounded_up(certain_loss), _rounded_up(slack))
         pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
-    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
-    charges = {"gaussian": tuple(map(_rounded_up, gaussian)), "renyi": tuple(map(_rounded_up, renyi))}
-    return Charge(**charges, account=account)
+    renyi = [_rounded_up(_renyi_charge(pair, one, slack)) for one in filters.renyi]
+    if largest_loss is not None and slack == 0 and pair.infinity == 0:
+        renyi = [
+            min(cost, largest_loss) if math.isinf(one.order) else cost
+            for one, cost in zip(filters.renyi, renyi, strict=True)
+        ]
+    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(renyi), account=account)
 
 
 def is_covered(

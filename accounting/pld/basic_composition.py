@@ -24,7 +24,7 @@ class Promise(NamedTuple):
         rest: the sum of their declared deltas.
         all_largest: upper bound on the probability that randomized responses with these epsilons all have
             their largest loss.
-        step: if they do not, the sum of their losses is at least this far below `most`.
+        step: if they do not, the sum of their losses is at least this far below `most`; at most `most`.
 
     Guarantee: delta at `most - x` is at most `rest + all_largest (1 - exp(-x))`, for x from 0 to `step`.
     Source: docs/theory.md, "Basic composition"; Dwork and Roth, "The Algorithmic Foundations of Differential
@@ -46,17 +46,16 @@ class Promise(NamedTuple):
         rest = sum((count * Fraction(delta) for (_, delta), count in each), Fraction(0))
         telling = [(epsilon, count) for (epsilon, _), count in each if epsilon > 0]
         doubt = math.fsum(count * math.log1p(math.exp(-epsilon)) for epsilon, count in telling)
-        step = 2 * min((epsilon for epsilon, _ in telling), default=0.0)
-        return cls(
-            most, rest, max(math.exp(-doubt * (1 - _LOG_ROUND_OFF)) * (1 + _LOG_ROUND_OFF), TINY), step
-        )
+        step = min(2 * min((epsilon for epsilon, _ in telling), default=0.0), _rounded_down(most))
+        all_largest = math.exp(-doubt * (1 - _LOG_ROUND_OFF)) * (1 + _LOG_ROUND_OFF)
+        return cls(most, rest, max(all_largest, TINY), step)
 
     def epsilon(self, interval: Interval, delta: float) -> Interval:
         """Returns bounds on epsilon at `delta`: the given interval, lowered to the guarantee if that is
         smaller."""
         if isinstance(self.most, float) or self.rest > Fraction(delta):
             return interval
-        upper = max(_rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest))), 0.0)
+        upper = _rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest)))
         if interval.upper <= upper:
             return interval
         # The exact value is also at most that, so the lower bound may be lowered too.
@@ -82,6 +81,10 @@ class Promise(NamedTuple):
 def _rounded_up(number: Fraction) -> float:
     nearest = float(number)
     return nearest if nearest >= number else math.nextafter(nearest, math.inf)
+
+
+def _rounded_down(number: Fraction) -> float:
+    return -_rounded_up(-number)
 
 
 def _below(interval: Interval, upper: float, lower: float) -> Interval:

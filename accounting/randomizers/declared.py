@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -81,6 +82,13 @@ class Declared(LocalRandomizer):
     def guarantee(self) -> tuple[float, float]:
         """See `LocalRandomizer.guarantee`."""
         return self.substitution
+
+    @property
+    def exact_loss(self) -> Fraction:
+        """See `LocalRandomizer.exact_loss`: the declared epsilon is the decimal that people write, so that
+        ten rounds of 0.1 cost 1 and no more."""
+        times = 1 if self.relation == "substitution" else 2
+        return times * Fraction(repr(self.epsilon))
 
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`: the declared delta is part of the profile."""

@@ -18,7 +18,9 @@ NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "lapla
 def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
     """Returns whether one of a few rules proves that a slot's pair, with its slack, dominates a round.
 
-    False means that no rule proves it; the slot may still dominate the round.
+    False means that no rule proves it; the slot may still dominate the round. Slack needs no comparison: the
+    round is a post-processing of a mechanism that the slot describes, and the slot's slack bounds every one
+    of those.
 
     Guarantee: if True, everything that the round reveals is a post-processing of what the slot was charged
     for.
@@ -35,7 +37,6 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         return found is not None and fits(found, slot)
     return described == slot or (
         described.analysis == slot.analysis
-        and described.slack <= slot.slack
         and described.delta0 <= slot.delta0
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)

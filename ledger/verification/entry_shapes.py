@@ -110,6 +110,9 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
+    described = details.get("round")
+    if isinstance(described, Mapping) and _declares(details.get("accounted")) and not _declares(described):
+        yield "what it accounts declares an interaction, and what it says of the round does not"
     if policy in _STANDING and isinstance(details.get("standing"), Mapping):
         yield from _standing(details["standing"], policy)
 
@@ -195,6 +198,10 @@ def is_as_written(value: object, again: object) -> bool:
 
 def _is_round(value: Any) -> bool:
     return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
+
+
+def _declares(described: object) -> bool:
+    return isinstance(described, Mapping) and "interaction" in described
 
 
 def _is_request(value: Any) -> bool:
@@ -303,7 +310,7 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         frozen, overspent: the cohort's state before the entry.
     """
     details, requested = body.details, body.details["requested"]
-    if "interaction" in details["accounted"] and "interaction" not in details["request"]["round"]:
+    if _declares(details["accounted"]) and not _declares(details["request"]["round"]):
         yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"

@@ -394,6 +394,7 @@ def test_two_laplace_reports_of_many_are_enclosed_by_an_even_grid(reports: int, 
     assert bounds.upper[0] <= bounds.lower[0] * 1.02
 
 
+@pytest.mark.slow
 def test_two_laplace_reports_are_as_precise_as_asked_and_three_say_that_they_are_not() -> None:
     for parts, precise in ((2, True), (3, False)):
         written = f"joint({', '.join(['laplace(epsilon0=1)'] * parts)})"

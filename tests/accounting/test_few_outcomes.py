@@ -148,6 +148,7 @@ def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: flo
         return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [3864878, 3867994])
 def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int) -> None:
     """With these numbers of reports, plain sums once had a larger error than their stated bound: an upper

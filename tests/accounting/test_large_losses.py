@@ -79,6 +79,7 @@ def many_scales() -> ShuffledRound:
     return ShuffledRound(randomizer=table, reports=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 100, 10**5])
 def test_rounds_of_large_losses_are_certified(count: int) -> None:
     shuffled, accountant = many_scales(), Accountant()

@@ -16,6 +16,7 @@ from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.floats(1e-9, 60.0), st.floats(1e-6, 3.0), st.floats(1e-4, 0.5))
 def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation: float, step: float) -> None:

@@ -163,6 +163,7 @@ KINDS_AND_SHARES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields", "share"), KINDS_AND_SHARES)
 def test_hardly_any_round_is_lost_however_few_fit(
     randomizer: str, fields: dict[str, Any], share: float

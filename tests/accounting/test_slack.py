@@ -49,6 +49,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
     assert found.upper - found.lower <= max(5e-3, 8 * noise) * found.upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "rest"),
     [
@@ -94,6 +95,7 @@ def _one_report(epsilon0: mp.mpf, rate: mp.mpf, slack: mp.mpf, delta: mp.mpf) ->
     return mp.log1p(max(excess, mp.mpf(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
     """Where next to all of delta is slack, what its rounding takes off what is left of delta is in no lower

@@ -175,6 +175,7 @@ def test_it_never_takes_more_than_a_fixed_reserve_and_always_leaves_the_reserve_
             assert total * room + Fraction(one) + headroom > 1 or held <= total * room
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(costs=costs_falling, held=st.fractions(0, Fraction(6, 5)))
 def test_how_many_more_fit_is_counted_as_if_one_by_one(costs: tuple[Fraction, ...], held: Fraction) -> None:

@@ -361,7 +361,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
         assert expected in text
     assert len(_all(browser, ".chart .refused")) == 1
     assert len(_all(browser, ".chart .line")) == 2  # spending and profile
-    for reports, verdict in (("1000", "admitted"), ("10", "refused")):
+    for reports, verdict in (("10000", "admitted"), ("10", "refused")):
         for name, value in (("randomizer", "generic(epsilon0=3)"), ("reports", reports)):
             field = _one(browser, f"[name={name}]")
             field.clear()

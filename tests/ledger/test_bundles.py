@@ -429,6 +429,7 @@ def altered(value: Any) -> Any:
             return 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", [PHONES, TABLETS])
 def test_every_field_of_every_entry_is_signed(made: BundleMade, member: str) -> None:
     """Changed with all digests made anew: the old signature names the head, and another key is another's."""

@@ -162,6 +162,7 @@ def test_the_database_refuses_entries_that_do_not_continue_the_chain(
         connection.rollback()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the bytes are the same on both
 def test_every_flipped_byte_of_every_entry_is_named(lived: Store) -> None:
     entries = list(lived.entries_of("phones"))
