@@ -33,7 +33,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import (
 
 # Relative room in lower bounds for masses with errors of a few units: the probability of an outcome of n
 # reports multiplies these by the distance of its counts from the mean, a multiple of the square root of n.
-_MASS_ROUND_OFF = 1e-8
+_OUTCOME_ROUND_OFF = 1e-8
 # Largest number of outcomes of a witness that are listed; and the same for each number of honest users, if
 # that is random.
 _LISTED_OUTCOMES, _LISTED_OUTCOMES_OF_MIXTURE = 300_000, 30_000
@@ -188,7 +188,7 @@ class WitnessProfile:
         self._directions = list({way.signature(): way for way in ways}.values())
         self.largest_loss = 1.01 * max((_largest_loss(one) for one in self._directions), default=0.0)
         impossible = max(map(self._impossible, self._directions), default=0.0)
-        self.infinity = max(impossible * (1 - _MASS_ROUND_OFF) - self._doubt, 0.0)
+        self.infinity = max(impossible * (1 - _OUTCOME_ROUND_OFF) - self._doubt, 0.0)
 
     def loss_within_reach(self, delta: float) -> float:
         """Returns a loss at which a crude upper bound on the witnesses' divergence is below delta."""
@@ -233,7 +233,7 @@ class WitnessProfile:
                 part = thinned(witness, term.lower_rate).merged()
                 total += term.weight * _lower(part, term.most, excess, outcomes)
             found = np.maximum(found, total)
-        return np.maximum(found * (1 - _MASS_ROUND_OFF) - self._doubt, 0.0)
+        return np.maximum(found * (1 - _OUTCOME_ROUND_OFF) - self._doubt, 0.0)
 
 
 def _lower(witness: Decomposition, reports: int, excess: FloatArray, outcomes: int) -> FloatArray:

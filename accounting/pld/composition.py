@@ -38,7 +38,7 @@ _MOST_TILT_STEPS = 600
 # Largest exponent of the factor that smoothing puts on a kernel: beyond it the contour gives a trivial bound.
 _MOST_GROWTH = 600.0
 # Relative round-off of a mass that is computed from logarithms.
-_MASS_ROUND_OFF = 8 * UNIT_ROUND_OFF
+_INFINITY_ROUND_OFF = 8 * UNIT_ROUND_OFF
 # Contours are made for an epsilon of at most this share of the largest loss: beyond, the tilt would put all
 # mass on one atom.
 _LARGEST_EPSILON_SHARE = 0.999
@@ -99,7 +99,7 @@ class Composition:
         infinities = [(one.pair.infinity, count) for one, count in self._parts]
         certain = any(mass >= 1 for mass, _ in infinities)
         log_finite = 0.0 if certain else math.fsum(count * math.log1p(-mass) for mass, count in infinities)
-        aside = _MASS_ROUND_OFF if side == "upper" else -_MASS_ROUND_OFF
+        aside = _INFINITY_ROUND_OFF if side == "upper" else -_INFINITY_ROUND_OFF
         self.infinity = 1.0 if certain else min((0.0 - math.expm1(log_finite)) * (1 + aside), 1.0)
         largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)

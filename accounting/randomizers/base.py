@@ -14,10 +14,11 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition,
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 
-#: Relative room in a divergence for masses that are rounded a few times, and for joined components that
-#: differ by rounding: 10^6 times what it takes for up to 10^12 reports and delta down to 1e-46.
+#: Relative room in a divergence for the round-off of masses, and for joined components that differ by
+#: round-off: 10^6 times the need for up to 10^12 reports and a delta down to 1e-46.
 ROOM = 1e-6
-#: How far off two ratios of a component may be together, relative, when it was joined with others once.
+#: Upper bound on the relative error of the two ratios of a component, together, for each time that it was
+#: joined with others.
 JOINED = 2.0**-44
 
 
@@ -136,7 +137,8 @@ class LocalRandomizer(ABC):
 
     @property
     def exact_loss(self) -> Fraction | None:
-        """A bound on every finite privacy loss of a round, as an exact number, where it declares one."""
+        """Returns an exact upper bound on every finite privacy loss of a round, if it declares one; else
+        None."""
         return None
 
     @property

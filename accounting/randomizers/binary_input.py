@@ -11,12 +11,14 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers.base import Bracket
 
-# Numbers of cells that are tried, until the variance that they add is this share of all, and the share of the
-# components below which a grid is worthwhile.
-_CELLS = (32, 40, 48, 56, 64, 80, 96, 128, 192)
+# Numbers of cells that are tried in turn, until the grid adds at most this share of the variance. Smaller:
+# closer bounds, more components.
+_NUMBERS_OF_CELLS = (32, 40, 48, 56, 64, 80, 96, 128, 192)
 _ADDED_VARIANCE = 5e-5
-_WORTHWHILE = 0.4
-_BINS = 256
+# A grid is used if it has at most this share of the components.
+_GRID_SHARE = 0.4
+# Parts of the range for which the density of cells is computed.
+_DENSITY_PARTS = 256
 
 
 def grid(largest: float, density: FloatArray, cells: int) -> FloatArray:
@@ -45,7 +47,7 @@ def bracketed(pair: Decomposition) -> Bracket:
         ends = _ends(sign * gains[arm], c[arm])
         above.append(_columns(sign, *_at_ends(sign * gains[arm], c[arm], ends)))
         below.append(_columns(sign, *_at_means(sign * gains[arm], c[arm], ends)))
-    if sum(one.shape[1] for one in above) > _WORTHWHILE * gains.size:
+    if sum(one.shape[1] for one in above) > _GRID_SHARE * gains.size:
         return Bracket.exact(pair)
     bare = np.array([column[~hidden] for column in (pair.a, pair.b, pair.c, pair.difference)])
     made = []
@@ -63,8 +65,8 @@ def _ends(gains: FloatArray, c: FloatArray) -> FloatArray:
     # Cells of width w add about `mass (1 + gain)^2 w^2` in all. For a given number of cells that is least if
     # the number of cells is in proportion to the cube root of `mass (1 + gain)^2`.
     limit = math.log1p(largest)
-    part = np.minimum(np.log1p(gains) / limit * _BINS, _BINS - 1).astype(np.int64)
-    density = np.cbrt(np.bincount(part, weights=c * (1 + gains) ** 2, minlength=_BINS))
+    part = np.minimum(np.log1p(gains) / limit * _DENSITY_PARTS, _DENSITY_PARTS - 1).astype(np.int64)
+    density = np.cbrt(np.bincount(part, weights=c * (1 + gains) ** 2, minlength=_DENSITY_PARTS))
 
     def divided(cells: int) -> FloatArray:
         ends: FloatArray = np.expm1(grid(limit, density, cells))
@@ -72,11 +74,11 @@ def _ends(gains: FloatArray, c: FloatArray) -> FloatArray:
         return ends
 
     enough = (1 + _ADDED_VARIANCE) * float((c * gains**2).sum())
-    for cells in _CELLS[:-1]:
+    for cells in _NUMBERS_OF_CELLS[:-1]:
         at, masses = _at_ends(gains, c, divided(cells))
         if float((masses * at**2).sum()) <= enough:
             return divided(cells)
-    return divided(_CELLS[-1])
+    return divided(_NUMBERS_OF_CELLS[-1])
 
 
 def _at_ends(gains: FloatArray, c: FloatArray, ends: FloatArray) -> tuple[FloatArray, FloatArray]:

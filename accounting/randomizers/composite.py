@@ -30,9 +30,11 @@ from shuffle_ledger.accounting.randomizers.base import (
 )
 from shuffle_ledger.accounting.randomizers.generic import Generic
 
+# Limits of a composite: parts, pairs of inputs of all parts together, and witnesses. More: memory and time.
 _MAXIMUM_PARTS = 16
 _MAXIMUM_PAIRS = 1024
 _MAXIMUM_WITNESSES = 16
+# Allowed distance of the sum of weights from 1.
 _WEIGHT_TOLERANCE = 1e-12
 
 

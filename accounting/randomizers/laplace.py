@@ -19,11 +19,13 @@ from shuffle_ledger.accounting.randomizers.base import (
 )
 from shuffle_ledger.accounting.randomizers.binary_input import grid
 
-# Cells of the continuum on either side, more where more mass is there: they widen bounds of epsilon by 1e-4
-# about, and by less than 1e-3.
+# Cells of the continuum on either side: the first number plus `epsilon0 + 64 (1 - exp(-epsilon0 / 2))`. They
+# widen intervals of epsilon by about 1e-4, and by less than 1e-3.
 _FEWEST_CELLS = 12
-_CELLS = 64
-_PARTS = 4096
+_CELLS_FOR_MASS = 64
+# Parts of the range for which the density of cells is given.
+_DENSITY_PARTS = 4096
+# Cells between 0 and 1 in which the attack counts reports.
 _WITNESS_CELLS = 64
 
 
@@ -44,7 +46,7 @@ class Laplace(DecomposedRandomizer):
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: on a grid that is as fine as one round needs."""
-        more = self.epsilon0 - _CELLS * math.expm1(-self.epsilon0 / 2)
+        more = self.epsilon0 - _CELLS_FOR_MASS * math.expm1(-self.epsilon0 / 2)
         return self._on_grid(_FEWEST_CELLS + math.ceil(more))
 
     def coarser(self, most: int) -> Components:
@@ -63,7 +65,7 @@ class Laplace(DecomposedRandomizer):
         (above), or to that mean (below).
         """
         # The grid is finest at large t, where single components matter most.
-        density = np.exp(np.linspace(0.0, self.epsilon0 / 2, _PARTS))
+        density = np.exp(np.linspace(0.0, self.epsilon0 / 2, _DENSITY_PARTS))
         t = grid(self.epsilon0, density, cells)[::-1]
         width = -np.diff(t)
         inner = 0.5 * np.exp(-(self.epsilon0 + t[:-1]) / 2) * np.expm1(width / 2)

@@ -29,9 +29,9 @@ from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 
-_MAXIMUM_BITS = 10**6
-_MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6
-_MAXIMUM_SECURITY = 1000.0
+_MAXIMUM_BITS = 10**6  # of noise, of one user
+_MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6  # mean messages of one user for one label
+_MAXIMUM_SECURITY = 1000.0  # bits
 
 
 @dataclass(frozen=True, kw_only=True)

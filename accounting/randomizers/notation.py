@@ -17,7 +17,7 @@ _PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight a
 
 
 def parse_randomizer(written: object) -> LocalRandomizer:
-    """The randomizer that a call or a JSON mapping describes.
+    """Reads the randomizer that a call or a JSON mapping describes.
 
     Args:
         written: text such as `blh(epsilon0=1, domain=64)`, `joint(krr(k=4, epsilon0=1),
@@ -27,29 +27,31 @@ def parse_randomizer(written: object) -> LocalRandomizer:
             (parallel) and `rows` (table); or a randomizer, which is returned as it is.
 
     Raises:
-        InvalidParameter: the text is not such a call, the kind or a parameter is unknown or missing, or a
-            value is bad.
+        InvalidParameter: the text is not a call, the kind or a parameter is unknown or missing, or a value is
+            out of range.
     """
     return _parsed(written, _MAXIMUM_DEPTH)
 
 
 def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
-    """The randomizer that a call or a mapping describes, with `epsilon0` wherever one is left out.
+    """Reads the randomizer that a call or a mapping describes, with `epsilon0` in every place where one is
+    missing.
 
     Raises:
-        InvalidParameter: none is left out, or as for `parse_randomizer`.
+        InvalidParameter: none is missing, or as of `parse_randomizer`.
     """
     mapping = _read(written) if isinstance(written, str) else written
     completed = _completed(mapping, epsilon0, _MAXIMUM_DEPTH)
     if completed == mapping:
-        _parsed(mapping, _MAXIMUM_DEPTH)  # what is wrong with it otherwise comes first
+        _parsed(mapping, _MAXIMUM_DEPTH)  # other errors have precedence
         expected = "a randomizer that has an epsilon0, which is left out, such as krr(k=10)"
         raise InvalidParameter(_FIELD, written, expected)
     return _parsed(completed, _MAXIMUM_DEPTH)
 
 
 def _completed(written: object, epsilon0: float, depth: int) -> object:
-    """A mapping, or a list of them, with `epsilon0` in every randomizer that takes one and has none."""
+    """Returns a mapping, or a list of them, with `epsilon0` in every randomizer that takes one and has
+    none."""
     if depth < 0 or isinstance(written, LocalRandomizer):
         return written
     if isinstance(written, list | tuple):
@@ -81,7 +83,7 @@ def _parsed(written: object, depth: int) -> LocalRandomizer:
 
 
 def _read(text: str) -> Mapping[str, object]:
-    """The JSON form of a call; the grammar is Python's, read and never evaluated."""
+    """Returns the JSON form of a call. The grammar is Python's; the text is parsed and never evaluated."""
     wrong = InvalidParameter(_FIELD, text, _CALL)
     if len(text) > _MAXIMUM_LENGTH:
         raise wrong
@@ -97,7 +99,7 @@ def _read(text: str) -> Mapping[str, object]:
 
 
 def _mapping(node: ast.Call) -> Mapping[str, object]:
-    """The JSON form of a call's syntax."""
+    """Returns the JSON form of a parsed call."""
     wrong = InvalidParameter(_FIELD, ast.unparse(node), _CALL)
     if not isinstance(node.func, ast.Name):
         raise wrong
@@ -120,7 +122,7 @@ def _mapping(node: ast.Call) -> Mapping[str, object]:
 
 
 def _value(node: ast.expr, field: str) -> object:
-    """A number, a word in quotes, a call, or a list of these."""
+    """Returns the value of an argument: a number, a word in quotes, a call, or a list of these."""
     if isinstance(node, ast.Call):
         return _mapping(node)
     if isinstance(node, ast.List | ast.Tuple):

@@ -33,22 +33,28 @@ from shuffle_ledger.accounting.randomizers.base import (
 )
 from shuffle_ledger.accounting.randomizers.binary_input import bracketed
 
+# Limits of a table: inputs, outputs, and probabilities in all pairs of inputs together. More: memory and
+# time.
 _MAXIMUM_ROWS = 64
 _MAXIMUM_COLUMNS = 1024
 _MAXIMUM_TERMS = 1 << 20
+# Triples of inputs that are tried as attacks.
 _MAXIMUM_WITNESSES = 8
-# How many pairs are ruled out in the time that one takes.
-_SCREENED = 30
-# A row is what it says divided by its sum, which may miss 1 by as much as decimal probabilities do.
+# Pairs of inputs that are ruled out in the time of one evaluation, for estimates of run time.
+_PAIRS_PER_EVALUATION = 30
+# Allowed distance of a row's sum from 1, for probabilities written in decimal; the row is divided by its sum.
 _SUM_TOLERANCE = 1e-12
-_SMALLEST = 1e-50
-# Differences of probabilities that are as close as this are known to fewer digits than `ROOM` has; and what
-# all of them together may be off by: two pieces hold 106 digits, and a few are rounded.
-_CLOSE = 2.0**-80
-_DOUBT = 2.0**-102
-# Twice what inputs of less local privacy differ by is much more than rounding for any number of reports.
-_COARSEST = 0.01
-# With as many outputs it is worthwhile to see which of them, or of two inputs, are alike but for rounding.
+# Least positive probability.
+_LEAST_PROBABILITY = 1e-50
+# Relative distance below which a difference of two probabilities has fewer correct digits than `ROOM` asks
+# for; and a bound on the absolute error of all such differences: two floats hold 106 binary digits, of which
+# a few are rounded.
+_NEARLY_EQUAL = 2.0**-80
+_DIFFERENCE_ERROR = 2.0**-102
+# Outputs and pairs are joined roughly only if `2 (1 - exp(-epsilon0))` is at least this: ratios then differ
+# by much more than round-off, for any number of reports.
+_LEAST_ROUGH_SCALE = 0.01
+# From this number of outputs on, equal outputs are looked for even with two inputs.
 _MANY_OUTPUTS = 64
 
 
@@ -113,7 +119,7 @@ class Table(DecomposedRandomizer):
         exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
         inputs, outputs = masses.high.shape
         many = outputs >= _MANY_OUTPUTS
-        if scale >= _COARSEST and (many or inputs > 2):
+        if scale >= _LEAST_ROUGH_SCALE and (many or inputs > 2):
             fewer = TablePairs(*masses, rest=rest, roughly=True)
             sizes = (len(one) * (one.components if many else 1) for one in (fewer, exact))
             if 2 * next(sizes) <= next(sizes):
@@ -123,7 +129,7 @@ class Table(DecomposedRandomizer):
     def terms(self, analysis: str) -> int:
         """See `DecomposedRandomizer.terms`."""
         inputs, outputs = len(self.rows), len(self.rows[0])
-        return outputs * (1 + inputs * (inputs - 1) // _SCREENED)
+        return outputs * (1 + inputs * (inputs - 1) // _PAIRS_PER_EVALUATION)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`. Returns the triples of inputs whose losses vary most."""
@@ -173,7 +179,7 @@ class Table(DecomposedRandomizer):
             low.append([_missing(mass, total, one) for mass, one in zip(masses, near, strict=True)])
             exact.append((masses, total))
         split = _Masses(np.array(high), np.array(low))
-        return split, _DOUBT if split.is_close(exact) else 0.0
+        return split, _DIFFERENCE_ERROR if split.is_close(exact) else 0.0
 
     def to_mapping(self) -> dict[str, object]:
         """See `LocalRandomizer.to_mapping`."""
@@ -199,7 +205,7 @@ class _Masses(Twofold):
         total`) that two floats resolve to a few digits only, or not at all."""
         order = np.lexsort((self.low, self.high), axis=0)
         high, low = (np.take_along_axis(one, order, axis=0) for one in self)
-        near = np.diff(high, axis=0) + np.diff(low, axis=0) <= _CLOSE * high[1:]
+        near = np.diff(high, axis=0) + np.diff(low, axis=0) <= _NEARLY_EQUAL * high[1:]
         for place, output in np.argwhere(near):
             (masses, total), (others, whole) = (exact[order[one, output]] for one in (place, place + 1))
             if masses[output] * whole != others[output] * total:
@@ -278,10 +284,10 @@ def _checked(rows: object) -> tuple[tuple[float, ...], ...]:
 
 
 def _checked_row(name: str, row: Sequence[object]) -> tuple[float, ...]:
-    expected = f"0 or a probability from {exact_text(_SMALLEST)} to 1"
+    expected = f"0 or a probability from {exact_text(_LEAST_PROBABILITY)} to 1"
     values = tuple(validation.real(f"{name}[{place}]", value, expected) for place, value in enumerate(row))
     for place, value in enumerate(values):
-        if value != 0 and not _SMALLEST <= value <= 1:
+        if value != 0 and not _LEAST_PROBABILITY <= value <= 1:
             raise InvalidParameter(f"{name}[{place}]", value, expected)
     if abs(math.fsum(values) - 1) > _SUM_TOLERANCE:
         raise InvalidParameter(name, math.fsum(values), "probabilities that sum to 1")

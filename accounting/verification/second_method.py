@@ -32,9 +32,9 @@ _GAIN_LATTICES = tuple(1 << power for power in range(12, 17))
 _SETTLED_CHANGE = AGREEMENT / 4
 # Masses below this are cut off after a convolution. It is above the round-off, or laws would never become
 # shorter.
-_CUT_MASS = 1e-15
+_SMALLEST_KEPT_MASS = 1e-15
 # Fewest and most points of the lattice of losses, and the number of points in one deviation that is aimed at.
-_LOSS_POINTS = (1 << 16, 1 << 18)
+_TOTAL_LOSS_POINTS = (1 << 16, 1 << 18)
 _POINTS_PER_DEVIATION = 400.0
 # Half the width of that lattice: the mean plus this many deviations, times these factors in turn.
 _LATTICE_DEVIATIONS = 14.0
@@ -48,7 +48,7 @@ _LARGEST_TILT = 1e6
 # Numbers of honest reports in a sample that are included, in deviations around the mean; and the most numbers
 # that are evaluated: others are interpolated.
 _SAMPLE_DEVIATIONS = 10.0
-_MOST_COUNTS = 13
+_MOST_EVALUATED_COUNTS = 13
 
 _Divergence = Callable[[int, float], float | None]
 _Law = tuple[FloatArray, int]  # masses on a lattice, and the position of the first
@@ -123,8 +123,8 @@ def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> flo
     low, high = max(1, math.floor(law.mean() - reach)), math.ceil(law.mean() + reach)
     counts = np.arange(low, min(high, honest) + 1)
     chosen = counts
-    if counts.size > _MOST_COUNTS:
-        spread = (1 - np.cos(np.linspace(0, math.pi, _MOST_COUNTS))) / 2
+    if counts.size > _MOST_EVALUATED_COUNTS:
+        spread = (1 - np.cos(np.linspace(0, math.pi, _MOST_EVALUATED_COUNTS))) / 2
         chosen = np.unique(np.round(counts[0] + spread * (counts[-1] - counts[0])).astype(int))
     values = [divergence(int(count), excess * honest / int(count)) for count in chosen]
     if any(value is None for value in values):
@@ -178,7 +178,7 @@ def _on_lattice(values: FloatArray, masses: FloatArray, step: float) -> _Law:
 
 def _added(one: _Law, other: _Law) -> _Law:
     law: FloatArray = np.maximum(scipy.signal.fftconvolve(one[0], other[0]), 0.0)
-    kept = np.flatnonzero(law > _CUT_MASS)
+    kept = np.flatnonzero(law > _SMALLEST_KEPT_MASS)
     first, last = int(kept[0]), int(kept[-1])
     return law[first : last + 1], one[1] + other[1] + first
 
@@ -286,8 +286,8 @@ def _epsilon_on(
     missing: tuple[float, float],
 ) -> float | None:
     (deviation, start, theta), (beyond, slack) = tilted, missing
-    size = _LOSS_POINTS[0]
-    while size < _LOSS_POINTS[1] and 2 * half / size > deviation / _POINTS_PER_DEVIATION:
+    size = _TOTAL_LOSS_POINTS[0]
+    while size < _TOTAL_LOSS_POINTS[1] and 2 * half / size > deviation / _POINTS_PER_DEVIATION:
         size *= 2
     step = 2 * half / size
     losses = (np.arange(size) - size // 2) * step

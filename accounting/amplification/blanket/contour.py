@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shuffle_ledger.accounting.amplification.blanket.tilting import Given, Tilt
+from shuffle_ledger.accounting.amplification.blanket.tilting import MOMENT_EXPONENT, Given, Tilt
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
     TINY,
@@ -45,8 +45,6 @@ _LOBE_CUT = 11.0
 _BLOCK_ELEMENTS = 1 << 16
 # A node is left out if its term is below `exp(-this)` of the largest possible one. Larger: more nodes.
 _LEFT_OUT_EXPONENT = 46.0
-# Largest exponent of a moment's terms: beyond it the moment counts as infinite.
-_MOMENT_EXPONENT = 500.0
 # Logarithm of the mass of one report under the tilt below which the mass may be overstated.
 _DOUBTFUL_LOG_MASS = math.log(0.02)
 # Outcomes with at most one hidden report are computed exactly, outside the sum over nodes, if their tilted
@@ -292,22 +290,22 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     exponents = rate[..., None] * tilt.centred
     highest, terms = exponents.max(axis=-1), exponents
     weights, lost = tilt.weights, np.zeros_like(rate, dtype=np.bool_)
-    if np.any(highest > _MOMENT_EXPONENT):
+    if np.any(highest > MOMENT_EXPONENT):
         # The weight of an atom this far out may have underflowed. Its mass is at most 1 and its exponent
         # under the tilt is known: that bounds its term, unless the mass under the tilt is itself in doubt.
-        far, mass = exponents > _MOMENT_EXPONENT, (tilt.log_mass - tilt.log_mass_error) / reports
+        far, mass = exponents > MOMENT_EXPONENT, (tilt.log_mass - tilt.log_mass_error) / reports
         shift = np.where(mass > _DOUBTFUL_LOG_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
         whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
         whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)  # terms cancel where a sum below 500 is left
-        lost = np.asarray((far & ~(whole < _MOMENT_EXPONENT)).any(axis=-1))
+        lost = np.asarray((far & ~(whole < MOMENT_EXPONENT)).any(axis=-1))
         terms, weights = (
-            np.minimum(np.where(far, whole, exponents), _MOMENT_EXPONENT),
+            np.minimum(np.where(far, whole, exponents), MOMENT_EXPONENT),
             np.where(far, 1.0, weights),
         )
     moment = (weights * np.exp(terms)).sum(axis=-1)
     logarithm, drift = reports * np.log(np.maximum(moment, TINY)), rate * tilt.mean
     # Terms are off by what their exponents are rounded by.
-    largest = reports * np.clip(highest, 0.0, _MOMENT_EXPONENT)
+    largest = reports * np.clip(highest, 0.0, MOMENT_EXPONENT)
     rounding = 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift) + largest)
     return np.where(lost, np.inf, logarithm + drift + rounding)
 
@@ -366,7 +364,8 @@ class Few(NamedTuple):
 
     @property
     def apply(self) -> BoolArray:
-        """Whether these outcomes are computed exactly, apart from the sum over nodes, shape (orders,)."""
+        """Returns whether these outcomes are computed exactly, apart from the sum over nodes, shape
+        (orders,)."""
         return np.asarray(self.single > 0)
 
 

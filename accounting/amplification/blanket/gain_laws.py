@@ -25,7 +25,7 @@ _SMALLEST_WEIGHT_EXPONENT = 600.0
 # Largest exponent that the round-off of a gain may change a weight by: beyond it a bound is infinite.
 _MOST_ROUNDING_EXPONENT = 50.0
 # Relative and absolute room for the round-off of sums and powers of masses in `infinity`.
-_MASS_ROUND_OFF = 1e-12
+_MASS_SUM_ROUND_OFF = 1e-12
 # Array elements (orders times components) that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -89,23 +89,25 @@ class Laws(NamedTuple):
     dropped: FloatArray
 
     def at(self, orders: BoolArray | IndexArray) -> Laws:
-        """The laws at some of the orders."""
+        """Returns the laws at some of the orders."""
         return Laws(*(column[orders] for column in self))
 
     def without(self, left_out: BoolArray) -> Laws:
-        """The parts of the laws on the other components."""
+        """Returns the laws without these components, shape (orders, components); their mass is then less than
+        1."""
         lost, dropped = (np.where(left_out, one, 0.0).sum(axis=1) for one in (self.difference, self.c))
         difference, taken, c, gains = (np.where(left_out, 0.0, one) for one in self[:4])
         return Laws(difference, taken, c, gains, self.leftover, self.imbalance - lost, self.dropped + dropped)
 
     @property
     def terms(self) -> FloatArray:
-        """What gains are differences of, and rounded relative to."""
+        """Returns the sum of the moduli of a gain's terms, in units of which it is rounded, shape (orders,
+        components)."""
         return np.asarray((np.abs(self.difference) + self.taken) / np.where(self.c > 0, self.c, 1.0))
 
     @property
     def doubt(self) -> FloatArray:
-        """Bounds on the roundings of gains."""
+        """Returns upper bounds on the round-off of gains, shape (orders, components)."""
         return np.asarray(8 * UNIT_ROUND_OFF * self.terms)
 
     def unsure(self, log_mass: FloatArray) -> FloatArray:
@@ -195,7 +197,7 @@ class Pairs(Sequence[Decomposition]):
 
     @abstractmethod
     def masses(self, which: IndexArray) -> Masses:
-        """The masses of the pairs at these places."""
+        """Returns the masses of the pairs at these positions."""
 
     @property
     @abstractmethod
@@ -221,12 +223,12 @@ class Pairs(Sequence[Decomposition]):
         component with `b > 0`.
         """
         alone, without, others = self.impossible()
-        avoided = np.maximum(1 - others - _MASS_ROUND_OFF, 0.0) ** (reports - 1)
-        return np.asarray((alone + without * avoided) * (1 - _MASS_ROUND_OFF))
+        avoided = np.maximum(1 - others - _MASS_SUM_ROUND_OFF, 0.0) ** (reports - 1)
+        return np.asarray((alone + without * avoided) * (1 - _MASS_SUM_ROUND_OFF))
 
     @abstractmethod
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
-        """The pair at a place."""
+        """Returns the decomposition of the pair at a position."""
 
     def is_whole(self, place: int) -> bool:
         """Returns whether none of the pair's components were joined, while all pairs have the same masses c.
@@ -258,8 +260,11 @@ class Pairs(Sequence[Decomposition]):
         return found
 
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
-        """Upper bounds on the logarithms of `E[exp(theta G)]` of all pairs at the orders `1 + excess`, each
-        with its own tilt, shape (pairs, orders); round-off included."""
+        """Returns upper bounds on `log E[exp(theta G)]` of all pairs at the orders `1 + excess`, with one
+        tilt for each order, shape (pairs, orders).
+
+        Guarantee: round-off included.
+        """
         which, order = np.divmod(np.arange(len(self) * excess.size), excess.size)
         found = np.zeros(which.size)
         for rows, laws, _ in self.laws(which, excess[order]):
@@ -272,7 +277,7 @@ class Pairs(Sequence[Decomposition]):
         return found.reshape(-1, excess.size)
 
     def leftover(self, which: IndexArray) -> FloatArray:
-        """What c leaves over, of the pairs at these places."""
+        """Returns the leftover masses of the pairs at these positions, shape (pairs,)."""
         return self.masses(which).leftover
 
     def unhidden(self, which: IndexArray, excess: FloatArray) -> FloatArray:
@@ -286,8 +291,8 @@ class Pairs(Sequence[Decomposition]):
         return found
 
     def laws(self, which: IndexArray, excess: FloatArray) -> Iterator[tuple[IndexArray, Laws, Bare]]:
-        """The laws on hidden components of the pairs `which[i]` at the orders `1 + excess[i]`, in blocks of
-        rows i, and what the other components contribute."""
+        """Yields, for blocks of rows i: the rows; the laws of G on the hidden components of the pairs
+        `which[i]` at the orders `1 + excess[i]`; and bounds on the contribution of the other components."""
         for rows in self._blocks(excess.size):
             masses, r = self.masses(which[rows]), excess[rows, None]
             taken = r * masses.b

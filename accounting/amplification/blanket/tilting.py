@@ -30,11 +30,11 @@ OVERWHELMING = 12.0
 MOST_SMOOTHING = 0.2
 #: Logarithm of a mass under the tilt below which the round-off of 1 is included in bounds.
 SMALL_LOG_MASS = -0.5
+#: Largest exponent of a moment's terms: beyond it the moment counts as infinite.
+MOMENT_EXPONENT = 500.0
 
 # Clip of `-n log M(theta)` in the estimate of `peak`; nothing depends on it but tightness.
 _LARGEST_PEAK_EXPONENT = 300.0
-# Largest exponent of a moment's terms: beyond it the moment counts as infinite.
-_MOMENT_EXPONENT = 500.0
 
 
 class Tilt(NamedTuple):
@@ -159,12 +159,12 @@ class Given(NamedTuple):
     def log_moment(self, rate: FloatArray) -> FloatArray:
         """Returns upper bounds on `log E~[exp(rate S)]`, S their total gain, shape (orders,)."""
         exponents = rate[:, None] * self.centred
-        terms = self.weights * np.exp(np.minimum(exponents, _MOMENT_EXPONENT))
+        terms = self.weights * np.exp(np.minimum(exponents, MOMENT_EXPONENT))
         logarithm = self.number * np.log(terms.sum(axis=1)) + rate * self.mean
         rounding = (
-            64 * UNIT_ROUND_OFF * (1 + np.abs(rate) * np.abs(self.mean) + self.number * _MOMENT_EXPONENT)
+            64 * UNIT_ROUND_OFF * (1 + np.abs(rate) * np.abs(self.mean) + self.number * MOMENT_EXPONENT)
         )
-        return np.where(exponents.max(axis=1) > _MOMENT_EXPONENT, np.inf, logarithm + rounding)
+        return np.where(exponents.max(axis=1) > MOMENT_EXPONENT, np.inf, logarithm + rounding)
 
 
 def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting.amplification.random_size.contour import Counts, Run
+from shuffle_ledger.accounting.amplification.random_size.sampling import DEEPEST_LOG_DELTA, MOST_SHIFT
 from shuffle_ledger.accounting.amplification.random_size.tables import CountTable
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
@@ -17,9 +18,6 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 # Numbers more than this many deviations away from those that matter most are put in groups of this width, in
 # deviations. Wider groups: faster, looser bounds.
 _WIDE_GROUP_FROM, _WIDE_GROUP = 4.0, 0.15
-# `-log` of the smallest delta that is answered precisely. At small deltas larger numbers matter more, by up
-# to this many deviations.
-_DEEPEST_LOG_DELTA, _MOST_SHIFT = 70.0, 5.0
 # A table's orders reach as far as numbers this many deviations below the typical one need.
 _DEVIATIONS_COVERED = 6.0
 # At most this many orders get a table for their own range, if the first is below this share of the order at
@@ -55,7 +53,7 @@ class Numbers(NamedTuple):
         stride = max(1, int(finest * centre))
         wide = max(stride, int(_WIDE_GROUP * deviation))
         # At small deltas larger numbers matter more.
-        shift = min(_DEEPEST_LOG_DELTA * deviation / centre, _MOST_SHIFT)
+        shift = min(DEEPEST_LOG_DELTA * deviation / centre, MOST_SHIFT)
         ends = centre - _WIDE_GROUP_FROM * deviation, centre + (_WIDE_GROUP_FROM + shift) * deviation
         first, last = int(numbers[0]), int(numbers[-1])
         runs = []

@@ -23,10 +23,9 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 _CHORDS_FROM = 100
 # Widest cell near the counts that matter most, in deviations of the count; cells far out are wider.
 _WIDEST_CELL = 0.5
-# `-log` of the smallest delta that is answered precisely. At small deltas larger counts matter more, by up to
-# this many deviations.
-_DEEPEST_LOG_DELTA = 70.0
-_MOST_SHIFT = 5.0
+#: `-log` of the smallest delta that is answered precisely. At small deltas larger counts matter more, by up
+#: to this many deviations.
+DEEPEST_LOG_DELTA, MOST_SHIFT = 70.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +166,7 @@ def sampling_cells(
     """
     centre = float((masses * counts).sum() / masses.sum())
     deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum() / masses.sum()))
-    shift = min(_DEEPEST_LOG_DELTA * deviation / max(centre, 1.0), _MOST_SHIFT)
+    shift = min(DEEPEST_LOG_DELTA * deviation / max(centre, 1.0), MOST_SHIFT)
     cells, start = [], 0
     while start < counts.size:
         away = (counts[start] - centre) / max(deviation, 1e-9)

@@ -33,7 +33,7 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 _MOST_PAIRS = 4
 _LISTED_OUTCOMES = 60_000
 # The first grid has this many stretches, each filled evenly with at most this many cells.
-_STRETCHES, _MOST_CELLS = 48, 256
+_STRETCHES, _MOST_CELLS_OF_STRETCH = 48, 256
 # Allowed distance of a chord from the profile in the first grid, and in the final one, in units of the
 # allowed distance of the bounds; a cell is divided into at most this many pieces at once, and the grid this
 # often.
@@ -46,7 +46,7 @@ _SMOOTHING_SHARE, _SMOOTHING_MARGIN, _MOST_DIVISOR, _MOST_TRIES = 0.8, 1.1, 6.0,
 # The work of a table, in nodes of one order with the usual smoothing, is limited: for many numbers by the
 # first value, and for fewer numbers by a share of it, half of it for the second value. If outcomes could be
 # listed instead, orders times numbers are limited by the third.
-_MOST_WORK, _NUMBERS_OF_HALF_WORK, _MOST_LISTED_VALUES = 4e4, 500, 3e5
+_MOST_NODE_WORK, _NUMBERS_OF_HALF_WORK, _MOST_LISTED_VALUES = 4e4, 500, 3e5
 # Share of the orders at which bounds may stay wide; with more there is no table.
 _MOST_WIDE_SHARE = 0.02
 _STEEPEST_SLOPE = -1.0  # of a profile, from order 1 on
@@ -161,7 +161,7 @@ class CountTables:
         end = order_less_one(min(self.largest_loss, LARGEST_EXPONENT))
         if min(last, end) <= first:
             return None
-        most = _MOST_WORK * counts.size / (counts.size + _NUMBERS_OF_HALF_WORK)
+        most = _MOST_NODE_WORK * counts.size / (counts.size + _NUMBERS_OF_HALF_WORK)
         if self.is_listed(counts.typical):
             most = min(most, _MOST_LISTED_VALUES / counts.size)
         plan = self._planned(counts, self._spaced(counts.typical, first, min(last, end)), end, most)
@@ -186,7 +186,9 @@ class CountTables:
         values = np.maximum(self.bounds(reports, ends).upper, NEGLIGIBLE_DELTA)
         # Where a profile falls by the exponent h between two orders, a chord is above it by up to h^2 / 8.
         apart = np.sqrt(_FIRST_CHORD_DISTANCE * self._allowed(reports, ends, values) / values)
-        cells = np.clip(-np.diff(np.log(values)) / np.minimum(apart[:-1], apart[1:]), 1, _MOST_CELLS)
+        cells = np.clip(
+            -np.diff(np.log(values)) / np.minimum(apart[:-1], apart[1:]), 1, _MOST_CELLS_OF_STRETCH
+        )
         return np.unique(np.concatenate([[0.0, last], *_divided(ends, np.ceil(cells))]))
 
     def _dividing(self, reports: int, plan: _Plan) -> FloatArray:

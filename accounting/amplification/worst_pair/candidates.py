@@ -20,7 +20,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 # If more than this many pairs are evaluated, outcomes are listed only for pairs at this many orders or more:
 # for fewer orders the quadrature is faster.
-_LISTED_PAIRS, _LISTED_ORDERS = 64, 4
+_ALWAYS_LISTED_PAIRS, _LISTED_ORDERS = 64, 4
 # An unevaluated pair may raise the upper bound by this share of the usual width of bounds. Larger: fewer
 # evaluations, a wider result.
 _UNEVALUATED_SHARE = 0.5
@@ -152,7 +152,7 @@ class Shortlist:
         sums, excess = self._sums, self._excess
         summed, number = chosen.copy(), chosen.sum(axis=1)
         for one in np.flatnonzero(
-            number >= (1 if np.count_nonzero(number) <= _LISTED_PAIRS else _LISTED_ORDERS)
+            number >= (1 if np.count_nonzero(number) <= _ALWAYS_LISTED_PAIRS else _LISTED_ORDERS)
         ):
             outcomes = sums.listed(int(self.places[one]))
             if outcomes is not None:

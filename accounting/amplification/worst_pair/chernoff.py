@@ -16,7 +16,7 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray,
 # Tilts are within this factor of the saddle point.
 _SADDLE_CLOSENESS = 1.05
 # Room for the round-off of the moments, added to the logarithm of a bound.
-_LOG_ROUND_OFF = 1e-3
+_LOG_MOMENT_ROUND_OFF = 1e-3
 # Tilts that all pairs share, in units of the tilt that suits the pair whose losses vary most.
 _TILT_MULTIPLES = 2.0 ** np.arange(-3.0, 4.1, 1.0)
 
@@ -50,7 +50,7 @@ class Powers(NamedTuple):
         with np.errstate(invalid="ignore"):
             bounds = self.logarithm - np.log(self.theta * reports)[:, None, :] - 1
         found = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=0)
-        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _LOG_ROUND_OFF, 0.0), np.inf)
+        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _LOG_MOMENT_ROUND_OFF, 0.0), np.inf)
 
 
 def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
