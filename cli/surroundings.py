@@ -15,7 +15,7 @@ _MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
 def prepare() -> None:
     """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded.
 
-    A stream that was closed before the program began becomes one that drops what is written.
+    A stream that was closed before the program began is replaced by one that drops all output.
     """
     os.environ.update(_MATPLOTLIB)
     codecs.register_error(_ERRORS, _spelled)

@@ -70,7 +70,7 @@ class Unavailable(LedgerError):
 
 
 class AnswerLost(Unavailable):
-    """The connection ended before the answer came: what was sent may have been done, or not."""
+    """The connection ended before the answer came: the request may have been carried out, or not."""
 
     def __init__(self, fact: str, reason: str | None = None, *, source: str = "the database") -> None:
         """Take what may be true, as a clause, what the connection ended with, and the other end's name."""
@@ -99,11 +99,11 @@ class BehindCheckpoint(LedgerError):
 
 
 class BadSignature(LedgerError):
-    """A signature that does not fit what it should sign, or is not by the trusted key."""
+    """A signature that does not match the signed content, or is not by the trusted key."""
 
 
 class RoundStuck(LedgerError):
-    """A round failed as often as is allowed; no worker tries it again until somebody looks."""
+    """A round failed as often as is allowed; no worker tries it again until an operator retries it."""
 
 
 class LostRace(LedgerError):

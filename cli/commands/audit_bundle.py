@@ -101,7 +101,7 @@ def _helpers(settings: Settings, accountant: Accountant) -> WithWorkers | None:
 
 
 def bundle_view(report: BundleReport) -> RenderableType:
-    """Returns the report for people: the answer, whose word it is, each cohort, what was found."""
+    """Returns the report for people: the answer, the signer, each cohort, the findings."""
     broken = [each.cohort for each in report.cohorts if each.promise_kept is False]
     unknown = [each.cohort for each in report.cohorts if each.ok and each.promise_kept is None]
     missing = [] if report.vouched or not report.ok else [UNPINNED]

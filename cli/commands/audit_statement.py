@@ -1,4 +1,4 @@
-"""`audit statement`: what was promised to a cohort's users, whether it was kept, and how anybody can tell."""
+"""`audit statement`: the promise to a cohort's users, whether it was kept, and the evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`budget`: what a cohort may spend, and what it has spent."""
+"""`budget`: the budget of a cohort, and its spending."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
 
 
 def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
-    """Returns how much of delta approximate rounds have used, of what is set aside for them."""
+    """Returns the delta that approximate rounds have used, and the delta that is set aside for them."""
     if accounts is None:
         return {}
     certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)

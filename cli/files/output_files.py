@@ -9,7 +9,7 @@ from shuffle_ledger.ledger import files
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file: afterwards it holds all of `text`, or what it held before.
+    """Writes a text file: afterwards it holds all of `text`, or its previous contents.
 
     Raises:
         OSError: the file cannot be written.

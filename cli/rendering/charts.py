@@ -1,4 +1,4 @@
-"""A cohort's year as a picture: what was spent, round by round, against the budget, and what was refused."""
+"""A cohort's year as a picture: the spending, round by round, against the budget, and the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP API: who asks, what they ask, and the answers of `ledger`. Nothing in `ledger` imports this."""
+"""The HTTP API: authentication, requests, and the answers of `ledger`. Nothing in `ledger` imports this."""
 
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.connections import run_server

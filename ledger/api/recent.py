@@ -21,7 +21,7 @@ class RecentBudgets:
         self._known: OrderedDict[str, BudgetStatement] = OrderedDict()
 
     def budget(self, accountant: Accountant, cohort: str) -> BudgetStatement:
-        """Return the budget of a cohort as `reports.budgets.budget` does, and raise what it raises.
+        """Returns the budget of a cohort, and raises the same errors, as `reports.budgets.budget` does.
 
         The head and the rows that decisions use are read every time, and checked against each other.
         """

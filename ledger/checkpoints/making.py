@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.values.signing import SigningKey
 def make_checkpoint(store: Store, signing_key: SigningKey) -> Checkpoint:
     """Return the heads of all chains at one moment, signed.
 
-    It says what the database says: verify the ledger before you sign what it holds.
+    It states the contents of the database: verify the ledger before you sign it.
 
     Raises:
         BehindCheckpoint: the store has an anchor, and lacks what the anchor has seen.

@@ -72,7 +72,7 @@ class ScheduledCheckpoints:
             return made
 
     def look(self, store: Store, now: datetime) -> tuple[datetime | None, list[str]]:
-        """Return when the last checkpoint was made, and what is wrong with that, as sentences."""
+        """Returns the time of the last checkpoint, and the problems with it, as sentences."""
         path = self._last_file()
         if path is None:
             return None, ["there is none yet"]

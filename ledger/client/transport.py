@@ -49,7 +49,7 @@ _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Pr
 
 
 class _Transient(Exception):
-    """An answer that asks to be asked again; `error` is what it means if it stays the last one."""
+    """An answer that allows another try; `error` is raised if all tries end so."""
 
     def __init__(self, error: LedgerError, wait_seconds: float | None = None) -> None:
         super().__init__(str(error))
@@ -69,7 +69,7 @@ class Wire:
         retry_seconds: float,
         transport: httpx.BaseTransport | None,
     ) -> None:
-        """Connect to nothing yet; raises InvalidValue for what is no address or no token."""
+        """Does not connect yet; raises InvalidValue for an invalid address or token."""
         if not url.startswith(("http://", "https://")):
             raise InvalidValue(
                 field="server", value=url, expected="an address such as https://ledger.example"

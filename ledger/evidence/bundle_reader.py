@@ -37,7 +37,7 @@ class Evidence:
         return tuple(chain.cohort for chain in self.chains)
 
     def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
-        """Yield a cohort's entries in order; what is not an entry is found, and left out."""
+        """Yields a cohort's entries in order; a line that is not an entry is a finding, and left out."""
         for chain in self.chains:
             if chain.cohort != cohort:
                 continue
@@ -56,7 +56,7 @@ class Evidence:
 
 
 def open_bundle(data: bytes, trusted_public_key: bytes | None = None) -> Evidence:
-    """Return what is in a bundle; whatever is wrong with it as a bundle is found.
+    """Returns the contents of a bundle; every defect of the file as a bundle is a finding.
 
     Chains are not replayed here: see `evidence.bundle_verifier`.
     """

@@ -1,4 +1,4 @@
-"""What verification of a bundle finds, and what it reports."""
+"""The findings and the report of a bundle's verification."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BundleReport:
     vouched: bool  # the given key signed the heads, or heads kept elsewhere are in every chain
     sha256: str  # of the bundle
     findings: tuple[Finding, ...]
-    notes: tuple[Finding, ...]  # what is sound, and worth knowing
+    notes: tuple[Finding, ...]  # sound, and worth knowing
     signature: Signature
     public_key: str | None  # hexadecimal
     ledger_id: str | None
@@ -109,7 +109,7 @@ class Findings:
             self.listed.append(found)
 
     def note(self, what: str, *, member: str, cohort: str, sequence: int) -> None:
-        """Note what is sound, and worth knowing, unless there is too much of it."""
+        """Adds a note about something sound and worth knowing, up to a limit."""
         if len(self.notes) < FINDINGS_MAX:
             self.notes.append(Finding(member=member, cohort=cohort, sequence=sequence, what=what))
 

@@ -30,7 +30,7 @@ SECOND_KINDS = 16  # kinds of rounds that do, unless all numbers are computed ag
 
 @dataclass(frozen=True, kw_only=True)
 class _Stated:
-    """A number to be computed again: what was composed, and what the entry says of it."""
+    """A number to be computed again: the composed rounds, and the entry's numbers."""
 
     body: EntryBody
     subject: Subject
@@ -61,7 +61,7 @@ class Recomputation:
         self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
         self.kinds: Counter[EntryKind] = Counter()
         self.problems: list[tuple[int | None, str]] = []
-        self.notes: list[tuple[int, str]] = []  # what is sound, and worth knowing
+        self.notes: list[tuple[int, str]] = []  # sound, and worth knowing
         self.stated = 0  # numbers in the chain
         self.last: EntryBody | None = None  # the last one whose numbers are bounds
         self.within = True  # by the chain's own numbers, no entry leaves more spent than the budget
@@ -215,7 +215,7 @@ def _spending(fields: object) -> Spending | None:
 
 
 def _is_bounds(spending: Spending) -> bool:
-    """Whether an entry's numbers, which anybody may have written, are bounds on anything."""
+    """Returns whether an entry's numbers, which may be forged, can be bounds at all."""
     numbers = (spending.epsilon_lower, spending.epsilon_upper)
     return all(type(each) is float for each in numbers) and 0.0 <= numbers[0] <= numbers[1]
 

@@ -1,4 +1,4 @@
-"""What somebody asks a statement about: the same question on the command line and over HTTP."""
+"""The request for a statement: the same on the command line and over HTTP."""
 
 from __future__ import annotations
 

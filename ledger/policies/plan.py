@@ -135,7 +135,7 @@ class PlanPolicy(Policy):
         Args:
             others: how many of each slot the other rounds take.
             slot: position of the slot that was claimed; None if nothing admitted the round.
-            truth: what was really released.
+            truth: the round as it was really released.
 
         None means that the plan does not cover the round: it fits no slot, or no slot of its kind is left.
         """
@@ -177,7 +177,7 @@ class PlanPolicy(Policy):
     ) -> Step:
         """Return the step for a round that earlier rules settled: its pair took its slot's place in the plan.
 
-        The pair covers what it dominates. No slot covers anything else, and none is free for it.
+        The pair covers only what it dominates. No slot covers anything else, and none is free for it.
         """
         others, unplaced = self.claimed(view), self.unplaced(view)
         if after is None or fits(after, before):

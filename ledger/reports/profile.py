@@ -24,7 +24,7 @@ class ProfilePoint:
 def profile_of(store: Store, accountant: Accountant, view: CohortView) -> tuple[ProfilePoint, ...]:
     """Return the certified profile of the composition of everything held, up to beyond budget and spending.
 
-    Whatever decides under the cohort's policy, this is the exact composition of what is held now: an
+    Under every policy this is the exact composition of the rounds held now: an
     odometer reading where rounds were chosen adaptively.
 
     Raises:

@@ -163,7 +163,7 @@ def standing_after(store: Store, earlier: Checkpoint | None) -> Standing:
 
 
 def losses(connection: Connection, checkpoint: Checkpoint) -> Losses:
-    """Return what the ledger lacks of what a checkpoint has seen, without what was reconciled."""
+    """Returns the heads of a checkpoint that the ledger lacks, without reconciled ones."""
     standing = {head.cohort: head for head in rows.head_rows(connection)}
     frozen = set(connection.execute(select(heads.c.cohort).where(heads.c.status == "frozen")).scalars())
     lost = set(connection.execute(select(lost_cohorts.c.name)).scalars())

@@ -56,7 +56,7 @@ class Database:
             schema.check_revision(connection)
 
     def check_anchor(self) -> None:
-        """Raise BehindCheckpoint if there is an anchor, and the ledger lacks what it has seen."""
+        """Raises BehindCheckpoint if there is an anchor and the ledger lacks one of its heads."""
         if self._guard is not None:
             self._guard.check()
 

@@ -85,7 +85,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
                 field="database_url", value=shown, expected="a database file: one in memory forgets"
             )
         if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():
-            # Opening would create it: an empty file, where somebody may take it for a ledger.
+            # Opening would create an empty file that could be taken for a ledger.
             raise SchemaError(f"there is no ledger in {shown}: run `shuffle-ledger init`")
         engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_SECONDS}, pool_size=POOL_SIZE)
         event.listen(engine, "connect", functools.partial(_prepare_sqlite, foreign_keys=not migrating))
@@ -190,7 +190,7 @@ def is_postgresql(engine: Engine) -> bool:
 def clock(dialect_name: str) -> ColumnElement[datetime]:
     """Return the database's clock as an expression, of a column type that reads as UTC."""
     if dialect_name == "sqlite":
-        # Spelled as SQLAlchemy stores datetimes there; SQLite counts milliseconds.
+        # In the format in which SQLAlchemy stores datetimes there; SQLite has milliseconds.
         now = func.strftime("%Y-%m-%d %H:%M:%f", "now", type_=Text()).concat("000")
         return type_coerce(now, UtcDateTime())
     # clock_timestamp, not now(): the time of the statement, after any wait for a lock.

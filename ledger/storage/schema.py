@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 _REVISION_TABLE = "alembic_version"
-_LOCK_NUMBER = 0x5368_4C64  # any constant: everybody who migrates this ledger takes this advisory lock
+_LOCK_NUMBER = 0x5368_4C64  # any constant: every migration of this ledger takes this advisory lock
 
 
 def initialise(database_url: str) -> str:
@@ -26,7 +26,7 @@ def initialise(database_url: str) -> str:
         InvalidValue: the URL is of no supported database.
         SchemaError: the database is newer than this code.
         Damaged: a row refers to one that is missing; nothing was changed.
-        TryAgain: somebody else held the database for too long; nothing was changed.
+        TryAgain: another process held the database for too long; nothing was changed.
         Unavailable: the database cannot be reached or created, or its answer was lost.
     """
     from alembic import command  # noqa: PLC0415 - only a schema that is not today's needs Alembic

@@ -1,7 +1,7 @@
 """Signed checkpoints: every chain's head at one moment, to be kept where the ledger's owner cannot reach.
 
 A chain of digests shows that something *within* it was changed. That its end was cut off, or that all of it
-was written anew, shows only beside a head that somebody else kept; the signature says whose ledger it was.
+was written anew, shows only beside a head that was kept elsewhere; the signature proves whose ledger it was.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Checkpoint:
         return self._content() | {"signature": self.signature.hex()}
 
     def signed_bytes(self) -> bytes:
-        """Return what is signed: a digest of the canonical bytes of everything but the signature."""
+        """Returns the signed bytes: a digest of the canonical bytes of everything but the signature."""
         return canonical.framed_digest(_DOMAIN, canonical.encode(self._content()))
 
     def _content(self) -> dict[str, Any]:

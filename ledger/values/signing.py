@@ -1,4 +1,4 @@
-"""Ed25519 keys: who signs a checkpoint, and how anybody tells."""
+"""Ed25519 keys: signing checkpoints, and checking signatures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SigningKey:
 
     @property
     def public_key_bytes(self) -> bytes:
-        """The public half: 32 bytes to hand to everybody who checks signatures."""
+        """Returns the public half: 32 bytes for all who check signatures."""
         return self._private.public_key().public_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:

@@ -27,7 +27,7 @@ class PlanTrail:
     _unplaced: int = 0  # released rounds that no slot covers
     _claims: dict[str, int | None] = field(default_factory=dict)  # of each round; None: nothing admitted it
     _stands: dict[str, int | None] = field(default_factory=dict)  # the slot that covers it now, if one does
-    _declared: dict[str, ShuffledRound] = field(default_factory=dict)  # open rounds, as told last
+    _declared: dict[str, ShuffledRound] = field(default_factory=dict)  # open rounds, as last recorded
     _settled_before: dict[str, ShuffledRound] = field(default_factory=dict)  # by earlier rules: what is held
     _whole: Counter[ShuffledRound] = field(default_factory=Counter)  # what the promise is the composition of
     _stated_promise: float | None = None
@@ -39,7 +39,7 @@ class PlanTrail:
         self._claimed = [0] * len(self.policy.slots_declared)
 
     def follow(self, body: EntryBody, *, as_before: bool, frozen: bool) -> Iterator[str]:
-        """Apply the next entry, and yield what is wrong with it.
+        """Applies the next entry, and yields its errors.
 
         Args:
             body: the entry.
@@ -75,7 +75,7 @@ class PlanTrail:
             yield "it changes what the whole plan costs, although no round turned out otherwise"
 
     def compare_spent(self, body: EntryBody) -> Iterator[str]:
-        """Yield what is wrong with what the last entry followed says is spent."""
+        """Yields the errors of the spending that the last followed entry states."""
         if not self._unplaced and body.spent.epsilon_upper > float(self._stated_promise or 0.0):
             yield "it says more is spent than the whole plan costs"
 

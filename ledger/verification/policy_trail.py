@@ -60,7 +60,7 @@ class Trail:
     """The policy's state while a chain is read from its beginning."""
 
     policy: Policy = field(default_factory=FixedPolicy)
-    frozen: bool = False  # what is spent is unknown from here on
+    frozen: bool = False  # the spending is unknown from here on
     total: Charge | None = None  # None: nothing is charged under this policy
     choice: Choice | None = None  # which filters are in force, once the first admitted round chose them
     stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
@@ -76,7 +76,7 @@ class Trail:
     _plan: PlanTrail | None = None
 
     def follow(self, body: EntryBody) -> Iterator[str]:
-        """Apply the next entry, and yield what is wrong with it."""
+        """Applies the next entry, and yields its errors."""
         yield from self._follow(body)
         self._by_newer_rules = self._by_newer_rules or not closes_as_before(body.numerical_policy)
 
@@ -179,7 +179,7 @@ class Trail:
         return {one.name: one.delta for one in filters.readings(filters.nothing())}
 
     def restates(self, body: EntryBody) -> bool:
-        """Return whether the next entry may read what is spent anew, although it admits nothing.
+        """Returns whether the next entry may state a new reading of the spending, although it admits nothing.
 
         Another budget certifies another number of repetitions, and between two such numbers the smaller
         epsilon may be known; and a larger one raises the limit at which the sliding reserve is read.
@@ -304,7 +304,7 @@ class Trail:
                 yield "it judges the slack of rounds at a smaller epsilon than the budget's"
 
     def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
-        """Return what is taken after an entry, and keep what its round takes for the costs that it states."""
+        """Returns the total charge after an entry, and keeps the charge of its round for the stated costs."""
         details, round_id = body.details, str(body.round_id)
         self._taken = None
         if body.kind is EntryKind.VOIDED:

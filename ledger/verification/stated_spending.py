@@ -17,7 +17,7 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
     """Yield how what an entry says is spent cannot come about as it says.
 
     Args:
-        filters: the shares of delta of the filters that read what is spent, by their names; none where
+        filters: the shares of delta of the filters that read the spending, by their names; none if
             compositions do.
     """
     if previous.kind is EntryKind.FROZEN and body.kind not in (EntryKind.REFUSED, *_TOLD):

@@ -347,7 +347,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
 
 
 def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
-    """How much of delta approximate rounds have used, of what is set aside for them."""
+    """Returns the delta that approximate rounds have used, and the delta that is set aside for them."""
     accounts = cohort.delta_accounts
     if accounts is None:
         return []
@@ -361,7 +361,7 @@ def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
 
 
 def _causes(named: Iterable[tuple[str, float]]) -> str:
-    """What an interval's width is made of, without what is nothing."""
+    """Returns the causes of an interval's width, without those that are 0."""
     found = [f"{name} {upper_text(value, digits=2)}" for name, value in named if value > 0]
     return ", ".join(found) or "nothing, it has none"
 

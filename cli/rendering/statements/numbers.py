@@ -30,7 +30,7 @@ class Digits:
         return upper_column(epsilon, decimals=self.decimals)
 
     def lower(self, epsilon: float) -> str:
-        """Returns a lower bound, or what is left, rounded down."""
+        """Returns a lower bound, or the rest of a budget, rounded down."""
         return lower_column(epsilon, decimals=self.decimals)
 
 
@@ -50,7 +50,8 @@ def one_in(probability: float) -> str:
 
 
 def certainty(epsilon: float) -> str:
-    """Returns how sure somebody may become of one of two answers he held for equally likely: rounded up."""
+    """Returns the probability that an answer can reach if two answers seemed equally likely before: rounded
+    up."""
     if math.isinf(epsilon):
         return "100 %"
     share = 100 / (1 + math.exp(-min(epsilon, 700.0))) * (1 + 1e-12)  # above what round-off may have taken

@@ -45,7 +45,7 @@ class _Paper(FPDF):
         self.cell(width * 0.2, 4, f"{self.page_no()} / {{nb}}", align=Align.R)
 
     def ink(self, color: int, size: float, style: str = "") -> None:
-        """Choose color, size in points and style of what is written next."""
+        """Sets color, size in points and style of the next text."""
         self.set_text_color(*_channels(color))
         self.set_font(_FONT, style, size)
 

@@ -33,7 +33,7 @@ class Table:
 
 
 def conditions(listed: Iterable[Condition]) -> Table:
-    """Returns what the promise rests on, and what would break it."""
+    """Returns the conditions of the promise, and the effect if one fails."""
     return Table(
         title="What it rests on, and what would break it",
         intro=(
@@ -78,7 +78,7 @@ def overview(cohorts: Sequence[CohortStatement], words: Mapping[Verdict, str]) -
 
 
 def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterable[Table]:
-    """Yields a cohort's tables: what is wrong first."""
+    """Yields a cohort's tables: problems first."""
     if cohort.chain_problems:
         yield _problems(cohort)
     if cohort.lost:

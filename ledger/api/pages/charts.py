@@ -29,7 +29,7 @@ def upper(value: float | None) -> str:
 
 
 def lower(value: float) -> str:
-    """Return a lower bound, or what is left of a budget, rounded down."""
+    """Returns a lower bound, or the rest of a budget, rounded down."""
     return _short(lower_text(value))
 
 
@@ -50,7 +50,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
-    """A line of the grid, and what it says."""
+    """A line of the grid, and its label."""
 
     place: float
     text: str
@@ -58,7 +58,7 @@ class Tick:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point of a chart, and what it says when somebody points at it."""
+    """A point of a chart, and the text that the browser shows for it."""
 
     x: float
     y: float

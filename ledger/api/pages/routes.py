@@ -125,7 +125,7 @@ async def log_out(request: Request, token: Reader, service: Asked) -> Response:
 
 @router.get("/")
 async def cohorts(request: Request, token: Reader, service: Asked) -> HTMLResponse:
-    """Show the cohorts that the bearer sees, with what is left of their budgets."""
+    """Shows the cohorts that the token may see, with the rest of their budgets."""
     found = await in_thread(cohort_heads, service.store)
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None

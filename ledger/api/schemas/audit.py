@@ -51,7 +51,7 @@ class LedgerStanding(Body):
 
 
 class KeptHead(Body):
-    """The last entry of a chain, as somebody kept it."""
+    """The last entry of a chain, as kept outside of the ledger."""
 
     cohort: Name
     sequence: SequenceNumber
