@@ -1,4 +1,4 @@
-"""Upkeep: verification a little at a time, and what an operator must know: does everything go its way?"""
+"""Upkeep: verification of chains in turn, and the health of the ledger for operators."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def checkpoint(
     help="Attest that no entry was written after the checkpoint; else every cohort is frozen.",
 )
 @click.option("--public-key", metavar="KEY", help="The key that must have signed it: hexadecimal, or a file.")
-@database_options("whoever accepts a loss must be able to restore the newer state instead")
+@database_options("the person who accepts a loss must be able to restore the newer state instead")
 @output_options
 def reconcile_(
     against: Path,

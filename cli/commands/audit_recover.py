@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values import read_public_key
 @click.option(
     "--nothing-later",
     is_flag=True,
-    help="Attest that no entry was written after the checkpoint: nobody could tell that it is missing.",
+    help="Attest that no entry was written after the checkpoint: its loss could not be detected.",
 )
 @click.option("--public-key", metavar="KEY", help="The key that must have signed it: hexadecimal, or a file.")
 @database_options("what it brings back was lost from a database, not by a server")

@@ -1,4 +1,4 @@
-"""`health`: does everything go its way, and what needs somebody."""
+"""`health`: the ledger's health, and alarms for operators."""
 
 from __future__ import annotations
 

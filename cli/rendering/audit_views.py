@@ -16,8 +16,8 @@ from shuffle_ledger.ledger.verification import Comparison, VerificationReport
 
 _SIGNED = {
     "trusted": "signed by the given key",
-    "valid": "signed by a key that nobody vouched for: pin it with --public-key",
-    "none": "signed by nobody: whoever could write the file could change it",
+    "valid": "signed by a key that was not compared with a trusted one: pin it with --public-key",
+    "none": "not signed: anyone with write access to the file can change it",
 }
 
 

@@ -58,7 +58,7 @@ def saved_heads(data: object, trusted_public_key: bytes | None = None) -> SavedH
             return SavedHeads(heads=checkpoint.heads, signature=signature, checkpoint=checkpoint)
         case {"format": str(name), "heads": list(listed)} if name == HEADS_FORMAT:
             if trusted_public_key is not None:
-                raise BadSignature("these heads are signed by nobody; a checkpoint is (`audit checkpoint`)")
+                raise BadSignature("these heads are not signed; a checkpoint is (`audit checkpoint`)")
             return SavedHeads(heads=_plain(listed), signature="none", checkpoint=None)
         case _:
             expected = f'a mapping with "format": "{CHECKPOINT_FORMAT}" or "{HEADS_FORMAT}", and "heads"'

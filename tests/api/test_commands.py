@@ -191,7 +191,7 @@ WITHOUT_A_SERVER = {
     ("audit", "keygen"): "asks no ledger",
     ("demo",): "a ledger of its own",
     ("init",): "on a database only, for it makes and changes the tables",
-    ("audit", "reconcile"): "on a database only, for whoever accepts a loss",
+    ("audit", "reconcile"): "on a database only, for the person who accepts a loss",
     ("audit", "recover"): "on a database only, for what it brings back",
     ("token", "create"): "on a database only, for no token may",
     ("token", "list"): "on a database only, for no token may",

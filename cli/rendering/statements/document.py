@@ -114,8 +114,8 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
         return (
             f"The ledger’s database was put back to an earlier state, as entry"
             f" {cohort.lost[0].sequence:,} says."
-            " What was spent in the entries that were lost is unknown, so nobody can say whether the promise"
-            " was kept; the ledger decides nothing more for this cohort."
+            " The spending of the lost entries is unknown, so it cannot be said whether the promise was kept;"
+            " the ledger decides nothing more for this cohort."
         )
     if cohort.verdict == "unknown":
         return (
@@ -432,8 +432,8 @@ TERMS: tuple[tuple[str, str], ...] = (
         (
             "Every decision is an entry. Each entry holds the digest (SHA-256) of the one before: a"
             " byte that changes"
-            " anywhere changes every later digest. Keep the last one, and nobody can rewrite the"
-            " record unseen."
+            " anywhere changes every later digest. If the last digest is kept elsewhere, a rewritten"
+            " record is detected."
         ),
     ),
     (

@@ -35,13 +35,13 @@ class Table:
 def conditions(listed: Iterable[Condition]) -> Table:
     """Returns the conditions of the promise, and the effect if one fails."""
     return Table(
-        title="What it rests on, and what would break it",
+        title="The conditions, and what follows if one fails",
         intro=(
-            "The numbers hold while these do. No software can see them from within; somebody has"
-            " to vouch for them."
+            "The numbers hold while these conditions hold. No software can check them from within;"
+            " people have to vouch for them."
         ),
         columns=(
-            Column(name="It rests on", width=20),
+            Column(name="Condition", width=20),
             Column(name="Holds when", width=45),
             Column(name="Otherwise", width=35),
         ),
