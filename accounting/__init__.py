@@ -37,8 +37,11 @@ from shuffle_ledger.accounting.randomizers import (
     BinaryLocalHash,
     BinomialHistogram,
     BinomialSum,
+    CentralLaplace,
     Declared,
+    DiscreteGaussian,
     DistinctElements,
+    Gaussian,
     Generic,
     HadamardResponse,
     Joint,
@@ -56,6 +59,7 @@ from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
 from shuffle_ledger.accounting.rounds.slots import has_fixed_points, slot_for
+from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 from shuffle_ledger.accounting.validation import MAXIMUM_ROUNDS
 
 __all__ = [
@@ -70,18 +74,21 @@ __all__ = [
     "BinomialHistogram",
     "BinomialSum",
     "Calibration",
+    "CentralLaplace",
     "Certificate",
     "Charge",
     "Choice",
     "DamagedPrivacyLoss",
     "Declared",
     "DeltaAccounts",
+    "DiscreteGaussian",
     "DistinctElements",
     "ErrorBudget",
     "FilterMenu",
     "FilterReading",
     "FilterSet",
     "FrequencyError",
+    "Gaussian",
     "Generic",
     "HadamardResponse",
     "InvalidParameter",
@@ -120,4 +127,5 @@ __all__ = [
     "slot_for",
     "upper_column",
     "upper_text",
+    "with_summed_curves",
 ]

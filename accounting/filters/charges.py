@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,8 +50,31 @@ _BLOCK_ELEMENTS = 1 << 20
 _Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold at it?
 
 
+class KnownBounds(NamedTuple):
+    """Bounds on a round that do not come from its pair, infinite where none is known.
+
+    Attributes:
+        mu: of Gaussian privacy: its divergences are at most those of `N(mu, 1)` against `N(0, 1)`.
+        renyi: of the Renyi divergence of an order, in both directions.
+    """
+
+    mu: float
+    renyi: Callable[[float], float]
+
+    def charges(self, filters: FilterSet) -> tuple[list[float], list[float]]:
+        """Charges of the Gaussian filter and of every Renyi filter that need no leak."""
+        gaussian = [self.mu**2 * (1 + _ROOM)] * len(filters.gaussian.reserves)
+        orders = [one.order for one in filters.renyi]
+        return gaussian, [math.inf if math.isinf(order) else self.renyi(order) for order in orders]
+
+
 def charge_of(
-    pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
+    pair: PrivacyLossDistribution,
+    filters: FilterSet,
+    *,
+    slack: float = 0.0,
+    certain_loss: float = 0.0,
+    known: KnownBounds | None = None,
 ) -> Charge:
     """The smallest certified charge of every filter, and the part of the accounts of delta if there are any.
 
@@ -59,6 +83,7 @@ def charge_of(
         filters: the budget's filters.
         slack: total variation distance of the round to the one the pair dominates.
         certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
+        known: bounds on a round without slack whose charges count where they are smaller.
 
     Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
     """
@@ -68,6 +93,9 @@ def charge_of(
         pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
     renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
+    if known is not None and slack == 0:
+        least = known.charges(filters)
+        gaussian, renyi = list(map(min, gaussian, least[0])), list(map(min, renyi, least[1]))
     charges = {"gaussian": tuple(map(_rounded_up, gaussian)), "renyi": tuple(map(_rounded_up, renyi))}
     return Charge(**charges, account=account)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shuffle_ledger.accounting.randomizers.base import Analysis, DecomposedRandomizer, LocalRandomizer
+from shuffle_ledger.accounting.randomizers.central import CentralLaplace, DiscreteGaussian, Gaussian
 from shuffle_ledger.accounting.randomizers.composite import Joint, Parallel
 from shuffle_ledger.accounting.randomizers.declared import Declared
 from shuffle_ledger.accounting.randomizers.frequency_oracles import (
@@ -26,6 +27,7 @@ from shuffle_ledger.accounting.randomizers.noise_protocols import (
     UniformityTester,
 )
 from shuffle_ledger.accounting.randomizers.table import Table
+from shuffle_ledger.accounting.randomizers.whole_release import WholeRelease
 
 RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
     randomizer.kind: randomizer
@@ -41,6 +43,9 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         Joint,
         Parallel,
         Declared,
+        Gaussian,
+        DiscreteGaussian,
+        CentralLaplace,
         BinomialSum,
         BinomialHistogram,
         UniformityTester,
@@ -54,9 +59,12 @@ __all__ = [
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
+    "CentralLaplace",
     "Declared",
     "DecomposedRandomizer",
+    "DiscreteGaussian",
     "DistinctElements",
+    "Gaussian",
     "Generic",
     "HadamardResponse",
     "Joint",
@@ -68,4 +76,5 @@ __all__ = [
     "Rappor",
     "Table",
     "UniformityTester",
+    "WholeRelease",
 ]
