@@ -10,7 +10,12 @@ from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
 # Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
-NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"})
+NESTED = frozenset(
+    {
+        *("generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"),
+        *("olh", "subset", "block_hadamard", "bloom_rappor", "cms", "hcms"),
+    }
+)
 
 
 def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
