@@ -6,7 +6,6 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
@@ -132,11 +131,6 @@ class LocalRandomizer(ABC):
     def guarantee(self) -> tuple[float, float] | None:
         """Returns the declared epsilon and delta of a round, whatever its parameters; None if nothing is
         declared."""
-        return None
-
-    @property
-    def exact_loss(self) -> Fraction | None:
-        """A bound on every finite privacy loss of a round, as an exact number, where it declares one."""
         return None
 
     @property
