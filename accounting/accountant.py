@@ -15,7 +15,7 @@ import numpy as np
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.filters.charges import charge_of
+from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
 from shuffle_ledger.accounting.pld.approximate import (
@@ -36,9 +36,11 @@ from shuffle_ledger.accounting.pld.inversion import (
 )
 from shuffle_ledger.accounting.pld.pair_bounds import SIDES, RoundLoss
 from shuffle_ledger.accounting.pld.tilting import LossSpectrum, SpectrumMemory
+from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpened_epsilon
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound, certain_round
+from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
 #: Relative width of intervals of epsilon by default, and the least that can be asked for.
 DEFAULT_PRECISION = 1e-3
@@ -187,12 +189,9 @@ class Accountant:
             loss = self._remembered(shuffled).loss
             certain = 0.0 if filters.accounts is None else loss.certain
             slack = _slack({shuffled: 1})
+            known = _known_bounds(shuffled)
             self._charges[key] = charge_of(
-                loss.upper,
-                filters,
-                slack=slack,
-                certain_loss=certain,
-                largest_loss=shuffled.randomizer.exact_loss,
+                loss.upper, filters, slack=slack, certain_loss=certain, known=known
             )
             while len(self._charges) > _CHARGES_KEPT:
                 self._charges.popitem(last=False)
@@ -220,7 +219,7 @@ class Accountant:
         """
         delta = validation.probability("delta", delta)
         rounds = _checked(rounds)
-        certificate = self._answers.get(rounds, ("delta", delta), self._epsilon)
+        certificate = self._answers.get(rounds, ("delta", delta), self._answer)
         if budget is not None and _leaves_open(certificate, budget) and self._are_quick(rounds):
             for share in _DECIDING_SHARES:
                 precision = max(self.precision * share, LEAST_PRECISION)
@@ -254,7 +253,7 @@ class Accountant:
                 from 0.
         """
         epsilon = validation.answered_epsilon(epsilon)
-        return self._answers.get(_checked(rounds), ("epsilon", epsilon), self._delta)
+        return self._answers.get(_checked(rounds), ("epsilon", epsilon), self._answer)
 
     def profile(
         self, rounds: Mapping[ShuffledRound, int], *, epsilons: Sequence[float]
@@ -297,7 +296,16 @@ class Accountant:
             profile = RoundProfile(shuffled, smoothing=_PROFILE_SMOOTHING * math.sqrt(self.precision))
             tail = profile.tail(loss.upper.largest_loss, loss.upper.infinity, _TAIL_POINTS)
             upper = min(upper, loss.upper.renyi_divergence(order, tail=tail))
-        return RenyiBound(order=order, upper=upper, lower=loss.lower.renyi_divergence(order))
+        if (known := _known_bounds(shuffled)) is not None:
+            upper = min(upper, known.renyi(order))
+        return RenyiBound(order=order, upper=upper, lower=min(loss.lower.renyi_divergence(order), upper))
+
+    def _answer(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
+        """The answer from the rounds as they stand, or with declared Renyi divergences added up first,
+        whichever is smaller."""
+        answer = self._epsilon if asked[0] == "delta" else self._delta
+        found, summed = answer(rounds, asked), with_summed_curves(rounds)
+        return found if summed is None else found.smaller(answer(summed, asked))
 
     def _epsilon(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         delta = asked[1]
@@ -551,6 +559,14 @@ def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: S
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
     """Returns the sum of the rounds' slacks (total variation distances), rounded up."""
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + ROUNDED / 4)
+
+
+def _known_bounds(shuffled: ShuffledRound) -> KnownBounds | None:
+    """Returns bounds on a round that do not come from its pair; None for a sample and where none is known."""
+    randomizer = shuffled.randomizer
+    if not isinstance(randomizer, WholeRelease) or shuffled.sampled_from is not None:
+        return None
+    return KnownBounds(randomizer.gaussian_mu, randomizer.renyi_bound, randomizer.finite_loss)
 
 
 def _leaves_open(certificate: Certificate, budget: float) -> bool:

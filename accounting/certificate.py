@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -59,6 +60,22 @@ class Certificate:
     error: ErrorBudget
     precise: bool
     method: str = NUMERICAL_POLICY
+
+    def smaller(self, other: Certificate) -> Certificate:
+        """Returns the answer that is the smaller one of two analyses of the same rounds.
+
+        Guarantee: it contains the smaller of the two exact values.
+        """
+        first, second = ((one.epsilon_upper, one.delta_upper) for one in (self, other))
+        kept, left = (other, self) if second < first else (self, other)
+        epsilon, delta = min(kept.epsilon_lower, left.epsilon_lower), min(kept.delta_lower, left.delta_lower)
+        more = (kept.epsilon_lower - epsilon) + (kept.delta_lower - delta) if math.isfinite(epsilon) else 0.0
+        if more == 0:
+            return dataclasses.replace(kept, rounds=self.rounds)
+        error = dataclasses.replace(kept.error, discretization=kept.error.discretization + more)
+        return dataclasses.replace(
+            kept, epsilon_lower=epsilon, delta_lower=delta, rounds=self.rounds, error=error, precise=False
+        )
 
     def __repr__(self) -> str:
         """Returns the interval in few digits: lower bounds are rounded down, upper bounds up."""

@@ -168,6 +168,29 @@ def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
     return Pair(law.values[:-1], -above[1:] / k[1:], infinite, missing, error)
 
 
+def shifted_discrete_gaussian(sigma: float, shift: int) -> Pair:
+    """The discrete Gaussian law around `shift` against that around 0, of weights `exp(-k^2 / (2 sigma^2))`.
+
+    The log ratio at k is `shift (2k - shift) / (2 sigma^2)`. Tails are below those of a Gaussian: of either
+    law, `2 exp(-d^2 / (2 sigma^2))` at most lies farther than d from its centre.
+
+    Raises:
+        InvalidParameter: it spreads over more counts than can be listed.
+    """
+    half = math.ceil(sigma * math.sqrt(-2 * _LOG_CUT)) + 1
+    if 2 * half + shift > MAXIMUM_OUTCOMES:
+        raise InvalidParameter("sigma", sigma, f"noise over at most {MAXIMUM_OUTCOMES} whole numbers")
+    counts = np.arange(-half, half + shift + 1, dtype=np.float64)
+    powers = (counts / sigma) ** 2 / 2
+    values = np.exp(-powers)
+    values /= values.sum()
+    losses = shift * (2 * counts - shift) / (2 * sigma * sigma)
+    largest = float(powers.max()) + float(np.abs(losses).max())
+    error = UNIT_ROUND_OFF * (64 + 8 * largest + math.log2(counts.size)) + _CUT_MASS
+    ratio_error = UNIT_ROUND_OFF * (16 + 8 * float(np.abs(losses).max()))
+    return Pair(values, np.expm1(losses), 0.0, _CUT_MASS + _UNDERFLOWN_MASS, error, ratio_error)
+
+
 def multiplied(first: Pair, second: Pair) -> Pair:
     """Returns the product of the pairs: the law of two independent outcomes."""
     x, y = first.x[:, None], second.x[None, :]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 
 
-def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
-    """Returns witnesses of k-ary randomized response: the others hold a third value (if `k >= 3`), or the
-    second value."""
+def of_response(k: int, epsilon0: float, *, third: bool = True) -> tuple[Decomposition, ...]:
+    """Witnesses of k-ary randomized response: the others hold a third value, where there is one that they may
+    hold, or the second."""
     least = 1 / (math.exp(epsilon0) + k - 1)
     masses = np.array([least, least, least, (k - 3) * least] if k >= 3 else [least, least])
     hits = np.eye(len(masses), 3)
-    return _witnesses(masses, hits, epsilon0, third=k >= 3)
+    return _witnesses(masses, hits, epsilon0, third=third and k >= 3)
 
 
 def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
@@ -30,6 +31,18 @@ def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     report that agrees with the user's value is `exp(epsilon0)` times as likely."""
     patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
+
+
+def of_supports(masses: Sequence[float], epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
+    """Witnesses where an output supports each of three values or not, `e` times as likely if it does.
+
+    Args:
+        masses: for 0 to 3 of the values: what outputs that support just these hold under none of them.
+        third: whether these masses are those of every three values; of two they always are.
+    """
+    patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
+    every = np.array(masses)[patterns.sum(axis=1).astype(np.int64)]
+    return _witnesses(every[every > 0], patterns[every > 0], epsilon0, third=third)
 
 
 def of_bits(flipped: float, unset: float, epsilon0: float) -> tuple[Decomposition, ...]:

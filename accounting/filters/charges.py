@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,13 +57,33 @@ _BLOCK_ELEMENTS = 1 << 20
 _Test = Callable[[float], bool]  # whether the condition of a filter's theorem holds at a charge
 
 
+class KnownBounds(NamedTuple):
+    """Bounds on a round that do not come from its pair, infinite where none is known.
+
+    Attributes:
+        mu: of Gaussian privacy: its divergences are at most those of `N(mu, 1)` against `N(0, 1)`.
+        renyi: of the Renyi divergence of an order, in both directions.
+        finite_loss: of all finite privacy losses, exact; None if it is not known.
+    """
+
+    mu: float
+    renyi: Callable[[float], float]
+    finite_loss: Fraction | None = None
+
+    def charges(self, filters: FilterSet) -> tuple[list[float], list[float]]:
+        """Charges of the Gaussian filter and of every Renyi filter that need no leak."""
+        gaussian = [self.mu**2 * (1 + _PROFILE_ROUND_OFF)] * len(filters.gaussian.reserves)
+        orders = [one.order for one in filters.renyi]
+        return gaussian, [math.inf if math.isinf(order) else self.renyi(order) for order in orders]
+
+
 def charge_of(
     pair: PrivacyLossDistribution,
     filters: FilterSet,
     *,
     slack: float = 0.0,
     certain_loss: float = 0.0,
-    largest_loss: Fraction | None = None,
+    known: KnownBounds | None = None,
 ) -> Charge:
     """Returns about the smallest certified charge of every filter, and what the round uses of the accounts of
     delta, if there are any.
@@ -70,9 +91,9 @@ def charge_of(
     Args:
         pair: the pair above the round's profile.
         filters: the budget's filters.
-        slack: total variation distance of the round to the one that the pair dominates.
-        certain_loss: the part of the pair's mass at infinity that the accounts pay for; 0 without accounts.
-        largest_loss: an exact bound on the round's finite losses, if known; the pair's own is rounded up.
+        slack: total variation distance of the round to the one the pair dominates.
+        certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
+        known: bounds on a round without slack whose charges count where they are smaller.
 
     Guarantee: the condition of every filter's theorem holds at its charge, floating-point round-off included.
     """
@@ -81,13 +102,17 @@ def charge_of(
         account = (_rounded_up(certain_loss), _rounded_up(slack))
         pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
-    renyi = [_rounded_up(_renyi_charge(pair, one, slack)) for one in filters.renyi]
-    if largest_loss is not None and slack == 0 and pair.infinity == 0:
-        renyi = [
-            min(cost, largest_loss) if math.isinf(one.order) else cost
-            for one, cost in zip(filters.renyi, renyi, strict=True)
-        ]
-    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(renyi), account=account)
+    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
+    exact = None
+    if known is not None and slack == 0:
+        least = known.charges(filters)
+        gaussian, renyi = list(map(min, gaussian, least[0])), list(map(min, renyi, least[1]))
+        exact = known.finite_loss if pair.infinity == 0 else None
+    rounded = [
+        cost if exact is None or not math.isinf(one.order) else min(cost, exact)
+        for one, cost in zip(filters.renyi, map(_rounded_up, renyi), strict=True)
+    ]
+    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(rounded), account=account)
 
 
 def is_covered(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shuffle_ledger.accounting.randomizers.base import Analysis, DecomposedRandomizer, LocalRandomizer
+from shuffle_ledger.accounting.randomizers.central import CentralLaplace, DiscreteGaussian, Gaussian
 from shuffle_ledger.accounting.randomizers.composite import Joint, Parallel
 from shuffle_ledger.accounting.randomizers.declared import Declared
 from shuffle_ledger.accounting.randomizers.frequency_oracles import (
@@ -25,7 +26,16 @@ from shuffle_ledger.accounting.randomizers.noise_protocols import (
     DistinctElements,
     UniformityTester,
 )
+from shuffle_ledger.accounting.randomizers.support_oracles import (
+    BlockHadamard,
+    BloomRappor,
+    CountMeanSketch,
+    HadamardCountMeanSketch,
+    LocalHash,
+    SubsetSelection,
+)
 from shuffle_ledger.accounting.randomizers.table import Table
+from shuffle_ledger.accounting.randomizers.whole_release import WholeRelease
 
 RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
     randomizer.kind: randomizer
@@ -36,11 +46,20 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         Rappor,
         OptimizedUnaryEncoding,
         HadamardResponse,
+        LocalHash,
+        SubsetSelection,
+        BlockHadamard,
+        BloomRappor,
+        CountMeanSketch,
+        HadamardCountMeanSketch,
         Laplace,
         Table,
         Joint,
         Parallel,
         Declared,
+        Gaussian,
+        DiscreteGaussian,
+        CentralLaplace,
         BinomialSum,
         BinomialHistogram,
         UniformityTester,
@@ -54,18 +73,28 @@ __all__ = [
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
+    "BlockHadamard",
+    "BloomRappor",
+    "CentralLaplace",
+    "CountMeanSketch",
     "Declared",
     "DecomposedRandomizer",
+    "DiscreteGaussian",
     "DistinctElements",
+    "Gaussian",
     "Generic",
+    "HadamardCountMeanSketch",
     "HadamardResponse",
     "Joint",
     "KaryRandomizedResponse",
     "Laplace",
+    "LocalHash",
     "LocalRandomizer",
     "OptimizedUnaryEncoding",
     "Parallel",
     "Rappor",
+    "SubsetSelection",
     "Table",
     "UniformityTester",
+    "WholeRelease",
 ]

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
@@ -133,12 +132,6 @@ class LocalRandomizer(ABC):
     def guarantee(self) -> tuple[float, float] | None:
         """Returns the declared epsilon and delta of a round, whatever its parameters; None if nothing is
         declared."""
-        return None
-
-    @property
-    def exact_loss(self) -> Fraction | None:
-        """Returns an exact upper bound on every finite privacy loss of a round, if it declares one; else
-        None."""
         return None
 
     @property

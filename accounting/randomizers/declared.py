@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
@@ -14,51 +15,111 @@ from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile_of_renyi_bounds
 from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
+from shuffle_ledger.accounting.randomizers.base import plain
+from shuffle_ledger.accounting.randomizers.whole_release import (
+    ReleaseProfile,
+    WholeRelease,
+    checked_relation,
+    gaussian_profile,
+)
 
 _TINY_LOSS = 1e-9
 _BEYOND = 1e-12
-_RELATIONS = ("substitution", "add-remove")
+_UP = 1 + 8 * UNIT_ROUND_OFF
+# The largest epsilon of a substitution: beyond 120 nats losses count as infinite.
+_MAXIMUM_EPSILON = 120.0
+# Of zero-concentrated and Gaussian privacy of a substitution. Larger ones promise no epsilon below 100.
+_MINIMUM_RHO, _MAXIMUM_RHO = 1e-12, 50.0
+MINIMUM_MU, MAXIMUM_MU = 1e-6, 10.0
+_MAXIMUM_ORDERS = 256
+_MINIMUM_ORDER, _MAXIMUM_ORDER = 1.0001, 1e6
+_MINIMUM_DIVERGENCE, _MAXIMUM_DIVERGENCE = 1e-12, 1e3
+_MEASURES = ("epsilon", "rho", "mu", "renyi")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared(LocalRandomizer):
-    """A round of which only a guarantee is known: its release is `(epsilon, delta)`-differentially private.
+class Declared(WholeRelease):
+    """A round of which only a guarantee is known, by one of four measures.
 
     Attributes:
-        epsilon: the declared epsilon, from 0.
-        delta: the declared delta.
+        epsilon: differential privacy: the release is `(epsilon, delta)`-private.
+        rho: zero-concentrated privacy: Renyi divergences of every order a > 1 are at most `rho a`.
+        mu: Gaussian privacy: neighbours are no easier to tell apart than `N(mu, 1)` and `N(0, 1)`.
+        renyi: pairs of an order above 1 and the largest Renyi divergence of that order, in nats.
+        delta: the declared delta; with `rho`, `mu` and `renyi` the guarantee is that of a release which
+            reveals everything with this probability and else has what is declared.
         relation: which datasets the guarantee calls neighbours. Adding or removing a user once is half of
-            substituting one: `add-remove` is accounted as `(2 epsilon, (1 + exp(epsilon)) delta)`.
+            substituting one: `add-remove` is accounted as `(2 epsilon, (1 + exp(epsilon)) delta)`, `4 rho`,
+            `2 mu`, and of a Renyi curve by the triangle inequality.
 
-    Its privacy without a trusted shuffler is unknown: `epsilon0` is infinite.
-    Guarantee: the profile is that of randomized response with the declared parameters, which dominates every
-        mechanism that has them.
-    Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3.
+    Exactly one of the four measures is given. No guarantee without a trusted shuffler is known: `epsilon0` is
+    infinite.
+
+    Guarantee: the profile is at least that of every mechanism that has the guarantee. Of `epsilon` and `mu`
+        it is attained by randomized response and by Gaussian noise; of Renyi divergences it is the smallest
+        one with that property, but for a finite number of orders and chords.
+    Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3; Bun and
+        Steinke, "Concentrated Differential Privacy", Proposition 1.9; Dong, Roth, Su, "Gaussian Differential
+        Privacy"; Mironov, "Renyi Differential Privacy", Proposition 11; docs/theory.md, section 9.
     """
 
     kind = "declared"
-    minimum_honest: ClassVar[int] = 0
-    takes_participation: ClassVar[bool] = False
-    silence: ClassVar[str] = "what it declares holds as it stands"
+    interaction_text: ClassVar[str] = "guarantee as declared"
 
-    epsilon: float
+    epsilon: float | None = None
     delta: float = 0.0
     relation: str = "substitution"
-    epsilon0: float = field(init=False, compare=False, default=math.inf)
+    rho: float | None = None
+    mu: float | None = None
+    renyi: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
-        expected = f"a number from 0 to {exact_text(validation.MAXIMUM_EPSILON0)}"
-        epsilon = validation.real("epsilon", self.epsilon, expected)
-        if not 0 <= epsilon <= validation.MAXIMUM_EPSILON0:
-            raise InvalidParameter("epsilon", self.epsilon, expected)
-        object.__setattr__(self, "epsilon", epsilon)
+        given = [name for name in _MEASURES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidParameter("declared", given, f"exactly one of {', '.join(_MEASURES)}")
+        object.__setattr__(self, "relation", checked_relation(self.relation))
         object.__setattr__(self, "delta", validation.share("delta", self.delta, zero=True))
-        if str(self.relation) not in _RELATIONS:
-            raise InvalidParameter("relation", self.relation, f"one of {', '.join(_RELATIONS)}")
-        if self.substitution[1] >= 1:
+        object.__setattr__(self, given[0], getattr(self, f"_checked_{given[0]}")())
+        if self.epsilon is None:
+            if self.delta > 0 and self.relation != "substitution":
+                expected = f"0 for {given[0]} and add-remove: declare the guarantee of a substitution"
+                raise InvalidParameter("delta", self.delta, expected)
+        elif self.substitution[1] >= 1:
             raise InvalidParameter("delta", self.delta, "one that leaves (1 + exp(epsilon)) delta below 1")
+
+    @property
+    def _is_doubled(self) -> bool:
+        return self.relation == "add-remove"
+
+    def _checked_epsilon(self) -> float:
+        most = _MAXIMUM_EPSILON / 2 if self._is_doubled else _MAXIMUM_EPSILON
+        return _between("epsilon", self.epsilon, 0.0, most)
+
+    def _checked_rho(self) -> float:
+        return _between("rho", self.rho, _MINIMUM_RHO, _MAXIMUM_RHO / 4 if self._is_doubled else _MAXIMUM_RHO)
+
+    def _checked_mu(self) -> float:
+        return _between("mu", self.mu, MINIMUM_MU, MAXIMUM_MU / 2 if self._is_doubled else MAXIMUM_MU)
+
+    def _checked_renyi(self) -> tuple[tuple[float, float], ...]:
+        expected = f"1 to {_MAXIMUM_ORDERS} pairs of an order and a divergence, such as [[2, 0.1], [8, 0.5]]"
+        listed: object = self.renyi
+        if not isinstance(listed, list | tuple) or not 1 <= len(listed) <= _MAXIMUM_ORDERS:
+            raise InvalidParameter("renyi", listed, expected)
+        found: dict[float, float] = {}
+        for place, pair in enumerate(listed):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise InvalidParameter(f"renyi[{place}]", pair, "an order and a divergence")
+            order = _between(f"renyi[{place}][0]", pair[0], _MINIMUM_ORDER, _MAXIMUM_ORDER)
+            if order in found:
+                raise InvalidParameter(f"renyi[{place}][0]", pair[0], "every order once")
+            found[order] = _between(f"renyi[{place}][1]", pair[1], _MINIMUM_DIVERGENCE, _MAXIMUM_DIVERGENCE)
+        if self._is_doubled and max(found) <= 2 * _MINIMUM_ORDER:
+            expected = "an order above 2.0002 for add-remove, whose half is above 1"
+            raise InvalidParameter("renyi", listed, expected)
+        return tuple(sorted(found.items()))
 
     @property
     def analyses(self) -> tuple[str, ...]:
@@ -67,32 +128,127 @@ class Declared(LocalRandomizer):
 
     @property
     def substitution(self) -> tuple[float, float]:
-        """Returns the guarantee (epsilon, delta) for datasets that differ in one user's data, rounded up."""
+        """The declared epsilon and delta for datasets that differ in one user's data, rounded up; the epsilon
+        is infinite where another measure is declared."""
+        if self.epsilon is None:
+            return math.inf, self.delta
         if self.relation == "substitution":
             return self.epsilon, self.delta
         return 2 * self.epsilon, self.delta * (1 + math.exp(self.epsilon)) * (1 + 8 * UNIT_ROUND_OFF)
+
+    @property
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Orders and Renyi divergences for a substitution, of a declared curve; none where there is none."""
+        if self.renyi is None or not self._is_doubled:
+            return self.renyi or ()
+        # By Mironov's Proposition 11 for p = q = 2, and since divergences rise with their order.
+        return tuple(
+            (order / 2, divergence * ((order - 1) / (order - 2) + 1) * _UP)
+            for order, divergence in self.renyi
+            if order > 2 * _MINIMUM_ORDER
+        )
+
+    @property
+    def substitution_rho(self) -> float:
+        """The declared rho for datasets that differ in one user's data; 0 where none is declared."""
+        return (self.rho or 0.0) * (4 if self._is_doubled else 1)
+
+    @property
+    def finite_loss(self) -> Fraction | None:
+        """See `WholeRelease.finite_loss`. The declared epsilon is the decimal that people write: ten rounds
+        of 0.1 cost 1."""
+        if self.epsilon is None:
+            return None
+        return (2 if self._is_doubled else 1) * Fraction(repr(self.epsilon))
+
+    @property
+    def gaussian_mu(self) -> float:
+        """See `WholeRelease.gaussian_mu`."""
+        if self.mu is None or self.delta > 0:
+            return math.inf
+        return self.substitution_mu
+
+    @property
+    def substitution_mu(self) -> float:
+        """The declared mu for datasets that differ in one user's data; 0 where none is declared."""
+        return (self.mu or 0.0) * (2 if self._is_doubled else 1)
+
+    def renyi_bound(self, order: float) -> float:
+        """See `WholeRelease.renyi_bound`."""
+        if self.delta > 0:
+            return math.inf
+        if self.rho is not None:
+            return self.substitution_rho * max(order, 1.0) * _UP
+        listed = [divergence for least, divergence in self.curve if order <= least]
+        return min(listed) if listed else super().renyi_bound(order)
+
+    def covers(self, other: WholeRelease) -> bool:
+        """See `WholeRelease.covers`."""
+        if not isinstance(other, Declared):
+            return False
+        if self.epsilon is not None and other.epsilon is not None:
+            pairs = zip(other.substitution, self.substitution, strict=True)
+            return all(here <= there for here, there in pairs)
+        if other.delta > self.delta:
+            return False
+        if self.rho is not None and other.rho is not None:
+            return other.substitution_rho <= self.substitution_rho
+        if self.mu is not None and other.mu is not None:
+            return other.substitution_mu <= self.substitution_mu
+        # A curve of lower divergences leaves room for less.
+        known = dict(other.curve)
+        return bool(self.curve) and all(known.get(order, math.inf) <= most for order, most in self.curve)
 
     def profile(
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        return _DeclaredProfile(*self.substitution)
+        if self.epsilon is not None:
+            return _DeclaredProfile(*self.substitution)
+        if self.mu is not None:
+            return gaussian_profile(self.substitution_mu, self.delta)
+        return self._of_curve
+
+    @functools.cached_property
+    def _of_curve(self) -> ReleaseProfile:
+        if self.rho is not None:
+            orders, divergences = linear_curve(self.substitution_rho)
+        else:
+            orders, divergences = np.array(self.curve).T
+        found = profile_of_renyi_bounds(orders, divergences)
+        # Just beyond, so that rounding cannot make what lies there count.
+        last = math.log1p(float(found.excess[-1])) * (1 + 4 * _BEYOND)
+        return ReleaseProfile(
+            found.bounds, delta=self.delta, last_loss=last, infinity=float(found.heights[-1])
+        )
 
     @property
-    def guarantee(self) -> tuple[float, float]:
+    def guarantee(self) -> tuple[float, float] | None:
         """See `LocalRandomizer.guarantee`."""
-        return self.substitution
+        return None if self.epsilon is None else self.substitution
 
-    @property
-    def exact_loss(self) -> Fraction:
-        """See `LocalRandomizer.exact_loss`: the declared epsilon is the decimal that people write, so that
-        ten rounds of 0.1 cost 1 and no more."""
-        times = 1 if self.relation == "substitution" else 2
-        return times * Fraction(repr(self.epsilon))
+    def to_mapping(self) -> dict[str, object]:
+        """See `LocalRandomizer.to_mapping`."""
+        mapping = super().to_mapping()
+        if self.renyi is not None:
+            mapping["renyi"] = [list(pair) for pair in self.renyi]
+        return mapping
 
-    def slack(self, honest: float, delta0: float) -> float:
-        """See `LocalRandomizer.slack`: the declared delta is part of the profile."""
-        return 0.0
+    def describe(self) -> str:
+        """See `LocalRandomizer.describe`."""
+        if self.renyi is None:
+            return super().describe()
+        pairs = ", ".join(f"[{plain(order)}, {plain(divergence)}]" for order, divergence in self.renyi)
+        rest = f"delta={plain(self.delta)}, relation={plain(self.relation)}"
+        return f"{self.kind}({rest}, renyi=[{pairs}])"
+
+
+def _between(name: str, value: object, least: float, most: float) -> float:
+    expected = f"a number from {exact_text(least)} to {exact_text(most)}"
+    number = validation.real(name, value, expected)
+    if not least <= number <= most:
+        raise InvalidParameter(name, value, expected)
+    return number
 
 
 class _DeclaredProfile(MechanismProfile):

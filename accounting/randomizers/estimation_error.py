@@ -15,11 +15,14 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import (
     BinaryLocalHash,
+    BlockHadamard,
     HadamardResponse,
     KaryRandomizedResponse,
+    LocalHash,
     LocalRandomizer,
     OptimizedUnaryEncoding,
     Rappor,
+    SubsetSelection,
 )
 
 
@@ -31,7 +34,7 @@ class FrequencyError:
         reports: number of reports, n.
         categories: number of categories, d; None where it is not given.
         per_category: variance of the estimate for a category that no user holds, `stray (1 - stray) / (n
-            (kept - stray)^2)`.
+            (kept - stray)^2)`; of `block_hadamard` an upper bound on it, and on `squared_l2`.
         squared_l2: expected squared l2 distance of all d estimates from the frequencies, `d per_category + (1
             - kept - stray) / (n (kept - stray))`, whatever the frequencies are; None without d.
 
@@ -60,6 +63,8 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
     if not isinstance(randomizer, LocalRandomizer):
         raise InvalidParameter("randomizer", randomizer, "a randomizer")
     reports = validation.whole("reports", reports, 1, validation.MAXIMUM_REPORTS)
+    if isinstance(randomizer, BlockHadamard):
+        return _of_blocks(randomizer, reports)
     oracle = _oracle(randomizer)
     if oracle is None:
         return None
@@ -71,21 +76,50 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
     )
 
 
+def _of_blocks(randomizer: BlockHadamard, reports: int) -> FrequencyError:
+    """Upper bounds on the error of a response in blocks. With `C = (e + 2 blocks - 1)/(e - 1)` a report
+    adds C to the values of its block whose rows are positive at it, and subtracts C from the others of
+    that block.
+
+    The contribution to the user's own value has mean 1, that to other values mean 0. The variance of a value
+    without users is largest where all users' values are of its block.
+    """
+    e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
+    (blocks, outputs), categories = randomizer.shape, randomizer.domain
+    whole = e + 2 * blocks - 1
+    return FrequencyError(
+        reports=reports,
+        categories=categories,
+        per_category=(e + 1) * whole / (less * less) / reports,
+        squared_l2=((outputs - 1) * (whole / less) ** 2 - 1) / reports,
+    )
+
+
 def _oracle(randomizer: LocalRandomizer) -> tuple[float, float, float, int | None] | None:
     """`(stray, kept - stray, 1 - kept - stray, categories)`, differences without cancellation."""
     e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
+    found: tuple[float, float, float, int | None] | None = None
     match randomizer:
         case KaryRandomizedResponse(k=k):
-            return 1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k
+            found = 1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k
         case Rappor(domain=domain):
             stray = 1 / (math.exp(randomizer.epsilon0 / 2) + 1)
-            return stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain
+            found = stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain
         case OptimizedUnaryEncoding(domain=domain):
-            return 1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain
+            found = 1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain
         case BinaryLocalHash(domain=domain):
-            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain
+            found = 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain
+        case LocalHash(domain=domain):
+            g = randomizer.hashes_to
+            gap = less * (g - 1) / (g * (e + g - 1))
+            found = 1 / g, gap, 1 - 2 / g - gap, domain
+        case SubsetSelection(domain=k):
+            among, size = randomizer.counts
+            every = 1 / ((among - 1) * (e * size + (among - size)))
+            stray = size * (e * (size - 1) + (among - size)) * every
+            gap = less * size * (among - size) * every
+            found = stray, gap, 1 - 2 * stray - gap, k
         case HadamardResponse(domain=domain):
             # Row 0 of the matrix, positive everywhere, is no category's.
-            return 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), None if domain is None else domain - 1
-        case _:
-            return None
+            found = 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), None if domain is None else domain - 1
+    return found

@@ -66,9 +66,8 @@ class KaryRandomizedResponse(DecomposedRandomizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FiveComponents(DecomposedRandomizer):
-    """Frequency oracles whose outputs fall in components with the ratios `e/1`, `1/e`, `e/e`, `1/1`, and a
-    leftover.
+class FiveComponents(DecomposedRandomizer):
+    """Frequency oracles whose outputs fall into the components `e/1`, `1/e`, `e/e`, `1/1` and a leftover.
 
     `domain` is the number of categories; None is the limit of many categories, which dominates every finite
     number.
@@ -103,13 +102,13 @@ class _FiveComponents(DecomposedRandomizer):
         return Components(self.analysis("blanket").brackets, ())
 
 
-def _vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
-    """Returns `base ** (domain - exponent_shift)` for a base below 1; 0 in the limit of large domains."""
+def vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
+    """`base ** (domain - exponent_shift)` for a base below 1, 0 in the limit of large domains."""
     return 0.0 if domain is None else base ** (domain - exponent_shift)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryLocalHash(_FiveComponents):
+class BinaryLocalHash(FiveComponents):
     """Binary local hashing with a uniformly random hash; for pairwise independent hashes leave `domain`
     out."""
 
@@ -118,7 +117,7 @@ class BinaryLocalHash(_FiveComponents):
     def _masses(self) -> tuple[float, float, float]:
         e = math.exp(self.epsilon0)
         p = 1 / (2 * (e + 1))
-        rare = _vanishing(0.5, self.domain, 1) / (e + 1)
+        rare = vanishing(0.5, self.domain, 1) / (e + 1)
         return p, p - rare, p + e * rare
 
     def witnesses(self) -> tuple[Decomposition, ...]:
@@ -127,7 +126,7 @@ class BinaryLocalHash(_FiveComponents):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rappor(_FiveComponents):
+class Rappor(FiveComponents):
     """Basic RAPPOR: the unary encoding with every bit flipped with probability `1 / (exp(epsilon0/2) +
     1)`."""
 
@@ -136,7 +135,7 @@ class Rappor(_FiveComponents):
     def _masses(self) -> tuple[float, float, float]:
         x = math.exp(self.epsilon0 / 2)
         p = 1 / (x + 1) ** 2
-        rare = _vanishing(1 / (x + 1), self.domain, 0)
+        rare = vanishing(1 / (x + 1), self.domain, 0)
         return p, (p - rare) / x, x * p + x * rare
 
     def witnesses(self) -> tuple[Decomposition, ...]:
@@ -146,7 +145,7 @@ class Rappor(_FiveComponents):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizedUnaryEncoding(_FiveComponents):
+class OptimizedUnaryEncoding(FiveComponents):
     """Optimized unary encoding: the user's bit kept with probability 1/2, other bits set with probability
     `1/(e + 1)`."""
 
@@ -155,7 +154,7 @@ class OptimizedUnaryEncoding(_FiveComponents):
     def _masses(self) -> tuple[float, float, float]:
         e = math.exp(self.epsilon0)
         p = 1 / (2 * (e + 1))
-        rare = _vanishing(1 / (e + 1), self.domain, 1) / 2
+        rare = vanishing(1 / (e + 1), self.domain, 1) / 2
         return p, (p - rare) / e, e * p + rare
 
     def witnesses(self) -> tuple[Decomposition, ...]:
@@ -165,7 +164,7 @@ class OptimizedUnaryEncoding(_FiveComponents):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HadamardResponse(_FiveComponents):
+class HadamardResponse(FiveComponents):
     """Hadamard response with a matrix of order `domain`: a power of two above the number of categories."""
 
     kind = "hadamard"

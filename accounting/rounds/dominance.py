@@ -6,13 +6,17 @@ from __future__ import annotations
 import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.randomizers import Declared
+from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_ANALYSIS
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
-#: Kinds of randomizers for which a report with a smaller epsilon0 is a post-processing of one with a larger
-#: epsilon0.
-NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"})
+# Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
+NESTED = frozenset(
+    {
+        *("generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"),
+        *("olh", "subset", "block_hadamard", "bloom_rappor", "cms", "hcms"),
+    }
+)
 
 
 def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
@@ -56,8 +60,8 @@ def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:
     modes = (described.sampled_from is None, described.participation is None)
     if modes != (slot.sampled_from is None, slot.participation is None):
         return False
-    if isinstance(slot.randomizer, Declared) and slot.sampled_from is None:
-        return True  # a declared guarantee does not depend on the number of reports
+    if isinstance(slot.randomizer, WholeRelease) and slot.sampled_from is None:
+        return True  # nothing depends on the number of reports
     if described.sampled_from is not None and slot.sampled_from is not None:
         # In integers: the sampling rate may not be higher, and the sample not smaller.
         lower_rate = described.reports * slot.sampled_from <= slot.reports * described.sampled_from
@@ -72,8 +76,8 @@ def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:
     inner, outer = described.randomizer, slot.randomizer
     if inner == outer:
         return True
-    if isinstance(inner, Declared) and isinstance(outer, Declared):
-        return all(here <= there for here, there in zip(inner.substitution, outer.substitution, strict=True))
+    if isinstance(inner, WholeRelease) and isinstance(outer, WholeRelease):
+        return outer.covers(inner)
     if type(inner) is not type(outer) or inner.kind not in NESTED:
         return False
     for field in dataclasses.fields(inner):

@@ -8,7 +8,7 @@ from typing import Final
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers import Declared, Generic, LocalRandomizer
+from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer, WholeRelease
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.composite import knows_generic
 
@@ -59,9 +59,9 @@ def in_sequence(randomizer: LocalRandomizer) -> Generic:
 
 
 def interaction_text(interaction: str, randomizer: LocalRandomizer) -> str:
-    """Returns the words for the interaction that statements print."""
-    if isinstance(randomizer, Declared):
-        return "guarantee as declared"
+    """What statements print of a kind of rounds."""
+    if isinstance(randomizer, WholeRelease):
+        return randomizer.interaction_text
     if interaction == SEQUENTIAL:
         return "secret order, adaptive"
     if interaction == UNDECLARED:

@@ -178,7 +178,7 @@ class ShuffledRound:
     def _check_honesty(self) -> None:
         least = self.randomizer.minimum_honest
         if least == 0 and self.honest_fraction < 1:
-            expected = f"1 for {self.randomizer.kind}: what it declares holds as it stands"
+            expected = f"1 for {self.randomizer.kind}: {self.randomizer.silence}"
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
         if self.reports < least:
             raise InvalidParameter("reports", self.reports, f"at least {least} for {self.randomizer.kind}")

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from shuffle_ledger.accounting.certificate import NUMERICAL_POLICY, is_known_policy
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.randomizers import Declared
+from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, honest_share
 
 #: Ratio of neighbouring grid points.
@@ -42,10 +42,8 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     """
     fixed_points = has_fixed_points(numerical_policy)
     shuffled = certain_round(shuffled)
-    if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
-        return dataclasses.replace(
-            shuffled, reports=1
-        )  # a declared guarantee does not depend on their number
+    if isinstance(shuffled.randomizer, WholeRelease) and shuffled.sampled_from is None:
+        return dataclasses.replace(shuffled, reports=1)  # nothing depends on their number
     if not fixed_points:
         return _slot_before(shuffled)
     if shuffled.sampled_from is not None:

@@ -14,11 +14,12 @@ from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers import (
     BinomialHistogram,
     BinomialSum,
-    Declared,
     DistinctElements,
     LocalRandomizer,
     UniformityTester,
+    WholeRelease,
 )
+from shuffle_ledger.accounting.verification.second_releases import release_delta
 
 _COUNT_DEVIATIONS = 16.0  # counts further from their mean have no effect on a delta of 1e-11
 _MOST_COUNTS = 1 << 18  # of one count; more are not checked
@@ -30,8 +31,8 @@ def pair_delta(randomizer: LocalRandomizer, honest: int, epsilon: float) -> floa
     """Returns about the delta at `epsilon` of `honest` honest users. The result is None for randomizers that
     are not known as pairs, and if too many outcomes would have to be summed."""
     match randomizer:
-        case Declared():
-            return _declared(randomizer, epsilon)
+        case WholeRelease():
+            return release_delta(randomizer, epsilon)
         case BinomialHistogram():
             return _histogram(honest * randomizer.bits, randomizer.p, epsilon)
         case BinomialSum():
@@ -44,14 +45,6 @@ def pair_delta(randomizer: LocalRandomizer, honest: int, epsilon: float) -> floa
             return _uniformity(honest * randomizer.noise / 2, epsilon)
         case _:
             return None
-
-
-def _declared(randomizer: Declared, epsilon: float) -> float:
-    promised, delta = randomizer.epsilon, randomizer.delta
-    if randomizer.relation == "add-remove":
-        promised, delta = 2 * promised, delta * (1 + math.exp(promised))
-    heads = 1 / (1 + math.exp(-promised))
-    return delta + (1 - delta) * max(heads - math.exp(epsilon) * (1 - heads), 0.0)
 
 
 def _moved(trials: int, p: float, orders: FloatArray) -> FloatArray:

@@ -48,6 +48,10 @@ LOCAL = st.one_of(
     _call("oue", epsilon0=EPSILONS),
     _call("hadamard", epsilon0=EPSILONS, domain=st.sampled_from([4, 64, 2**20])),
     _call("laplace", epsilon0=EPSILONS),
+    _call("olh", epsilon0=EPSILONS, g=st.integers(2, 10**6)),
+    _call("subset", epsilon0=EPSILONS, domain=st.integers(3, 10**6)),
+    _call("block_hadamard", epsilon0=EPSILONS, domain=st.integers(3, 10**6)),
+    _call("bloom_rappor", epsilon0=EPSILONS, hashes=st.integers(1, 4), flip=PROBABILITIES),
     _tables(),
 )
 NESTED = st.one_of(
@@ -64,6 +68,9 @@ WHOLE = st.one_of(
         delta=st.floats(0, 0.01),
         relation=st.sampled_from(["substitution", "add-remove"]),
     ),
+    _call("declared", rho=st.floats(1e-6, 10), delta=st.floats(0, 0.01)),
+    _call("gaussian", sigma=st.floats(1, 1e3), sensitivity=st.floats(0.01, 10)),
+    _call("discrete_gaussian", sigma=st.floats(1, 1e3), sensitivity=st.integers(1, 9)),
     _call("binomial_sum", p=PROBABILITIES, bits=st.integers(1, 1000)),
     _call("binomial_histogram", p=PROBABILITIES, bits=st.integers(1, 1000)),
     _call("uniformity_tester", noise=st.floats(1e-6, 1e3)),
@@ -106,7 +113,9 @@ def test_the_examples_of_the_contract() -> None:
 
 
 def test_every_kind_has_a_default_bound() -> None:
-    frequency = [f"{kind}(epsilon0=1)" for kind in ("blh", "rappor", "oue", "hadamard")]
+    limits = ("blh", "rappor", "oue", "hadamard", "olh", "cms", "hcms", "bloom_rappor")
+    frequency = [f"{kind}(epsilon0=1)" for kind in limits]
+    frequency += [f"{kind}(epsilon0=1, domain=9)" for kind in ("subset", "block_hadamard")]
     local = [
         "generic(epsilon0=1)",
         "krr(epsilon0=1, k=3)",
@@ -120,7 +129,8 @@ def test_every_kind_has_a_default_bound() -> None:
         "uniformity_tester(noise=1)",
         "distinct_elements(p=0.1)",
     ]
-    written = [*frequency, *local, *composite, *noise, "declared(epsilon=1)"]
+    central = ["gaussian(sigma=2)", "discrete_gaussian(sigma=2)", "central_laplace(scale=2)"]
+    written = [*frequency, *local, *composite, *noise, *central, "declared(epsilon=1)"]
     randomizers: list[LocalRandomizer] = [parse_randomizer(one) for one in written]
     assert sorted(one.kind for one in randomizers) == sorted(RANDOMIZERS)
     for one in randomizers:

@@ -1,0 +1,206 @@
+"""Central mechanisms: a trusted collector computes a statistic and adds noise once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.noise_pairs import shifted_discrete_gaussian
+from shuffle_ledger.accounting.amplification.profiles import MechanismProfile, PairProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
+from shuffle_ledger.accounting.randomizers.declared import MAXIMUM_MU, MINIMUM_MU
+from shuffle_ledger.accounting.randomizers.whole_release import (
+    WholeRelease,
+    checked_relation,
+    gaussian_profile,
+    laplace_profile,
+)
+
+_UP = 1 + 4 * UNIT_ROUND_OFF
+_LARGEST = 1e12
+# Of the discrete Gaussian's outcomes some 32 sigma are listed.
+_MAXIMUM_SIGMA = 2e4
+_MINIMUM_EPSILON, _MAXIMUM_EPSILON = 1e-9, 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CentralMechanism(WholeRelease):
+    """A statistic with noise that hides how far one user's data can move it.
+
+    Attributes:
+        sensitivity: how far it moves between neighbours, by the norm that the mechanism names.
+        relation: which datasets are neighbours: `substitution`, or `add-remove`, at whose sensitivity a
+            substitution moves the statistic at most twice as far.
+    """
+
+    silence: ClassVar[str] = "the collector's noise does not depend on who reports"
+    interaction_text: ClassVar[str] = "noise added once, by the collector"
+
+    relation: str = "substitution"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", checked_relation(self.relation))
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return ("exact",)
+
+    def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
+        """See `LocalRandomizer.attained`: two datasets as far apart as the sensitivity says, and a sample
+        without the differing user looks like the second of them."""
+        return (self,)
+
+    @property
+    def _times(self) -> int:
+        """How often the sensitivity counts in a substitution."""
+        return 1 if self.relation == "substitution" else 2
+
+
+def _positive(name: str, value: object) -> float:
+    expected = f"a number above 0 and at most {exact_text(_LARGEST)}"
+    number = validation.real(name, value, expected)
+    if not 1 / _LARGEST <= number <= _LARGEST:
+        raise InvalidParameter(name, value, expected)
+    return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(_CentralMechanism):
+    """A real statistic, or a vector of them, with Gaussian noise of deviation `sigma` on each number.
+
+    `sensitivity` is the largest Euclidean distance of neighbours' statistics.
+
+    Guarantee: the pair `N(mu, 1)` against `N(0, 1)` with `mu = sensitivity/sigma` is the mechanism's own.
+        Noise that a computer draws is no real Gaussian; that is not accounted.
+    Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8.
+    """
+
+    kind = "gaussian"
+
+    sigma: float
+    sensitivity: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sigma", "sensitivity"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        if not MINIMUM_MU <= self.gaussian_mu <= MAXIMUM_MU:
+            low, high = (self.sensitivity * self._times / one for one in (MAXIMUM_MU, MINIMUM_MU))
+            expected = f"a number from {exact_text(low)} to {exact_text(high)}"
+            raise InvalidParameter("sigma", self.sigma, expected)
+
+    @property
+    def gaussian_mu(self) -> float:
+        """See `WholeRelease.gaussian_mu`."""
+        return self._times * self.sensitivity / self.sigma * _UP
+
+    def covers(self, other: WholeRelease) -> bool:
+        """See `WholeRelease.covers`."""
+        return other.gaussian_mu <= self.gaussian_mu
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        return gaussian_profile(self.gaussian_mu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussian(_CentralMechanism):
+    """A whole number with discrete Gaussian noise: the integer k with probability in proportion to
+    `exp(-k^2 / (2 sigma^2))`.
+
+    `sensitivity` is the largest difference of neighbours' numbers. The worst pair of a vector of numbers is
+    not known: that is `declared(rho=...)`, with `rho = s^2 / (2 sigma^2)` for the Euclidean sensitivity s.
+
+    Guarantee: the pair of laws that far apart is the mechanism's own.
+    Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Theorems 4 and 7.
+    """
+
+    kind = "discrete_gaussian"
+
+    sigma: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = int(MAXIMUM_MU * _MAXIMUM_SIGMA)
+        object.__setattr__(
+            self, "sensitivity", validation.whole("sensitivity", self.sensitivity, 1, most // self._times)
+        )
+        low = self.shift / MAXIMUM_MU
+        expected = f"a number from {exact_text(low)} to {exact_text(_MAXIMUM_SIGMA)}"
+        sigma = validation.real("sigma", self.sigma, f"{expected}; for larger ones declared(rho=...)")
+        if not low <= sigma <= _MAXIMUM_SIGMA:
+            raise InvalidParameter("sigma", self.sigma, f"{expected}; for larger ones declared(rho=...)")
+        object.__setattr__(self, "sigma", sigma)
+
+    @property
+    def shift(self) -> int:
+        """How far a substitution moves the number at most."""
+        return self._times * self.sensitivity
+
+    def renyi_bound(self, order: float) -> float:
+        """See `WholeRelease.renyi_bound`."""
+        return max(order, 1.0) * (self.shift / self.sigma) ** 2 / 2 * _UP**3
+
+    def covers(self, other: WholeRelease) -> bool:
+        """See `WholeRelease.covers`."""
+        if not isinstance(other, DiscreteGaussian):
+            return False
+        return other.sigma == self.sigma and other.shift <= self.shift
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        pair = shifted_discrete_gaussian(self.sigma, self.shift)
+        return PairProfile(lambda _: [pair], lambda _: [pair])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralLaplace(_CentralMechanism):
+    """A real statistic, or a vector of them, with Laplace noise of this `scale` on each number.
+
+    `sensitivity` is the largest sum of the numbers' differences between neighbours. `laplace` is the local
+    randomizer.
+
+    Guarantee: the pair of Laplace laws that far apart dominates the mechanism, also of vectors, and is that
+        of a single number.
+    Source: Dwork, McSherry, Nissim, Smith, "Calibrating Noise to Sensitivity in Private Data Analysis";
+        vectors: docs/theory.md, section 9, "Central mechanisms".
+    """
+
+    kind = "central_laplace"
+
+    scale: float
+    sensitivity: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("scale", "sensitivity"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        if not _MINIMUM_EPSILON <= self.guarantee[0] <= _MAXIMUM_EPSILON:
+            low, high = (self.sensitivity * self._times / one for one in (_MAXIMUM_EPSILON, _MINIMUM_EPSILON))
+            expected = f"a number from {exact_text(low)} to {exact_text(high)}"
+            raise InvalidParameter("scale", self.scale, expected)
+
+    @property
+    def guarantee(self) -> tuple[float, float]:
+        """See `LocalRandomizer.guarantee`."""
+        return self._times * self.sensitivity / self.scale * _UP, 0.0
+
+    def covers(self, other: WholeRelease) -> bool:
+        """See `WholeRelease.covers`."""
+        return isinstance(other, CentralLaplace) and other.guarantee[0] <= self.guarantee[0]
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        return laplace_profile(self.guarantee[0])

@@ -1,0 +1,139 @@
+"""Releases whose privacy does not depend on how many users report: what they share, and their profiles."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
+from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
+
+_RELATIONS = ("substitution", "add-remove")
+_ROOM = 8 * UNIT_ROUND_OFF
+# Beyond a largest loss by less than this, relative, a profile is not yet 0, for the rounding of orders.
+_BEYOND = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeRelease(LocalRandomizer):
+    """A release that is private as a whole. What single reports reveal is not known: infinite `epsilon0`."""
+
+    minimum_honest: ClassVar[int] = 0
+    takes_participation: ClassVar[bool] = False
+    silence: ClassVar[str] = "what it declares holds as it stands"
+    #: What statements print of how devices interact.
+    interaction_text: ClassVar[str]
+
+    epsilon0: float = field(init=False, compare=False, default=math.inf)
+
+    @abstractmethod
+    def covers(self, other: WholeRelease) -> bool:
+        """Returns True only if this release's pair dominates the other one's, by a rule without numbers."""
+
+    @property
+    def gaussian_mu(self) -> float:
+        """An upper bound on the mu of Gaussian differential privacy, infinite where none is known."""
+        return math.inf
+
+    def renyi_bound(self, order: float) -> float:
+        """An upper bound on the Renyi divergence of an order above 0, in nats, in both directions; infinite
+        where none is known."""
+        if self.gaussian_mu == math.inf:
+            return math.inf
+        return order * self.gaussian_mu**2 / 2 * (1 + _ROOM)
+
+    @property
+    def finite_loss(self) -> Fraction | None:
+        """Returns an exact upper bound on all finite privacy losses; None if none is known."""
+        return None
+
+    def slack(self, honest: float, delta0: float) -> float:
+        """See `LocalRandomizer.slack`."""
+        return 0.0
+
+
+def checked_relation(value: object) -> str:
+    """The relation of neighbours that a guarantee is for.
+
+    Raises:
+        InvalidParameter: it is not one of the two.
+    """
+    if str(value) not in _RELATIONS:
+        raise InvalidParameter("relation", value, f"one of {', '.join(_RELATIONS)}")
+    return str(value)
+
+
+class ReleaseProfile(MechanismProfile):
+    """`H_a = delta + (1 - delta) H'_a`, whatever the number of users: everything is revealed with probability
+    delta.
+
+    Args:
+        pure: bounds on H' at the orders `1 + excess`.
+        delta: probability of revealing everything.
+        largest_loss: loss beyond which H' is exactly 0; may be infinite.
+        last_loss: loss beyond which H' is exactly flat, None where that is not known.
+        infinity: lower bound on H' at all orders.
+    """
+
+    def __init__(
+        self,
+        pure: Callable[[FloatArray], ProfileBounds],
+        *,
+        delta: float,
+        largest_loss: float = math.inf,
+        last_loss: float | None = None,
+        infinity: float = 0.0,
+    ) -> None:
+        self.largest_loss = math.inf if delta else largest_loss
+        self.last_loss = last_loss
+        self._pure, self._delta = pure, delta
+        self._infinity = max((delta + (1 - delta) * infinity) * (1 - _ROOM), 0.0)
+
+    def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
+        """See `MechanismProfile.bounds`."""
+        upper, lower = self._pure(excess)
+        if self._delta:
+            upper = (self._delta + (1 - self._delta) * upper) * (1 + _ROOM)
+            lower = (self._delta + (1 - self._delta) * lower) * (1 - _ROOM)
+        return ProfileBounds(np.minimum(upper, 1.0), np.maximum(lower, self._infinity))
+
+    def infinity(self, honest: int) -> float:
+        """See `MechanismProfile.infinity`."""
+        return self._infinity
+
+    def is_listed(self, honest: int) -> bool:
+        """See `MechanismProfile.is_listed`."""
+        return True
+
+
+def gaussian_profile(mu: float, delta: float = 0.0) -> ReleaseProfile:
+    """The profile of `N(mu, 1)` against `N(0, 1)`."""
+
+    def pure(excess: FloatArray) -> ProfileBounds:
+        lower, upper = gaussian_divergence(mu, np.log1p(excess))
+        return ProfileBounds(upper, lower)
+
+    return ReleaseProfile(pure, delta=delta)
+
+
+def laplace_profile(epsilon: float) -> ReleaseProfile:
+    """The profile of Laplace laws `epsilon` scales apart: `1 - exp((x - epsilon)/2)` at the loss x."""
+
+    def pure(excess: FloatArray) -> ProfileBounds:
+        losses = np.log1p(excess)
+        value = -np.expm1(np.minimum(losses - epsilon, 0.0) / 2)
+        doubt = _ROOM * (value + epsilon)
+        upper = np.where(losses > epsilon * (1 + _BEYOND), 0.0, np.minimum(value + doubt, 1.0))
+        return ProfileBounds(upper, np.maximum(value - doubt, 0.0))
+
+    return ReleaseProfile(pure, delta=0.0, largest_loss=epsilon, last_loss=epsilon * (1 + 4 * _BEYOND))
