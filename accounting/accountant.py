@@ -301,8 +301,8 @@ class Accountant:
         return RenyiBound(order=order, upper=upper, lower=min(loss.lower.renyi_divergence(order), upper))
 
     def _answer(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
-        """The answer from the rounds as they stand, or with declared Renyi divergences added up first,
-        whichever is smaller."""
+        """Returns the smaller of two answers: from the given rounds, and with declared Renyi divergences
+        added up first."""
         answer = self._epsilon if asked[0] == "delta" else self._delta
         found, summed = answer(rounds, asked), with_summed_curves(rounds)
         return found if summed is None else found.smaller(answer(summed, asked))

@@ -10,8 +10,8 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 DIGITS = 6  # significant digits of a bound
-UNBOUNDED = "unbounded"
-_UNKNOWN = "unknown"
+UNBOUNDED = "unbounded"  # text for infinity
+_UNKNOWN = "unknown"  # text for NaN
 _LEAST_POWER = -4  # smaller numbers, and those with more digits than asked for, are written with an exponent
 _EXACT = Context(prec=1200)  # more digits than any float has
 

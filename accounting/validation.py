@@ -11,7 +11,7 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 
 MAXIMUM_REPORTS = 10**12  # of one round
 MINIMUM_EPSILON0 = 1e-9  # of one report, in nats
-MAXIMUM_EPSILON0 = 30.0
+MAXIMUM_EPSILON0 = 30.0  # of one report, in nats
 MAXIMUM_EPSILON = 1e9  # at which delta can be asked for, in nats
 MAXIMUM_ROUNDS = 10**7  # in one composition
 MINIMUM_PROBABILITY = 1e-200  # ratios of smaller probabilities overflow

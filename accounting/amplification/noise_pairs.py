@@ -169,13 +169,14 @@ def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
 
 
 def shifted_discrete_gaussian(sigma: float, shift: int) -> Pair:
-    """The discrete Gaussian law around `shift` against that around 0, of weights `exp(-k^2 / (2 sigma^2))`.
+    """Returns the pair of discrete Gaussian laws around `shift` and around 0, with weights
+    `exp(-k^2 / (2 sigma^2))`.
 
-    The log ratio at k is `shift (2k - shift) / (2 sigma^2)`. Tails are below those of a Gaussian: of either
-    law, `2 exp(-d^2 / (2 sigma^2))` at most lies farther than d from its centre.
+    The log ratio at k is `shift (2k - shift) / (2 sigma^2)`. Tails are below those of a Gaussian: the mass
+    further than d from the centre is at most `2 exp(-d^2 / (2 sigma^2))`.
 
     Raises:
-        InvalidParameter: it spreads over more counts than can be listed.
+        InvalidParameter: it has more counts than can be listed.
     """
     half = math.ceil(sigma * math.sqrt(-2 * _LOG_CUT)) + 1
     if 2 * half + shift > MAXIMUM_OUTCOMES:

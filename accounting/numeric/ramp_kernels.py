@@ -22,7 +22,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     expm1_minus,
 )
 
-_TURN = 2 * np.pi
+_TURN = 2 * np.pi  # radians
 
 
 class Products(NamedTuple):

@@ -1,4 +1,4 @@
-"""From bounds on Renyi divergences to the largest hockey-stick divergence that they leave room for."""
+"""Conversion of bounds on Renyi divergences into the largest hockey-stick divergence that they allow."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF, 
 from shuffle_ledger.accounting.numeric.convex_minorants import corners
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Half-planes for each order: spread over all probabilities down to the smallest one, which is below every
-# answered delta; then between those that touch the profile. Where orders are few, each has
-# more: all of them together have at least the third number.
+# Half-planes for each order: first spread over all probabilities down to the smallest one (below every
+# answered delta), then between those that touch the profile. If there are few orders, each has more
+# half-planes: all orders together have at least the third number. More: a smaller profile, more work.
 _FIRST_TANGENTS, _TANGENTS, _ALL_TANGENTS = 224, 32, 4096
-_SMALLEST = 1e-52
-# Orders that stand for all orders of a curve that is linear in them, in units of the root of its slope:
-# neighbours are 3 % apart. The profile that these orders leave is at most 0.1 % above that of all.
-_ORDERS = 288
-_LOWEST, _HIGHEST = 3e-3, 16.0
+_SMALLEST_PROBABILITY = 1e-52
+# Orders (minus one, in units of one over the root of the slope) that represent all orders of a linear curve.
+# Neighbours are 3 % apart; the profile is at most 0.1 % above that of all orders.
+_CURVE_ORDERS = 288
+_LOWEST_ORDER, _HIGHEST_ORDER = 3e-3, 16.0
 _NEWTON_STEPS = 40
-_MOST_LOSS = 130.0  # nats; larger losses count as infinite
-_ROOM = 16 * UNIT_ROUND_OFF
+_LARGEST_LOSS = 130.0  # nats; larger losses count as infinite
+_ROUND_OFF = 16 * UNIT_ROUND_OFF
 
 
 class ConvertedProfile(NamedTuple):
-    """A profile that is linear in the order between knots, and constant beyond the last.
+    """A privacy profile that is linear in the order between knots, and constant beyond the last knot.
 
     Attributes:
-        excess: orders less one, ascending from 0, shape (knots,).
+        excess: orders minus one, ascending from 0, shape (knots,).
         heights: hockey-stick divergences there, falling and convex, shape (knots,).
     """
 
@@ -37,44 +37,45 @@ class ConvertedProfile(NamedTuple):
     heights: FloatArray
 
     def bounds(self, excess: FloatArray) -> ProfileBounds:
-        """Bounds on the profile at the orders `1 + excess`, for `excess >= 0`, round-off included."""
+        """Returns bounds on the profile at the orders `1 + excess`, for `excess >= 0`, with round-off
+        included."""
         left = np.clip(np.searchsorted(self.excess, excess, side="right") - 1, 0, self.excess.size - 2)
         x0, x1, h0, h1 = self.excess[left], self.excess[left + 1], self.heights[left], self.heights[left + 1]
         at = np.minimum(excess, x1)
         value = ((x1 - at) * h0 + (at - x0) * h1) / (x1 - x0)
-        doubt = _ROOM * (value + at / (x1 - x0) * (h0 - h1)) + UNDERFLOW
+        doubt = _ROUND_OFF * (value + at / (x1 - x0) * (h0 - h1)) + UNDERFLOW
         return ProfileBounds(np.minimum(value + doubt, 1.0), np.maximum(value - doubt, 0.0))
 
 
 def linear_curve(rho: float) -> tuple[FloatArray, FloatArray]:
-    """Orders, and the Renyi divergences `rho * order` at them, rounded up: what is used of a curve of slope
-    rho > 0."""
-    orders = 1 + np.geomspace(_LOWEST, _HIGHEST, _ORDERS) / math.sqrt(rho)
+    """Returns the orders that represent a linear curve of slope `rho > 0`, and the Renyi divergences `rho *
+    order` there, rounded up."""
+    orders = 1 + np.geomspace(_LOWEST_ORDER, _HIGHEST_ORDER, _CURVE_ORDERS) / math.sqrt(rho)
     return orders, rho * orders * (1 + 2 * UNIT_ROUND_OFF)
 
 
 def profile_of_renyi_bounds(orders: FloatArray, divergences: FloatArray) -> ConvertedProfile:
-    """The largest privacy profile of pairs whose Renyi divergences are bounded in both directions.
+    """Returns the largest privacy profile of pairs whose Renyi divergences are bounded in both directions.
 
     Args:
         orders: above 1, shape (orders,).
-        divergences: bounds on the Renyi divergences of these orders, above 0, same shape.
+        divergences: upper bounds on the Renyi divergences of these orders, in nats, above 0, shape (orders,).
 
-    Guarantee: no pair within the bounds has a larger hockey-stick divergence at any order from 1 on. The
-        profile is the smallest one with that property, but for a finite number of half-planes and chords
-        between them.
+    Guarantee: no pair within the bounds has a larger hockey-stick divergence at any order of at least 1. It
+    is the
+        smallest such profile, up to the finite number of half-planes and the chords between them.
     Source: docs/theory.md, section 9, "Declared by Renyi divergences"; the region of probabilities of one
         event is that of Asoodeh, Liao, Calmon, Kosut, Sankar, "Three Variants of Differential Privacy".
     """
     scale = np.sqrt(2 * divergences / orders)
     tangents = max(_FIRST_TANGENTS, _ALL_TANGENTS // orders.size)
-    v = np.geomspace(_SMALLEST, 4 * scale + 2 * scale**2, tangents, axis=1)
+    v = np.geomspace(_SMALLEST_PROBABILITY, 4 * scale + 2 * scale**2, tangents, axis=1)
     first = _half_planes(orders, divergences, v)
     profile, touching = _smallest_profile(*first)
-    # Neighbours of half-planes that touch the profile, at the same orders.
+    # More half-planes near those that touch the profile, at the same orders.
     which, place = np.nonzero(touching.reshape(v.shape))
     chosen = np.unique(which)
-    if chosen.size == 0:  # the divergences leave room for everything
+    if chosen.size == 0:  # the divergences exclude nothing
         return profile
     least = np.full(orders.size, tangents)
     most = np.zeros(orders.size, dtype=np.int64)
@@ -88,7 +89,8 @@ def profile_of_renyi_bounds(orders: FloatArray, divergences: FloatArray) -> Conv
 
 
 def _smallest_profile(excess: FloatArray, heights: FloatArray) -> tuple[ConvertedProfile, BoolArray]:
-    """The largest convex profile within half-planes, and which of them it touches, shape of `excess`."""
+    """Returns the largest convex profile within half-planes, and which of them it touches, shape of
+    `excess`."""
     number = np.arange(excess.size)
     # The mirror image of an order below 1.
     below = excess < 0
@@ -97,30 +99,31 @@ def _smallest_profile(excess: FloatArray, heights: FloatArray) -> tuple[Converte
     number = np.concatenate([[-1], number[~below], number[below]])
     touching = np.zeros(excess.size, dtype=np.bool_)
     excess = np.concatenate([[0.0], excess[~below], mirrored])
-    heights = np.concatenate([[1.0], heights[~below], np.maximum(raised, 0.0) + _ROOM])
-    useful = (excess <= math.expm1(_MOST_LOSS)) & (heights <= 1)
+    heights = np.concatenate([[1.0], heights[~below], np.maximum(raised, 0.0) + _ROUND_OFF])
+    useful = (excess <= math.expm1(_LARGEST_LOSS)) & (heights <= 1)
     order = np.lexsort((heights[useful], excess[useful]))
     excess, heights, number = excess[useful][order], heights[useful][order], number[useful][order]
-    # Beyond a knot the profile is no larger than there; at equal orders the lowest stands first.
+    # A profile falls; at equal orders the smallest height comes first.
     heights = np.minimum.accumulate(heights)
     first = np.append(True, np.diff(excess) > 0)
     excess, heights, number = excess[first], heights[first], number[first]
     # From order 1 on a profile falls no faster than the order rises.
-    heights[0] = min(heights[0], float(np.min(heights + excess)) * (1 + _ROOM))
+    heights[0] = min(heights[0], float(np.min(heights + excess)) * (1 + _ROUND_OFF))
     kept = corners(excess, heights)
     touching[number[kept[number[kept] >= 0]]] = True
-    if kept.size < 2:  # nothing is known but that it falls
+    if kept.size < 2:  # a falling profile without further bounds
         excess, heights, kept = np.array([0.0, 1.0]), np.full(2, heights[0]), np.arange(2)
-    return ConvertedProfile(excess[kept], np.minimum(heights[kept] * (1 + _ROOM), 1.0)), touching
+    return ConvertedProfile(excess[kept], np.minimum(heights[kept] * (1 + _ROUND_OFF), 1.0)), touching
 
 
 def _half_planes(orders: FloatArray, divergences: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Points `(excess, height)` such that `p - (1 + excess) q <= height` for the probabilities p and q of
-    every event, one for each order and each v, shape (orders * tangents,).
+    """Returns points `(excess, height)` such that `p - (1 + excess) q <= height` for the probabilities p and
+    q of every event, one point for each order and each v, shape (orders * tangents,).
 
-    `p^a q^(1-a)` is convex and homogeneous, hence at least its tangent at the ratio `s = exp(u)`,
-    `a s^(a-1) p - (a-1) s^a q`; likewise for the complement at the ratio `t = exp(-v)`. Their sum is at most
-    `exp((a-1) D_a)`. Any u, v > 0 are sound; those on the boundary of the region are the best.
+    `p^a q^(1-a)` is convex and homogeneous, so it is at least its tangent at the ratio `s = exp(u)`, which is
+    `a s^(a-1) p - (a-1) s^a q`; the same holds for the complement at the ratio `t = exp(-v)`. The sum of both
+    is at most `exp((a-1) D_a)`. Any u, v > 0 are sound; those on the boundary of the region give the best
+    half-planes.
     """
     alpha, bound = orders[:, None], divergences[:, None]
     power = (alpha - 1) * bound  # log of the largest moment
@@ -128,7 +131,7 @@ def _half_planes(orders: FloatArray, divergences: FloatArray, v: FloatArray) -> 
     span = u + v
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         near, far = -np.expm1(-(alpha - 1) * span), -np.expm1(-alpha * span)
-        room = _ROOM * (4 + (alpha - 1) * u + power + alpha * v)
+        room = _ROUND_OFF * (4 + (alpha - 1) * u + power + alpha * v)
         # All in units of the moment's bound.
         per_p = alpha * np.exp((alpha - 1) * u - power) * near * (1 - room)
         spread = np.where(
@@ -137,20 +140,23 @@ def _half_planes(orders: FloatArray, divergences: FloatArray, v: FloatArray) -> 
         constant = np.expm1(spread - alpha * v) * np.exp(-power)
         left = -np.expm1(-power) - constant
         doubt = (
-            4 * _ROOM * (-np.expm1(-power) + (np.minimum(spread, 2.0) + np.abs(constant)) * np.exp(-power))
+            4
+            * _ROUND_OFF
+            * (-np.expm1(-power) + (np.minimum(spread, 2.0) + np.abs(constant)) * np.exp(-power))
         )
         height = np.maximum(left + doubt, 0.0) / per_p * (1 + room)
         slope = u + np.log(far / near) + np.log1p(-1 / alpha)
-        excess = np.expm1(slope + _ROOM * (4 + u + np.abs(np.log(far / near))))
+        excess = np.expm1(slope + _ROUND_OFF * (4 + u + np.abs(np.log(far / near))))
     found = np.isfinite(height) & np.isfinite(excess) & (near > 0)
     # Every profile is at most 1.
     return np.where(found, excess, 0.0).ravel(), np.where(found, height + UNDERFLOW, 1.0).ravel()
 
 
 def _ratio(alpha: FloatArray, power: FloatArray, v: FloatArray) -> FloatArray:
-    """The logarithm of the likelihood ratio of an event at which the bound is attained, where that of its
-    complement is `-v`: about the root of `(1-t) s^a + (s-1) t^a = exp(power) (s-t)`, by Newton's method from
-    above on the convex logarithm of both sides' quotient."""
+    """Returns about the logarithm u of the likelihood ratio of an event that attains the bound, if that of
+    its complement is `-v`: the root of `(1-t) s^a + (s-1) t^a = exp(power) (s-t)` with `s = exp(u)`, `t =
+    exp(-v)`, by Newton's method from above on the logarithm of the quotient of both sides, which is
+    convex."""
     with np.errstate(divide="ignore"):
         rare = np.log(-np.expm1(-v))
         rest = power - v + np.log(-np.expm1(-(power + (alpha - 1) * v)))

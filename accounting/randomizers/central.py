@@ -20,21 +20,22 @@ from shuffle_ledger.accounting.randomizers.whole_release import (
     laplace_profile,
 )
 
-_UP = 1 + 4 * UNIT_ROUND_OFF
-_LARGEST = 1e12
-# Of the discrete Gaussian's outcomes some 32 sigma are listed.
+_ROUND_UP = 1 + 4 * UNIT_ROUND_OFF  # factor for the round-off of a few operations
+_LARGEST_PARAMETER = 1e12  # of a scale or a sensitivity; the least is one over it
+# Largest sigma of discrete Gaussian noise: about 32 sigma outcomes are listed.
 _MAXIMUM_SIGMA = 2e4
-_MINIMUM_EPSILON, _MAXIMUM_EPSILON = 1e-9, 120.0
+_MINIMUM_EPSILON, _MAXIMUM_EPSILON = 1e-9, 120.0  # of Laplace noise, for a substitution
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CentralMechanism(WholeRelease):
-    """A statistic with noise that hides how far one user's data can move it.
+    """A statistic plus noise that hides the effect of one user's data.
 
     Attributes:
-        sensitivity: how far it moves between neighbours, by the norm that the mechanism names.
-        relation: which datasets are neighbours: `substitution`, or `add-remove`, at whose sensitivity a
-            substitution moves the statistic at most twice as far.
+        sensitivity: largest distance of the statistic between neighbours, in the norm that the mechanism
+            names.
+        relation: which datasets are neighbours: `substitution`, or `add-remove`; in the second case a
+            substitution changes the statistic by at most twice the sensitivity.
     """
 
     silence: ClassVar[str] = "the collector's noise does not depend on who reports"
@@ -51,20 +52,20 @@ class _CentralMechanism(WholeRelease):
         return ("exact",)
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
-        """See `LocalRandomizer.attained`: two datasets as far apart as the sensitivity says, and a sample
-        without the differing user looks like the second of them."""
+        """See `LocalRandomizer.attained`. Two datasets have statistics at the distance of the sensitivity,
+        and a sample without the differing user has the law of the second one."""
         return (self,)
 
     @property
     def _times(self) -> int:
-        """How often the sensitivity counts in a substitution."""
+        """Returns how often the sensitivity counts in a substitution."""
         return 1 if self.relation == "substitution" else 2
 
 
 def _positive(name: str, value: object) -> float:
-    expected = f"a number above 0 and at most {exact_text(_LARGEST)}"
+    expected = f"a number above 0 and at most {exact_text(_LARGEST_PARAMETER)}"
     number = validation.real(name, value, expected)
-    if not 1 / _LARGEST <= number <= _LARGEST:
+    if not 1 / _LARGEST_PARAMETER <= number <= _LARGEST_PARAMETER:
         raise InvalidParameter(name, value, expected)
     return number
 
@@ -75,8 +76,8 @@ class Gaussian(_CentralMechanism):
 
     `sensitivity` is the largest Euclidean distance of neighbours' statistics.
 
-    Guarantee: the pair `N(mu, 1)` against `N(0, 1)` with `mu = sensitivity/sigma` is the mechanism's own.
-        Noise that a computer draws is no real Gaussian; that is not accounted.
+    Guarantee: the pair `N(mu, 1)` against `N(0, 1)` with `mu = sensitivity/sigma` is attained.
+        The noise of a computer is not exactly Gaussian; this is not accounted.
     Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8.
     """
 
@@ -97,7 +98,7 @@ class Gaussian(_CentralMechanism):
     @property
     def gaussian_mu(self) -> float:
         """See `WholeRelease.gaussian_mu`."""
-        return self._times * self.sensitivity / self.sigma * _UP
+        return self._times * self.sensitivity / self.sigma * _ROUND_UP
 
     def covers(self, other: WholeRelease) -> bool:
         """See `WholeRelease.covers`."""
@@ -115,10 +116,10 @@ class DiscreteGaussian(_CentralMechanism):
     """A whole number with discrete Gaussian noise: the integer k with probability in proportion to
     `exp(-k^2 / (2 sigma^2))`.
 
-    `sensitivity` is the largest difference of neighbours' numbers. The worst pair of a vector of numbers is
-    not known: that is `declared(rho=...)`, with `rho = s^2 / (2 sigma^2)` for the Euclidean sensitivity s.
+    `sensitivity` is the largest difference of neighbours' numbers. For a vector of numbers the worst pair is
+    not known: declare it as `declared(rho=...)` with `rho = s^2 / (2 sigma^2)`, s the Euclidean sensitivity.
 
-    Guarantee: the pair of laws that far apart is the mechanism's own.
+    Guarantee: the pair of laws at this distance is attained.
     Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Theorems 4 and 7.
     """
 
@@ -142,12 +143,12 @@ class DiscreteGaussian(_CentralMechanism):
 
     @property
     def shift(self) -> int:
-        """How far a substitution moves the number at most."""
+        """Returns the largest change of the number by a substitution."""
         return self._times * self.sensitivity
 
     def renyi_bound(self, order: float) -> float:
         """See `WholeRelease.renyi_bound`."""
-        return max(order, 1.0) * (self.shift / self.sigma) ** 2 / 2 * _UP**3
+        return max(order, 1.0) * (self.shift / self.sigma) ** 2 / 2 * _ROUND_UP**3
 
     def covers(self, other: WholeRelease) -> bool:
         """See `WholeRelease.covers`."""
@@ -170,8 +171,9 @@ class CentralLaplace(_CentralMechanism):
     `sensitivity` is the largest sum of the numbers' differences between neighbours. `laplace` is the local
     randomizer.
 
-    Guarantee: the pair of Laplace laws that far apart dominates the mechanism, also of vectors, and is that
-        of a single number.
+    Guarantee: the pair of Laplace laws at this distance dominates the mechanism, for vectors too; for a
+    single number
+        it is attained.
     Source: Dwork, McSherry, Nissim, Smith, "Calibrating Noise to Sensitivity in Private Data Analysis";
         vectors: docs/theory.md, section 9, "Central mechanisms".
     """
@@ -193,7 +195,7 @@ class CentralLaplace(_CentralMechanism):
     @property
     def guarantee(self) -> tuple[float, float]:
         """See `LocalRandomizer.guarantee`."""
-        return self._times * self.sensitivity / self.scale * _UP, 0.0
+        return self._times * self.sensitivity / self.scale * _ROUND_UP, 0.0
 
     def covers(self, other: WholeRelease) -> bool:
         """See `WholeRelease.covers`."""

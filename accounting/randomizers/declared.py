@@ -1,4 +1,5 @@
-"""Declared rounds: only an (epsilon, delta) guarantee is known."""
+"""Declared rounds: only a guarantee is known, stated by epsilon, rho, mu or Renyi divergences, and by
+delta."""
 
 from __future__ import annotations
 
@@ -25,14 +26,17 @@ from shuffle_ledger.accounting.randomizers.whole_release import (
     gaussian_profile,
 )
 
-_TINY_LOSS = 1e-9
-_BEYOND = 1e-12
-_UP = 1 + 8 * UNIT_ROUND_OFF
-# The largest epsilon of a substitution: beyond 120 nats losses count as infinite.
+# Least loss of the lattice, for an epsilon of 0.
+_LEAST_LOSS = 1e-9
+# Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
+_LOSS_ROUND_OFF = 1e-12
+_ROUND_UP = 1 + 8 * UNIT_ROUND_OFF  # factor for the round-off of a few operations
+# Largest epsilon of a substitution: losses beyond 120 nats count as infinite.
 _MAXIMUM_EPSILON = 120.0
-# Of zero-concentrated and Gaussian privacy of a substitution. Larger ones promise no epsilon below 100.
+# Limits of rho and mu for a substitution. Larger ones give no epsilon below 100.
 _MINIMUM_RHO, _MAXIMUM_RHO = 1e-12, 50.0
 MINIMUM_MU, MAXIMUM_MU = 1e-6, 10.0
+# Limits of a Renyi curve: number of orders, orders, and divergences in nats.
 _MAXIMUM_ORDERS = 256
 _MINIMUM_ORDER, _MAXIMUM_ORDER = 1.0001, 1e6
 _MINIMUM_DIVERGENCE, _MAXIMUM_DIVERGENCE = 1e-12, 1e3
@@ -46,10 +50,10 @@ class Declared(WholeRelease):
     Attributes:
         epsilon: differential privacy: the release is `(epsilon, delta)`-private.
         rho: zero-concentrated privacy: Renyi divergences of every order a > 1 are at most `rho a`.
-        mu: Gaussian privacy: neighbours are no easier to tell apart than `N(mu, 1)` and `N(0, 1)`.
+        mu: Gaussian privacy: the pair `N(mu, 1)` against `N(0, 1)` dominates the release.
         renyi: pairs of an order above 1 and the largest Renyi divergence of that order, in nats.
-        delta: the declared delta; with `rho`, `mu` and `renyi` the guarantee is that of a release which
-            reveals everything with this probability and else has what is declared.
+        delta: the declared delta; with `rho`, `mu` and `renyi` the guarantee is that of a release that
+            reveals everything with this probability, and otherwise has the declared privacy.
         relation: which datasets the guarantee calls neighbours. Adding or removing a user once is half of
             substituting one: `add-remove` is accounted as `(2 epsilon, (1 + exp(epsilon)) delta)`, `4 rho`,
             `2 mu`, and of a Renyi curve by the triangle inequality.
@@ -57,9 +61,10 @@ class Declared(WholeRelease):
     Exactly one of the four measures is given. No guarantee without a trusted shuffler is known: `epsilon0` is
     infinite.
 
-    Guarantee: the profile is at least that of every mechanism that has the guarantee. Of `epsilon` and `mu`
-        it is attained by randomized response and by Gaussian noise; of Renyi divergences it is the smallest
-        one with that property, but for a finite number of orders and chords.
+    Guarantee: the profile is at least that of every mechanism with the guarantee. For `epsilon` and `mu` it
+    is attained,
+        by randomized response and by Gaussian noise. For Renyi divergences it is the smallest one with that
+        property, up to the finite number of orders and chords.
     Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3; Bun and
         Steinke, "Concentrated Differential Privacy", Proposition 1.9; Dong, Roth, Su, "Gaussian Differential
         Privacy"; Mironov, "Renyi Differential Privacy", Proposition 11; docs/theory.md, section 9.
@@ -128,8 +133,8 @@ class Declared(WholeRelease):
 
     @property
     def substitution(self) -> tuple[float, float]:
-        """The declared epsilon and delta for datasets that differ in one user's data, rounded up; the epsilon
-        is infinite where another measure is declared."""
+        """Returns the declared epsilon and delta for datasets that differ in one user's data, rounded up; the
+        epsilon is infinite if another measure is declared."""
         if self.epsilon is None:
             return math.inf, self.delta
         if self.relation == "substitution":
@@ -138,19 +143,20 @@ class Declared(WholeRelease):
 
     @property
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """Orders and Renyi divergences for a substitution, of a declared curve; none where there is none."""
+        """Returns the orders and Renyi divergences of a declared curve, for a substitution; empty without a
+        curve."""
         if self.renyi is None or not self._is_doubled:
             return self.renyi or ()
         # By Mironov's Proposition 11 for p = q = 2, and since divergences rise with their order.
         return tuple(
-            (order / 2, divergence * ((order - 1) / (order - 2) + 1) * _UP)
+            (order / 2, divergence * ((order - 1) / (order - 2) + 1) * _ROUND_UP)
             for order, divergence in self.renyi
             if order > 2 * _MINIMUM_ORDER
         )
 
     @property
     def substitution_rho(self) -> float:
-        """The declared rho for datasets that differ in one user's data; 0 where none is declared."""
+        """Returns the declared rho for datasets that differ in one user's data; 0 if none is declared."""
         return (self.rho or 0.0) * (4 if self._is_doubled else 1)
 
     @property
@@ -170,7 +176,7 @@ class Declared(WholeRelease):
 
     @property
     def substitution_mu(self) -> float:
-        """The declared mu for datasets that differ in one user's data; 0 where none is declared."""
+        """Returns the declared mu for datasets that differ in one user's data; 0 if none is declared."""
         return (self.mu or 0.0) * (2 if self._is_doubled else 1)
 
     def renyi_bound(self, order: float) -> float:
@@ -178,7 +184,7 @@ class Declared(WholeRelease):
         if self.delta > 0:
             return math.inf
         if self.rho is not None:
-            return self.substitution_rho * max(order, 1.0) * _UP
+            return self.substitution_rho * max(order, 1.0) * _ROUND_UP
         listed = [divergence for least, divergence in self.curve if order <= least]
         return min(listed) if listed else super().renyi_bound(order)
 
@@ -195,7 +201,7 @@ class Declared(WholeRelease):
             return other.substitution_rho <= self.substitution_rho
         if self.mu is not None and other.mu is not None:
             return other.substitution_mu <= self.substitution_mu
-        # A curve of lower divergences leaves room for less.
+        # Lower divergences at the same orders allow less.
         known = dict(other.curve)
         return bool(self.curve) and all(known.get(order, math.inf) <= most for order, most in self.curve)
 
@@ -216,8 +222,8 @@ class Declared(WholeRelease):
         else:
             orders, divergences = np.array(self.curve).T
         found = profile_of_renyi_bounds(orders, divergences)
-        # Just beyond, so that rounding cannot make what lies there count.
-        last = math.log1p(float(found.excess[-1])) * (1 + 4 * _BEYOND)
+        # Slightly larger, so that rounding cannot leave any of the profile beyond it.
+        last = math.log1p(float(found.excess[-1])) * (1 + 4 * _LOSS_ROUND_OFF)
         return ReleaseProfile(
             found.bounds, delta=self.delta, last_loss=last, infinity=float(found.heights[-1])
         )
@@ -255,9 +261,9 @@ class _DeclaredProfile(MechanismProfile):
     """`H_(1 + r) = delta + (1 - delta) (exp(epsilon) - 1 - r)_+ / (exp(epsilon) + 1)`."""
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        self.largest_loss = max(epsilon, _TINY_LOSS) if delta == 0 else math.inf
+        self.largest_loss = max(epsilon, _LEAST_LOSS) if delta == 0 else math.inf
         # Slightly larger, so that rounding cannot leave any of the profile beyond it.
-        self.last_loss = max(epsilon * (1 + 4 * _BEYOND), _TINY_LOSS)
+        self.last_loss = max(epsilon * (1 + 4 * _LOSS_ROUND_OFF), _LEAST_LOSS)
         self._reach = math.expm1(epsilon)
         self._delta = delta
 
@@ -266,7 +272,9 @@ class _DeclaredProfile(MechanismProfile):
         gain = np.maximum(self._reach - excess, 0.0) / (self._reach + 2)
         value = self._delta + (1 - self._delta) * gain
         doubt = 16 * UNIT_ROUND_OFF
-        upper = np.where(excess > self._reach * (1 + _BEYOND), self._delta, np.minimum(value + doubt, 1.0))
+        upper = np.where(
+            excess > self._reach * (1 + _LOSS_ROUND_OFF), self._delta, np.minimum(value + doubt, 1.0)
+        )
         return ProfileBounds(upper, np.maximum(value - doubt, self._delta))
 
     def infinity(self, honest: int) -> float:

@@ -49,7 +49,7 @@ class FrequencyError:
 
     @property
     def l2(self) -> float | None:
-        """Square root of `squared_l2`: at least the expected l2 distance."""
+        """Returns the square root of `squared_l2`, an upper bound on the expected l2 distance."""
         return None if self.squared_l2 is None else math.sqrt(self.squared_l2)
 
 
@@ -77,8 +77,8 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
 
 
 def _of_blocks(randomizer: BlockHadamard, reports: int) -> FrequencyError:
-    """Upper bounds on the error of a response in blocks. With `C = (e + 2 blocks - 1)/(e - 1)` a report
-    adds C to the values of its block whose rows are positive at it, and subtracts C from the others of
+    """Returns upper bounds on the error of a response in blocks. With `C = (e + 2 blocks - 1)/(e - 1)` a
+    report adds C to the values of its block whose rows are positive at it, and subtracts C from the others of
     that block.
 
     The contribution to the user's own value has mean 1, that to other values mean 0. The variance of a value
@@ -96,7 +96,8 @@ def _of_blocks(randomizer: BlockHadamard, reports: int) -> FrequencyError:
 
 
 def _oracle(randomizer: LocalRandomizer) -> tuple[float, float, float, int | None] | None:
-    """`(stray, kept - stray, 1 - kept - stray, categories)`, differences without cancellation."""
+    """Returns `(stray, kept - stray, 1 - kept - stray, categories)`; differences are computed without
+    cancellation."""
     e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
     found: tuple[float, float, float, int | None] | None = None
     match randomizer:

@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
 
-_MAXIMUM_CATEGORIES = 10**12
+_MAXIMUM_CATEGORIES = 10**12  # of one randomizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class FiveComponents(DecomposedRandomizer):
 
 
 def vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
-    """`base ** (domain - exponent_shift)` for a base below 1, 0 in the limit of large domains."""
+    """Returns `base ** (domain - exponent_shift)` for a base below 1; 0 in the limit of large domains."""
     return 0.0 if domain is None else base ** (domain - exponent_shift)
 
 

@@ -182,6 +182,7 @@ class UniformityTester(_NoiseProtocol):
         return [multiplied(label, label)]
 
 
+# The pair of a round that reveals everything.
 _REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS, Joint, LocalRandomizer, Parallel
 
-_MAXIMUM_LENGTH = 1_000_000
-_MAXIMUM_DEPTH = 8
+_MAXIMUM_LENGTH = 1_000_000  # characters of a call
+_MAXIMUM_DEPTH = 8  # randomizers inside one another
 _FIELD = "randomizer"
 _CALL = "a call such as krr(k=10, epsilon0=1.15)"
 _PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight and a randomizer"

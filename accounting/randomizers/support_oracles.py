@@ -22,6 +22,7 @@ from shuffle_ledger.accounting.randomizers.base import (
 )
 from shuffle_ledger.accounting.randomizers.frequency_oracles import FiveComponents, vanishing
 
+# Limits of parameters: subsets and blocks, hash values, hash functions, and the probability of a flipped bit.
 _MAXIMUM_SIZE = 10**12
 _MAXIMUM_G = 2 * 10**13
 _MAXIMUM_HASHES = 8
@@ -60,7 +61,7 @@ class LocalHash(FiveComponents):
 
     @property
     def hashes_to(self) -> int:
-        """Number of hash values."""
+        """Returns the number of hash values."""
         return int(self.g or 0)
 
     def _masses(self) -> tuple[float, float, float]:
@@ -109,7 +110,7 @@ class SubsetSelection(FiveComponents):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of categories, and of those that a report has."""
+        """Returns the number of categories, and the number of categories in a report."""
         return int(self.domain or 0), int(self.size or 0)
 
     def _masses(self) -> tuple[float, float, float]:
@@ -157,7 +158,8 @@ class BlockHadamard(FiveComponents):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of blocks, and of outputs in each: a power of two above the number of its categories."""
+        """Returns the number of blocks, and the number of outputs in each: a power of two above its
+        categories."""
         blocks = int(self.blocks or 0)
         columns = -(-int(self.domain or 0) // blocks)
         return blocks, 1 << columns.bit_length()

@@ -1,4 +1,4 @@
-"""Releases whose privacy does not depend on how many users report: what they share, and their profiles."""
+"""The base class and the profiles of releases whose privacy does not depend on the number of users."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 
-_RELATIONS = ("substitution", "add-remove")
-_ROOM = 8 * UNIT_ROUND_OFF
-# Beyond a largest loss by less than this, relative, a profile is not yet 0, for the rounding of orders.
-_BEYOND = 1e-12
+_RELATIONS = ("substitution", "add-remove")  # of neighbouring datasets
+_ROUND_OFF = 8 * UNIT_ROUND_OFF
+# Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
+_LOSS_ROUND_OFF = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class WholeRelease(LocalRandomizer):
-    """A release that is private as a whole. What single reports reveal is not known: infinite `epsilon0`."""
+    """A release that is private as a whole. The privacy of single reports is unknown: `epsilon0` is
+    infinite."""
 
     minimum_honest: ClassVar[int] = 0
     takes_participation: ClassVar[bool] = False
     silence: ClassVar[str] = "what it declares holds as it stands"
-    #: What statements print of how devices interact.
+    #: Words for the interaction of devices, in statements.
     interaction_text: ClassVar[str]
 
     epsilon0: float = field(init=False, compare=False, default=math.inf)
@@ -42,15 +43,15 @@ class WholeRelease(LocalRandomizer):
 
     @property
     def gaussian_mu(self) -> float:
-        """An upper bound on the mu of Gaussian differential privacy, infinite where none is known."""
+        """Returns an upper bound on the mu of Gaussian differential privacy; infinite if none is known."""
         return math.inf
 
     def renyi_bound(self, order: float) -> float:
-        """An upper bound on the Renyi divergence of an order above 0, in nats, in both directions; infinite
-        where none is known."""
+        """Returns an upper bound on the Renyi divergence of an order above 0, in nats, in both directions;
+        infinite if none is known."""
         if self.gaussian_mu == math.inf:
             return math.inf
-        return order * self.gaussian_mu**2 / 2 * (1 + _ROOM)
+        return order * self.gaussian_mu**2 / 2 * (1 + _ROUND_OFF)
 
     @property
     def finite_loss(self) -> Fraction | None:
@@ -63,7 +64,7 @@ class WholeRelease(LocalRandomizer):
 
 
 def checked_relation(value: object) -> str:
-    """The relation of neighbours that a guarantee is for.
+    """Returns the relation of neighbours of a guarantee.
 
     Raises:
         InvalidParameter: it is not one of the two.
@@ -74,14 +75,14 @@ def checked_relation(value: object) -> str:
 
 
 class ReleaseProfile(MechanismProfile):
-    """`H_a = delta + (1 - delta) H'_a`, whatever the number of users: everything is revealed with probability
-    delta.
+    """The profile `H_a = delta + (1 - delta) H'_a`, for any number of users: everything is revealed with
+    probability delta.
 
     Args:
         pure: bounds on H' at the orders `1 + excess`.
         delta: probability of revealing everything.
         largest_loss: loss beyond which H' is exactly 0; may be infinite.
-        last_loss: loss beyond which H' is exactly flat, None where that is not known.
+        last_loss: loss beyond which H' is constant, None if that is not known.
         infinity: lower bound on H' at all orders.
     """
 
@@ -97,14 +98,14 @@ class ReleaseProfile(MechanismProfile):
         self.largest_loss = math.inf if delta else largest_loss
         self.last_loss = last_loss
         self._pure, self._delta = pure, delta
-        self._infinity = max((delta + (1 - delta) * infinity) * (1 - _ROOM), 0.0)
+        self._infinity = max((delta + (1 - delta) * infinity) * (1 - _ROUND_OFF), 0.0)
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
         upper, lower = self._pure(excess)
         if self._delta:
-            upper = (self._delta + (1 - self._delta) * upper) * (1 + _ROOM)
-            lower = (self._delta + (1 - self._delta) * lower) * (1 - _ROOM)
+            upper = (self._delta + (1 - self._delta) * upper) * (1 + _ROUND_OFF)
+            lower = (self._delta + (1 - self._delta) * lower) * (1 - _ROUND_OFF)
         return ProfileBounds(np.minimum(upper, 1.0), np.maximum(lower, self._infinity))
 
     def infinity(self, honest: int) -> float:
@@ -117,7 +118,7 @@ class ReleaseProfile(MechanismProfile):
 
 
 def gaussian_profile(mu: float, delta: float = 0.0) -> ReleaseProfile:
-    """The profile of `N(mu, 1)` against `N(0, 1)`."""
+    """Returns the profile of `N(mu, 1)` against `N(0, 1)`."""
 
     def pure(excess: FloatArray) -> ProfileBounds:
         lower, upper = gaussian_divergence(mu, np.log1p(excess))
@@ -127,13 +128,16 @@ def gaussian_profile(mu: float, delta: float = 0.0) -> ReleaseProfile:
 
 
 def laplace_profile(epsilon: float) -> ReleaseProfile:
-    """The profile of Laplace laws `epsilon` scales apart: `1 - exp((x - epsilon)/2)` at the loss x."""
+    """Returns the profile of Laplace laws `epsilon` scales apart: `1 - exp((x - epsilon)/2)` at the loss
+    x."""
 
     def pure(excess: FloatArray) -> ProfileBounds:
         losses = np.log1p(excess)
         value = -np.expm1(np.minimum(losses - epsilon, 0.0) / 2)
-        doubt = _ROOM * (value + epsilon)
-        upper = np.where(losses > epsilon * (1 + _BEYOND), 0.0, np.minimum(value + doubt, 1.0))
+        doubt = _ROUND_OFF * (value + epsilon)
+        upper = np.where(losses > epsilon * (1 + _LOSS_ROUND_OFF), 0.0, np.minimum(value + doubt, 1.0))
         return ProfileBounds(upper, np.maximum(value - doubt, 0.0))
 
-    return ReleaseProfile(pure, delta=0.0, largest_loss=epsilon, last_loss=epsilon * (1 + 4 * _BEYOND))
+    return ReleaseProfile(
+        pure, delta=0.0, largest_loss=epsilon, last_loss=epsilon * (1 + 4 * _LOSS_ROUND_OFF)
+    )

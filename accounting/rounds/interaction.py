@@ -12,6 +12,7 @@ from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer, Whol
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.composite import knows_generic
 
+#: All devices run one randomizer; or each device its own, which may depend on earlier messages.
 IDENTICAL: Final = "identical"
 SEQUENTIAL: Final = "sequential"
 #: For rounds that were recorded before rounds declared their interaction; they were accounted as identical.
@@ -59,7 +60,7 @@ def in_sequence(randomizer: LocalRandomizer) -> Generic:
 
 
 def interaction_text(interaction: str, randomizer: LocalRandomizer) -> str:
-    """What statements print of a kind of rounds."""
+    """Returns the words for the interaction that statements print."""
     if isinstance(randomizer, WholeRelease):
         return randomizer.interaction_text
     if interaction == SEQUENTIAL:

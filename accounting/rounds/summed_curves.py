@@ -1,4 +1,4 @@
-"""Rounds that are declared by Renyi divergences, added up before these become epsilons and deltas."""
+"""The sum of rounds that are declared by Renyi divergences, before the conversion to epsilon and delta."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Declared
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
-# Orders of a curve; none stand for all orders, at which divergences are in proportion to the order.
+# Orders of a curve; an empty tuple means all orders, with divergences in proportion to the order.
 _Orders = tuple[float, ...]
 
 
 def with_summed_curves(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int] | None:
-    """Returns rounds that bound the same ones together; None where there is nothing to add up.
+    """Returns fewer rounds that bound the given ones together; None if there is nothing to add up.
 
     Unsampled rounds of `declared(rho=...)` become one, and so do those of `declared(renyi=...)` of the same
     orders.
 
-    Guarantee: what the given rounds reveal together is within the guarantees of the rounds returned: Renyi
-        divergences of adaptive compositions add up, order by order, and shares of delta at most.
+    Guarantee: the given rounds together have the guarantees of the returned rounds together: Renyi
+    divergences of
+        adaptive compositions add up, order by order, and deltas at most add up.
     Source: Mironov, "Renyi Differential Privacy", Proposition 1; Bun and Steinke, "Concentrated Differential
         Privacy", Lemma 2.3 and section 8.
     """
@@ -40,7 +41,7 @@ def with_summed_curves(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRoun
 
 
 def _orders(shuffled: ShuffledRound) -> _Orders | None:
-    """The orders of a round's declared curve; None where it has none that could be added up."""
+    """Returns the orders of a round's declared curve; None if it has no curve that can be added up."""
     randomizer = shuffled.randomizer
     if not isinstance(randomizer, Declared) or shuffled.sampled_from is not None:
         return None
@@ -50,7 +51,8 @@ def _orders(shuffled: ShuffledRound) -> _Orders | None:
 
 
 def _together(orders: _Orders, members: Mapping[ShuffledRound, int]) -> ShuffledRound | None:
-    """One round of all members' divergences; None where these are beyond what can be declared."""
+    """Returns one round with the sum of all members' divergences; None if that is too large to be
+    declared."""
     declared = [(one.randomizer, count) for one, count in members.items()]
     curves = [(one, count) for one, count in declared if isinstance(one, Declared)]
     try:
@@ -69,6 +71,6 @@ def _together(orders: _Orders, members: Mapping[ShuffledRound, int]) -> Shuffled
 
 
 def _total(values: list[tuple[float, int]]) -> float:
-    """The sum of values, each so often, rounded up."""
+    """Returns the sum of `count * value`, rounded up."""
     total = sum((Fraction(value) * count for value, count in values), Fraction(0))
     return 0.0 if total == 0 else math.nextafter(float(total), math.inf)

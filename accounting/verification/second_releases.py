@@ -19,14 +19,14 @@ from shuffle_ledger.accounting.randomizers import (
     WholeRelease,
 )
 
-_DEVIATIONS = 16.0  # of discrete noise, beyond which nothing is that a delta of 1e-11 would notice
-# Of the region that bounds on Renyi divergences leave: orders that stand for all, probabilities of an event
-# that are looked at, how often q is halved, and how often the best of them is looked for more closely.
-_CURVE_ORDERS, _CURVE_POINTS, _HALVINGS, _ZOOMS = 320, 48, 60, 3
+_NOISE_DEVIATIONS = 16.0  # discrete noise further out has no effect on a delta of 1e-11
+# For the region within bounds on Renyi divergences: orders that represent a curve, probabilities p of an
+# event in one search, bisections for q, and searches, each around the best p of the last.
+_CURVE_ORDERS, _CURVE_POINTS, _BISECTIONS, _SEARCHES = 320, 48, 60, 3
 
 
 def release_delta(randomizer: WholeRelease, epsilon: float) -> float | None:
-    """The delta at `epsilon` of a release; None for kinds that are not known here."""
+    """Returns about the delta at `epsilon` of a release; None for kinds that this method does not cover."""
     match randomizer:
         case Declared():
             return _of_declared(randomizer, epsilon)
@@ -43,7 +43,7 @@ def release_delta(randomizer: WholeRelease, epsilon: float) -> float | None:
 
 
 def _times(relation: str) -> int:
-    """How many steps of adding or removing a user a substitution takes."""
+    """Returns the number of steps of the relation that a substitution takes."""
     return 2 if relation == "add-remove" else 1
 
 
@@ -64,21 +64,21 @@ def _declared(promised: float, delta: float, times: int, epsilon: float) -> floa
 
 
 def _gaussian(mu: float, epsilon: float) -> float:
-    """The mass of `N(mu, 1)` beyond the point where its density is `exp(epsilon)` times that of `N(0, 1)`,
-    less `exp(epsilon)` times the mass of `N(0, 1)` there."""
+    """Returns the mass of `N(mu, 1)` beyond the point where its density is `exp(epsilon)` times that of `N(0,
+    1)`, minus `exp(epsilon)` times the mass of `N(0, 1)` there."""
     above = epsilon / mu + mu / 2
     return float(scipy.stats.norm.sf(above - mu) - math.exp(epsilon + scipy.stats.norm.logsf(above)))
 
 
 def _discrete_gaussian(sigma: float, shift: int, epsilon: float) -> float:
-    reach = math.ceil(_DEVIATIONS * sigma) + 1
+    reach = math.ceil(_NOISE_DEVIATIONS * sigma) + 1
     counts = np.arange(-reach, reach + shift + 1, dtype=np.float64)
     p, q = (np.exp(-((counts - at) ** 2) / (2 * sigma * sigma)) for at in (shift, 0))
     return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() / q.sum())
 
 
 def _curve(randomizer: Declared) -> tuple[FloatArray, FloatArray]:
-    """Orders, and the declared Renyi divergences of a substitution there."""
+    """Returns orders, and the declared Renyi divergences of a substitution there."""
     doubled = _times(randomizer.relation) == 2
     if randomizer.rho is not None:
         orders = 1 + np.geomspace(2e-3, 20, _CURVE_ORDERS) / math.sqrt(randomizer.rho)
@@ -92,13 +92,14 @@ def _curve(randomizer: Declared) -> tuple[FloatArray, FloatArray]:
 
 
 def _within_curve(orders: FloatArray, divergences: FloatArray, epsilon: float) -> float:
-    """The largest `p - exp(epsilon) q` of an event's two probabilities whose Renyi divergences are within the
-    bounds, in both directions: for every p the smallest q that is, by bisection, and ever finer p."""
+    """Returns about the largest `p - exp(epsilon) q` over probabilities p, q of an event whose Renyi
+    divergences are within the bounds in both directions: for every p the smallest such q by bisection, on
+    finer and finer grids of p."""
     alpha, powers = orders[:, None], ((orders - 1) * divergences)[:, None]
 
     def smallest(log_p: FloatArray) -> FloatArray:
         low, high = np.full_like(log_p, -800.0), log_p.copy()
-        for _ in range(_HALVINGS):
+        for _ in range(_BISECTIONS):
             log_q = (low + high) / 2
             far = np.zeros(log_p.size, dtype=bool)
             for one, other in ((log_p, log_q), (log_q, log_p)):
@@ -109,7 +110,7 @@ def _within_curve(orders: FloatArray, divergences: FloatArray, epsilon: float) -
 
     log_p = np.append(-np.geomspace(80.0, 0.7, _CURVE_POINTS), -np.geomspace(0.69, 1e-6, _CURVE_POINTS))
     best = 0.0
-    for _ in range(_ZOOMS):
+    for _ in range(_SEARCHES):
         values = np.exp(log_p) - np.exp(np.minimum(epsilon + smallest(log_p), 1.0))
         top = int(np.argmax(values))
         best = max(best, float(values[top]))
