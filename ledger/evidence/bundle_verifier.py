@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
@@ -15,6 +16,7 @@ from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements
 
 Progress = Callable[[str, int, int], None]
 
@@ -49,6 +51,7 @@ def verify_bundle(
     signed, kept = heads_by_cohort(evidence.heads), heads_by_cohort(against)
     if against is not None:
         _compare_ledgers(evidence, against)
+    joint: dict[str, JointRounds] = {}
     cohorts = [
         _cohort(
             evidence,
@@ -56,10 +59,13 @@ def verify_bundle(
             Recomputation(accountant, numbers, chain.data.count(b"\n"), compositions),
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
+            joint=joint,
             tell=tell,
         )
         for chain in evidence.chains
     ]
+    members = {chain.cohort: chain.member for chain in evidence.chains}
+    cohorts = [_with_siblings(evidence.findings, each, joint, members) for each in cohorts]
     here = {chain.cohort for chain in evidence.chains}
     for cohort in sorted(kept.keys() - here) if against is not None and kept.keys().isdisjoint(here) else ():
         evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
@@ -93,6 +99,7 @@ def _cohort(
     *,
     signed: list[CheckpointHead],
     kept: list[CheckpointHead],
+    joint: dict[str, JointRounds],
     tell: Progress,
 ) -> CohortFound:
     findings, name, length = evidence.findings, chain.cohort, chain.data.count(b"\n")
@@ -113,6 +120,7 @@ def _cohort(
         _compare_signed(replay, chain, signed, findings)
     for head in kept:
         _compare_kept(replay, chain, head, digests.get(head.sequence), findings)
+    joint[name] = replay.joint
     body, ok = recomputation.last, not findings.concern(name)
     return CohortFound(
         cohort=name,
@@ -135,6 +143,17 @@ def _cohort(
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
     )
+
+
+def _with_siblings(
+    findings: Findings, found: CohortFound, joint: Mapping[str, JointRounds], members: Mapping[str, str]
+) -> CohortFound:
+    """Return what was found of a cohort, given what the other chains here say of its rounds of several."""
+    differs = False
+    for _, sequence, what in disagreements(found.cohort, joint):
+        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
+        differs = True
+    return replace(found, ok=False, promise_kept=None) if differs else found
 
 
 def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], findings: Findings) -> None:

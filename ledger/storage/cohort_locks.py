@@ -120,15 +120,17 @@ class Turns:
         return last is not None and time.monotonic() - last < CONTENDED_SECONDS
 
     @contextmanager
-    def take(self, cohort: str) -> Iterator[None]:
-        """Wait for this cohort's turn, and keep it.
+    def take(self, cohorts: Iterable[str]) -> Iterator[None]:
+        """Wait for the turns of some cohorts, and keep them.
 
         Who has waited for too long goes on without, and so does who gets no connection to wait on.
         """
         with ExitStack() as held:
             if engines.is_postgresql(self._main):
                 try:
-                    self._wait(held.enter_context(engines.writing(self._engine())), cohort)
+                    connection = held.enter_context(engines.writing(self._engine()))
+                    for cohort in sorted(cohorts, key=_line):  # in one order, for many want several
+                        self._wait(connection, cohort)
                 except (TryAgain, Unavailable, PoolExhausted):
                     held.close()
             yield
