@@ -149,6 +149,7 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
 
 def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
     """Returns a cohort's table for people."""
+    labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
     return facts(
         f"Cohort {found.name}",
         {
@@ -158,7 +159,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             "policy": found.policy,
             "assumes": ASSUMES[found.policy],
             "status": found.status,
-            "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
+            **({"labels": labels} if labels else {}),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },

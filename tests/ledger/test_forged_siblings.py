@@ -179,6 +179,19 @@ def test_the_independent_verifier_compares_siblings(made: BundleMade, tmp_path: 
     assert "round b: the chains of phones and watches say otherwise" in printed[1][1]
 
 
+def test_a_cohort_that_the_heads_do_not_know_is_found(lived: Store) -> None:
+    """A round that is said to be of more cohorts may have more reports, and costs less."""
+    made = make_bundle(lived, ["phones"], signing_key=KEY)
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["details"]["request"]["audience"] = ["phones", "watches", "zebras"]
+
+    data = repacked(members_of(forged_bundle(made.data, change, signer=KEY)), ("phones",))
+    report = verify_bundle(data, AUDITOR, numbers="none")
+    assert [(each.sequence, "'zebras'" in each.what) for each in report.findings] == [(2, True)]
+
+
 def test_refusals_have_the_numbers_of_those_who_refused(made: BundleMade) -> None:
     """Of its own numbers each chain is the judge; of others' the siblings are."""
 
