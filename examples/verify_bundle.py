@@ -1,9 +1,9 @@
 """Checks an evidence bundle of shuffle-ledger with Python's standard library alone: `verify_bundle.py FILE`.
 
-It shares no code with shuffle-ledger. It checks every digest, every link of every chain, and that each chain
-ends with the head in heads.json. It does not check the signature of heads.json, for Ed25519 is not in the
-standard library, nor the numbers: `shuffle-ledger audit verify FILE` does both. The exit code is 0 when
-everything it checks holds, else 1. The format is described in docs/bundle-format.md.
+It shares no code with shuffle-ledger. It checks every digest, every link of every chain, that each chain
+ends with the head in heads.json, and that chains say the same of rounds of several cohorts. It checks neither
+the signature of heads.json, for Ed25519 is not in the standard library, nor the numbers: `shuffle-ledger
+audit verify FILE` does both. The exit code is 0 when all it checks holds, else 1. See docs/bundle-format.md.
 """
 
 import hashlib
@@ -12,6 +12,15 @@ import re
 import sys
 import zipfile
 
+# What entries say of a round of several cohorts: the same in the chains of all of them.
+SHARED = {
+    "admitted": ("request",),
+    "refused": ("request", "refused_by"),
+    "settled": ("reports",),
+    "voided": ("reason", "attestation"),
+    "corrected": ("round", "reason"),
+    "incident": ("request", "registered_by", "round", "released", "reason"),
+}
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 
 
@@ -52,6 +61,38 @@ def read_chain(cohort, data):
     return found, sequence, previous.hex()
 
 
+def joint_rounds(data):
+    """Returns what a chain says of each round of several cohorts: its audience, and facts in order; and
+    whether the chain is frozen, so that it may have lost some.
+    """
+    rounds, frozen = {}, False
+    for line in data.split(b"\n"):
+        fields = LINE.fullmatch(line)
+        body = json.loads(fields.group(4)) if fields else {"kind": None}
+        frozen = frozen or body["kind"] == "frozen"
+        if body["kind"] not in SHARED:
+            continue
+        details, name = body["details"], body["round_id"]
+        audience = details.get("request", {}).get("audience")
+        if audience:
+            rounds.setdefault(name, (audience, []))
+        if name in rounds:
+            said = {each: details[each] for each in SHARED[body["kind"]]}
+            rounds[name][1].append((body["kind"], body["actor"], said))
+    return rounds, frozen
+
+
+def disagreements(chains):
+    """Yields which rounds two chains say otherwise of, where both are here and none is frozen."""
+    said = {cohort: joint_rounds(data) for cohort, data in chains.items()}
+    for cohort, (rounds, frozen) in said.items():
+        for name, (audience, facts) in rounds.items():
+            for other in audience:
+                theirs, other_frozen = said.get(other, ({}, True))
+                if not (frozen or other_frozen) and theirs.get(name, (audience, []))[1] != facts:
+                    yield f"round {name}: the chains of {cohort} and {other} say otherwise"
+
+
 def problems(path):
     """Yields everything that is wrong with a bundle."""
     with zipfile.ZipFile(path) as archive:
@@ -77,6 +118,7 @@ def problems(path):
         stated = heads.get(cohort, {"sequence": None, "digest": None})
         if (stated["sequence"], stated["digest"]) != (sequence, digest):
             yield f"{name}: the chain ends with entry {sequence}, {digest}; heads.json says otherwise"
+    yield from disagreements({item["cohort"]: members[item["member"]] for item in manifest["cohorts"]})
 
 
 def main():

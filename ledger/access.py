@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.storage import tokens as access_rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tokens import StoredToken
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.requests import checked_text
+from shuffle_ledger.ledger.values.texts import checked_text
 
 LIFETIME_DAYS = 90.0
 LIFETIME_DAYS_MAX = 3660.0

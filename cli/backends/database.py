@@ -20,9 +20,11 @@ from shuffle_ledger.ledger.decisions import (
     open_cohort,
     quote,
     quote_at,
+    quote_for_all,
     record_incident,
     register,
     register_and_admit,
+    resolve_audience,
     round_record,
     settle,
     void,
@@ -68,6 +70,7 @@ class Ledger(Protocol):
         delta: float,
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`."""
 
@@ -85,6 +88,12 @@ class Ledger(Protocol):
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `ledger.decisions.quote`."""
+
+    def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
+        """See `ledger.decisions.resolve_audience`."""
+
+    def price_for_all(self, request: RoundRequest) -> Quote:
+        """See `ledger.decisions.quote`: of a round of several cohorts, under a new identifier."""
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
@@ -167,6 +176,7 @@ class DatabaseLedger:
         delta: float,
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Cohort:
         """See `Ledger`."""
         return open_cohort(
@@ -179,6 +189,7 @@ class DatabaseLedger:
             actor=self.session.settings.actor,
             plan=plan,
             accountant=self.session.accountant,
+            labels=labels,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
@@ -205,6 +216,15 @@ class DatabaseLedger:
         """See `Ledger`."""
         store, request = self.session.store, RoundRequest(round_id="quote", cohort=cohort, round=described)
         return quote_at(store, self.session.accountant, store.view(request.cohort), request)
+
+    def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
+        """See `Ledger`."""
+        return resolve_audience(self.session.store, audience, round_id=round_id)
+
+    def price_for_all(self, request: RoundRequest) -> Quote:
+        """See `Ledger`."""
+        store = self.session.store
+        return quote_for_all(store, self.session.accountant, store.views(request.cohorts), request)
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""

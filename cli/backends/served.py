@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.decisions import quote_repeated
+from shuffle_ledger.ledger.decisions import least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.health import Health
@@ -53,10 +53,12 @@ class ServedLedger:
         delta: float,
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Cohort:
         """See `Ledger`."""
+        budget = {"epsilon": epsilon, "delta": delta}
         return self.client.open_cohort(
-            name=name, population=population, epsilon=epsilon, delta=delta, policy=policy, plan=plan
+            name=name, population=population, policy=policy, plan=plan, labels=labels, **budget
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
@@ -88,11 +90,20 @@ class ServedLedger:
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`; only registering finds an identifier of a cohort that the token does not see."""
-        now = self.price(request.cohort, request.round)
+        now = self.price_for_all(request) if request.audience else self.price(request.cohort, request.round)
         record = self.registered(request.round_id)
         if record is None:
             return now
-        return quote_repeated(request, record, self.cohort(request.cohort).status, now)
+        least = least_open([self.cohort(name) for name in request.cohorts])
+        return quote_repeated(request, record, least.status, now)
+
+    def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
+        """See `Ledger`."""
+        return self.client.audience(audience, round_id=round_id)
+
+    def price_for_all(self, request: RoundRequest) -> Quote:
+        """See `Ledger`."""
+        return self.client.quote_for_all(request)
 
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""

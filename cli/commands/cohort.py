@@ -11,7 +11,7 @@ from rich.table import Table
 
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
-from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import (
     FILE,
@@ -42,12 +42,21 @@ from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort
     help=f"One of: {', '.join(POLICIES)}.",
 )
 @click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
+@click.option(
+    "--label",
+    "labels",
+    type=TEXT,
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A label that audiences may select by, such as device=phone. It never changes.",
+)
 @ledger_options
 @server_option
 @output_options
 def open_(
     name: str,
     plan: Path | None,
+    labels: tuple[str, ...],
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -56,8 +65,9 @@ def open_(
 ) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
     planned = read_composition(plan) if plan is not None else None
+    labelled = _labels(labels)
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        opened = ledger.open_cohort(name=name, plan=planned, **content)
+        opened = ledger.open_cohort(name=name, plan=planned, labels=labelled, **content)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
@@ -125,8 +135,21 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
     present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
 
 
+def _labels(given: Sequence[str]) -> dict[str, str]:
+    """Returns labels from the texts of options."""
+    pairs = [text.partition("=") for text in given]
+    for text, (_, sign, _) in zip(given, pairs, strict=True):
+        if not sign:
+            raise BadValue("label", text, "a name and a value: device=phone")
+    labels = {name: value for name, _, value in pairs}
+    if len(labels) != len(pairs):
+        raise BadValue("label", ", ".join(given), "each name once")
+    return labels
+
+
 def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
     """Returns a cohort's table for people."""
+    labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
     return facts(
         f"Cohort {found.name}",
         {
@@ -136,6 +159,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             "policy": found.policy,
             "assumes": ASSUMES[found.policy],
             "status": found.status,
+            **({"labels": labels} if labels else {}),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },

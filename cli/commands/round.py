@@ -19,19 +19,23 @@ from shuffle_ledger.cli.options import (
     DATE,
     FILE,
     WHOLE,
+    audience_options,
     broker_option,
     changed_round_options,
     ledger_options,
+    names_given,
     output_options,
     round_options,
     server_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
+from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import (
     Admitted,
     Corrected,
     Incident,
     Pending,
+    Quote,
     Refused,
     RoundRequest,
     Settled,
@@ -42,7 +46,8 @@ from shuffle_ledger.ledger.values import (
 
 
 @click.command("quote")
-@click.argument("cohort")
+@click.argument("cohort", required=False)
+@audience_options
 @click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
 @click.option("--collected-on", type=DATE, metavar="DATE", help="As registered, with --id.")
@@ -52,7 +57,9 @@ from shuffle_ledger.ledger.values import (
 @server_option
 @output_options
 def quote_(
-    cohort: str,
+    cohort: str | None,
+    audience: str | None,
+    stratified: dict[str, list[int]],
     round_id: str | None,
     described: ShuffledRound,
     collected_on: date | None,
@@ -63,28 +70,26 @@ def quote_(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Say what COHORT's ledger would decide about a round. Leaves no trace.
+    """Say what would be decided about a round of COHORT, or of --audience. Leaves no trace.
 
     Exits with 0 whatever would be decided, unless --check is given. With --id, a name that is registered is
     answered like a repeated registration: with 5 if it has other content, or must not be collected any more.
     """
     if round_id is None and (collected_on is not None or use_case is not None):
         raise click.UsageError("--collected-on and --use-case are compared with those of --id, not given")
-    request = RoundRequest(
-        round_id=round_id or "quote",
-        cohort=cohort,
-        round=described,
-        collected_on=collected_on,
-        use_case=use_case,
-    )
+    named = names_given(cohort, audience)
+    more: dict[str, Any] = {"collected_on": collected_on, "use_case": use_case, "stratified": stratified}
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        answer = ledger.price(cohort, described) if round_id is None else ledger.price_named(request)
+        names = [named] if audience is None else ledger.audience(named, round_id=round_id)
+        request = request_of(names, described, round_id=round_id or "quote", **more)
+        answer = _price(ledger, request, is_named=round_id is not None)
     present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
     return ExitCode.REFUSED if check and answer.would_be == "refused" else ExitCode.DONE
 
 
 @click.command("register")
-@click.argument("cohort")
+@click.argument("cohort", required=False)
+@audience_options
 @click.option(
     "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
 )
@@ -96,7 +101,9 @@ def quote_(
 @server_option
 @output_options
 def register_(
-    cohort: str,
+    cohort: str | None,
+    audience: str | None,
+    stratified: dict[str, list[int]],
     round_id: str,
     described: ShuffledRound,
     collected_on: date | None,
@@ -107,15 +114,18 @@ def register_(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused, 7 if undecided.
+    """Register a round of COHORT, or of --audience, and decide it.
 
-    Admitted permits one release of this round. Registering it again answers with its present state: exits
-    with 5 once it is voided or settled, or its cohort is frozen or overspent.
+    Exits with 0 when admitted, 3 when refused, 7 if undecided. A round of several cohorts is admitted if and
+    only if each of them admits it, with one number of reports over all. Admitted permits one release of this
+    round. Registering it again answers with its present state: exits with 5 once it is voided or settled, or
+    a cohort of it is frozen or overspent.
     """
-    request = RoundRequest(
-        round_id=round_id, cohort=cohort, round=described, collected_on=collected_on, use_case=use_case
-    )
+    named = names_given(cohort, audience)
+    more: dict[str, Any] = {"collected_on": collected_on, "use_case": use_case, "stratified": stratified}
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+        names = [named] if audience is None else ledger.audience(named, round_id=round_id)
+        request = request_of(names, described, round_id=round_id, **more)
         answer, _ = ledger.register(request)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
@@ -247,6 +257,12 @@ def import_(
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
 
 
+def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:
+    if is_named:
+        return ledger.price_named(request)
+    return ledger.price_for_all(request) if request.audience else ledger.price(request.cohort, request.round)
+
+
 Closed = TypeVar("Closed", Settled, Voided, Corrected)
 
 
@@ -261,7 +277,8 @@ def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
     """Returns how a command exits that charged what was released, after telling who overspent."""
     if not answer.overspent:
         return ExitCode.DONE
-    tell_overspent(answer.cohort)
+    for name in [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]:
+        tell_overspent(name)
     return ExitCode.REFUSED
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from rich.table import Table
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.accounting import ShuffledRound, exact_text
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
-from shuffle_ledger.ledger.values import Decision, Quote, ReleaseTimes, RoundRecord
+from shuffle_ledger.ledger.values import Decision, Member, Quote, RefusedBy, ReleaseTimes, RoundRecord
+
+COHORTS_SHOWN_MAX = 20
 
 
 def decision_facts(decision: Decision) -> Table:
@@ -27,7 +30,7 @@ def quote_facts(quote: Quote) -> Table:
 def record_facts(record: RoundRecord) -> Table:
     """Returns a round's history as a table for people."""
     rows: dict[str, object] = {
-        "cohort": record.request.cohort,
+        "cohorts" if record.request.audience else "cohort": ", ".join(record.request.cohorts),
         "declared": _described("round", record.request.round),
         "registered": f"{record.registered_at:%Y-%m-%d %H:%M:%S} UTC by {record.registered_by}",
         "failed attempts": record.attempts,
@@ -68,10 +71,31 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
     rows: dict[str, object] = {}
     for field in dataclasses.fields(answer):
         value = getattr(answer, field.name)
-        if field.name in leave_out or value is None:
+        if field.name in leave_out or value is None or value == ():
+            continue
+        if field.name in ("audience", "refused_by"):
+            rows |= _by_cohort(value)
             continue
         rows[field.name.replace("_", " ")] = _described(field.name, value)
     return rows
+
+
+def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
+    """Returns a line for each cohort of a round of several, of the first ones if there are many."""
+    lines: dict[str, object] = {}
+    for member in members[:COHORTS_SHOWN_MAX]:
+        spent = f"spent {upper(member.epsilon_spent_upper)}"
+        if isinstance(member, RefusedBy):
+            asked = member.epsilon_requested_upper
+            wanted = "" if asked is None else f", with the round {upper(asked)}"
+            budget = exact_text(member.epsilon_budget)
+            lines[f"refused by {member.cohort}"] = f"{member.reason}: {spent}{wanted}, of {budget}"
+        else:
+            over = ", overspent" if member.overspent else ""
+            lines[f"in {member.cohort}"] = f"{spent}, left {lower(member.epsilon_remaining)}{over}"
+    if len(members) > COHORTS_SHOWN_MAX:
+        lines["and in others"] = len(members) - COHORTS_SHOWN_MAX
+    return lines
 
 
 def _described(field: str, value: object) -> object:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ParamSpec, TypeVar
 from urllib.parse import unquote
@@ -22,6 +22,8 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
+from shuffle_ledger.ledger.decisions.audiences import resolve_audience
+from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
@@ -29,8 +31,10 @@ from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.profile import ProfilePoint
 from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest, checked_text
+from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
+from shuffle_ledger.ledger.values.texts import checked_text
 
 WAIT_SECONDS_MAX = 300.0
 POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
@@ -114,7 +118,11 @@ class Service:
                 _log.exception("round %s, left over, could not be decided", round_id)
 
     async def fits_instead(self, request: RoundRequest) -> Fits | None:
-        """Return what would fit in place of a refused round; None when the server is too busy to say."""
+        """Return what would fit in place of a refused round; None when the server is too busy to say, and of
+        a round of several cohorts.
+        """
+        if request.audience:
+            return None
         view = await in_thread(self.store.view, request.cohort)
         key = (view.cohort, view.spent, request.round)
         if key not in self._fits and self.pricing.waiting >= FITS_LINE_MAX:
@@ -204,14 +212,34 @@ def seen_name(token: AccessToken, name: str) -> str:
 
 
 def seen_round(store: Store, token: AccessToken, round_id: str) -> str:
-    """Return a round's identifier if the token sees its cohort; else NotFound, as if it did not exist."""
+    """Return a round's identifier if the token sees its cohorts; else NotFound, as if it did not exist."""
     try:
         round_id = checked_text("round_id", unquote(round_id))
     except InvalidValue:
         raise NotFound(f"no round {round_id!r}") from None
-    if not token.sees(store.round(round_id).cohort):
+    if not sees_round(token, store.round(round_id)):
         raise NotFound(f"no round {round_id!r}")
     return round_id
+
+
+def sees_round(token: AccessToken, stored: StoredRound) -> bool:
+    """Return whether a token sees every cohort of a round."""
+    return all(map(token.sees, cohorts_of(stored)))
+
+
+def seen_audience(
+    store: Store, token: AccessToken, audience: str | Sequence[str], *, round_id: str | None
+) -> tuple[str, ...]:
+    """Return the cohorts that an audience means, if the token sees all of them; else NotFound.
+
+    Raises:
+        NotAllowed: a selector, which is about every cohort, and the token is limited to some.
+        InvalidValue: as `resolve_audience`.
+    """
+    if isinstance(audience, str) and "=" in audience:
+        refuse_limited(token)
+    names = resolve_audience(store, audience, round_id=round_id)
+    return tuple(cohort.name for cohort in store.cohorts_named([seen_name(token, name) for name in names]))
 
 
 def wait_of(prefer: str | None) -> float | None:

@@ -125,6 +125,8 @@ class ANSWERS:
     cohorts: Schema = {"type": "array", "items": _ref("Cohort")}  # noqa: RUF012 - read only
     budget = _ref("BudgetStatement")
     quote = _ref("BatchQuote")
+    one_quote = _ref("Quote")
+    audience = _ref("Audience")
     entries = _ref("EntryPage")
     verification = _ref("VerificationReport")
     heads = _ref("Heads")
@@ -208,6 +210,16 @@ _RECORD_FIELDS: Schema = {
     "round": _ref("ShuffledRound"),
     "collected_on": schema_of(date | None),
     "use_case": schema_of(str | None),
+    "audience": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "The cohorts of a round of several; empty if it is of `cohort` alone.",
+    },
+    "stratified": {
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": "integer"}},
+        "description": "For each cohort how many users were sampled, and of how many.",
+    },
     "decision": {"anyOf": [_ref("Admitted"), _decision(Refused), {"type": "null"}]},
     "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},
     "corrections": {"type": "array", "items": _ref("Corrected")},
@@ -229,6 +241,11 @@ COMPONENTS: Mapping[str, Schema] = {
     "Fits": schema_of(Fits),
     "EntryPage": schema_of(PublishedPage),
     "VerificationReport": schema_of(VerificationReport),
+    "Audience": {
+        "type": "object",
+        "properties": {"audience": {"type": "array", "items": {"type": "string"}}},
+        "required": ["audience"],
+    },
     "Heads": _HEADS,
     "Standing": _STANDING,
     "Statement": schema_of(Statement),

@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
+from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
 from shuffle_ledger.ledger.values.documents import (
     NotADocument,
@@ -41,14 +42,15 @@ from shuffle_ledger.ledger.values.requests import (
     Incident,
     Outcome,
     Pending,
+    Quote,
     ReleaseTimes,
     RoundRecord,
     RoundRequest,
     Settled,
     Voided,
     checked_epsilon,
-    checked_text,
 )
+from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 __all__ = ["PROBLEM", "LedgerClient"]
@@ -113,11 +115,21 @@ class LedgerClient:
         delta: float,
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters."""
-        Cohort(name=name, population=population, epsilon_budget=epsilon, delta_budget=delta, policy=policy)
+        checked = Cohort(
+            name=name,
+            population=population,
+            epsilon_budget=epsilon,
+            delta_budget=delta,
+            policy=policy,
+            labels=labels or {},
+        )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
+        if labels:
+            body["labels"] = dict(checked.labels)
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
         return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
@@ -153,6 +165,17 @@ class LedgerClient:
         body = {"rounds": [_parameters(each) for each in rounds], "fits": fits}
         return value_of(BatchQuote, self._ask("POST", f"cohorts/{_segment(cohort)}/quote", body))
 
+    def quote_for_all(self, request: RoundRequest) -> Quote:
+        """Return the price of a round of several cohorts."""
+        body = {**_cohorts_of(request), **_parameters(request.round)}
+        return value_of(Quote, self._ask("POST", "quote", body))
+
+    def audience(self, audience: str, *, round_id: str | None = None) -> tuple[str, ...]:
+        """Return the cohorts that a selector or a list means, as `decisions.audiences.resolve_audience`."""
+        query: dict[str, Any] = {"select": audience, **({"round_id": round_id} if round_id else {})}
+        found = self._ask("GET", "audience", query=query)
+        return checked_audience(found.get("audience") if isinstance(found, dict) else None)
+
     # Rounds
 
     def register(self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
@@ -167,7 +190,7 @@ class LedgerClient:
         """
         body = {
             "round_id": request.round_id,
-            "cohort": request.cohort,
+            **_cohorts_of(request),
             "collected_on": document_of(request.collected_on),
             "use_case": request.use_case,
             **_parameters(request.round),
@@ -321,6 +344,14 @@ def _expected(kind: type[Value], answer: object) -> Value:
     if not isinstance(answer, kind):
         raise NotADocument(f"expected {kind.__name__}, got {answer!r:.200}")
     return answer
+
+
+def _cohorts_of(request: RoundRequest) -> dict[str, Any]:
+    """Return how a body names the cohorts of a round: as ever, if there is one."""
+    if not request.audience:
+        return {"cohort": request.cohort}
+    strata = {one.cohort: [one.sampled, one.users] for one in request.stratified}
+    return {"audience": list(request.audience), **({"stratified": strata} if strata else {})}
 
 
 def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:

@@ -12,14 +12,16 @@ from shuffle_ledger.ledger.decisions.admission import (
     register,
     register_and_admit,
 )
+from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
 from shuffle_ledger.ledger.decisions.batches import admit_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quoting import quote, quote_at
+from shuffle_ledger.ledger.decisions.quoting import quote, quote_at, quote_for_all
 from shuffle_ledger.ledger.decisions.repeats import (
+    least_open,
     present_answer,
     quote_repeated,
     refuse_other_content,
@@ -34,18 +36,22 @@ __all__ = [
     "admit_together",
     "change_budget",
     "correct",
+    "least_open",
     "open_cohort",
     "pending_before",
     "pending_rounds",
     "present_answer",
     "quote",
     "quote_at",
+    "quote_for_all",
     "quote_repeated",
     "record_incident",
     "refuse_other_content",
     "refuse_uncollectable",
     "register",
     "register_and_admit",
+    "request_of",
+    "resolve_audience",
     "round_record",
     "settle",
     "void",

@@ -7,10 +7,11 @@ functions here act on that: they append the answer, compute what is missing, or 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import decide, optimistic_append
-from shuffle_ledger.ledger.decisions.outcomes import outcome_from, outcome_in
+from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.steps import (
     Decided,
@@ -33,15 +34,14 @@ from shuffle_ledger.ledger.errors import (
 )
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Pending,
     RoundRequest,
     checked_new_name,
-    checked_text,
     request_digest,
 )
+from shuffle_ledger.ledger.values.texts import checked_text
 
 EARLIER_ROUNDS_MAX = 10_000
 _LOST_WORKER = "a worker was lost before it decided"
@@ -54,13 +54,17 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: more reports, or a larger population to sample from, than the cohort has users.
+        InvalidValue: more reports, or a larger population to sample from, than the cohorts have users; or
+            cohorts of policy fixed together with others.
         Conflict: the identifier is bound to other content.
         NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen or
             overspent.
     """
     checked_new_name("round_id", request.round_id)
-    decide.check_request(request, request.cohort, store.population(request.cohort))
+    if request.audience:
+        decide.check_request(request, store.cohorts_named(request.cohorts))
+    else:
+        decide.check_sizes(request.round, store.population(request.cohorts))
     stored = store.insert_round(request, actor=checked_text("actor", actor))
     return present_answer(store, stored)
 
@@ -86,16 +90,21 @@ def admit(store: Store, accountant: Accountant, round_id: str, *, redelivered: b
     if redelivered:
         _count_lost_worker(store, round_id)
 
-    def drafted(view: CohortView, stored: StoredRound) -> EntryDraft:
-        _refuse_stuck(stored)
-        request = _registered(stored)
-        # It was registered for the cohort as it was then: the database may have been put back since.
-        decide.check_request(request, view.cohort.name, view.cohort.population)
-        return decide.draft(store, accountant, view, stored, request)
+    def drafted(views: Sequence[CohortView]) -> list[EntryDraft]:
+        stored = [_row_of(view) for view in views]
+        _refuse_stuck(stored[0])
+        request = _registered(stored[0])
+        if any(row.content != stored[0].content for row in stored):
+            raise Damaged(f"round {stored[0].round_id!r}: its registered content differs between its cohorts")
+        # It was registered for the cohorts as they were then: the database may have been put back since.
+        decide.check_request(request, [view.cohort for view in views])
+        return decide.drafts(store, accountant, views, stored, request)
 
     try:
         found = optimistic_append.append_outcome(store, round_id, drafted)
-        return outcome_from(found) if isinstance(found, LedgerEntry) else _decided(store, found)
+        if isinstance(found, StoredRound):
+            return _decided(store, found)
+        return joint_outcome([entry.content() for entry in found])
     except (BehindCheckpoint, NotCollectable, NotFound, RoundStuck, TryAgain, Unavailable):
         raise  # says nothing about the round itself
     except Exception as error:
@@ -122,9 +131,12 @@ def register_and_admit(
     while True:
         match _at_once(store, accountant, asked, others_first=others_first):
             case OthersFirst():
-                _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohort=request.cohort))
+                waiting = store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=request.cohorts)
+                _admit_each(store, accountant, waiting)
                 others_first = False  # a round registered since then is no earlier than this one
-            case NeedsComputation(view=view) if not prepared and _prepare(store, accountant, view, request):
+            case NeedsComputation(views=views) if not prepared and all(
+                _prepare(store, accountant, view, request) for view in views
+            ):
                 prepared = True
             case NeedsComputation() | NeedsRow():
                 break
@@ -174,7 +186,8 @@ def pending_rounds(store: Store, *, limit: int) -> list[str]:
 def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
     """Return the undecided rounds of a round's cohort registered before it, in order; raises NotFound."""
     stored = store.round(round_id)
-    return store.pending(limit=limit, cohort=stored.cohort, up_to=stored.registration - 1)
+    cohorts = RoundRequest.from_bytes(stored.content).cohorts
+    return store.pending(limit=limit, cohorts=cohorts, up_to=stored.registration - 1)
 
 
 def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
@@ -205,19 +218,19 @@ def _at_once(
     """Register and decide a round in one commit, or write nothing and return what has to happen first."""
     step: Step = NeedsRow()  # where the identifier is taken, no step is made
 
-    def drafted(new: NewRound) -> EntryDraft | None:
+    def drafted(new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:
         nonlocal step
         step = first_step(store, accountant, asked, new, others_first=others_first)
-        return step.draft if isinstance(step, Decided) else None
+        return step.drafts if isinstance(step, Decided) else None
 
     request = asked.request
     try:
-        body = optimistic_append.append_with_round(store, request.cohort, request.round_id, drafted)
+        bodies = optimistic_append.append_with_round(store, request.cohorts, request.round_id, drafted)
     except Damaged:
         return NeedsRow()
     if not isinstance(step, Decided):
         return step
-    return outcome_in(body, step.draft.accounted) if body is not None else NeedsRow()
+    return joint_outcome(bodies, step.drafts[0].accounted) if bodies is not None else NeedsRow()
 
 
 def _count_lost_worker(store: Store, round_id: str) -> None:
@@ -239,6 +252,12 @@ def _decided(store: Store, stored: StoredRound) -> Outcome:
     if isinstance(answer, Pending):
         raise AssertionError("a decided round has an outcome")
     return answer
+
+
+def _row_of(view: CohortView) -> StoredRound:
+    if view.round is None:
+        raise AssertionError("the view was made for a round")
+    return view.round
 
 
 def _registered(stored: StoredRound) -> RoundRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions.outcomes import outcome_in
+from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, LostRace, NotFound, TryAgain
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
@@ -34,19 +34,19 @@ def admit_together(
         asked[request.round_id] = NewRoundRequest.of(request, actor=actor)
     charged: list[ShuffledRound | None] = []
 
-    def drafted(round_id: str, new: NewRound) -> EntryDraft | None:
+    def drafted(round_id: str, new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:
         try:
             step = first_step(store, accountant, asked[round_id], new)
         except InvalidValue:
             return None
         if not isinstance(step, Decided):
             return None
-        charged.append(step.draft.accounted)
-        return step.draft
+        charged.append(step.drafts[0].accounted)
+        return step.drafts
 
-    wanted = {round_id: one.request.cohort for round_id, one in asked.items()}
+    wanted = {round_id: one.request.cohorts for round_id, one in asked.items()}
     try:
         bodies = store.append_with_rounds(wanted, drafted)
     except (Damaged, LostRace, NotFound, TryAgain):
         return []
-    return [outcome_in(body, accounted) for body, accounted in zip(bodies, charged, strict=False)]
+    return [joint_outcome(each, accounted) for each, accounted in zip(bodies, charged, strict=False)]

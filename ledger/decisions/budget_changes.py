@@ -10,7 +10,8 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Cohort, checked_epsilon, checked_text
+from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Cohort, checked_epsilon
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def change_budget(

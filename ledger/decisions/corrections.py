@@ -6,27 +6,24 @@ A settlement is the correction of the number of reports that also closes the rou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now, first_accounted
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.decisions.outcomes import corrected_from, record_of
+from shuffle_ledger.ledger.decisions.outcomes import cohorts_of, corrected_from, members_in, record_of
+from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import (
-    POLICY_PLAN,
-    REASON_LENGTH_MAX,
-    Corrected,
-    RoundRecord,
-    checked_text,
-)
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, REASON_LENGTH_MAX, Corrected, RoundRecord
+from shuffle_ledger.ledger.values.texts import checked_text
 
 CORRECTABLE = ("admitted", "settled", "incident")
 
@@ -47,6 +44,7 @@ def correct(
     kind that `accounting.place` names for the truth. Under policy `fixed` the truth is composed in place of
     what was. A truth that is dominated by what is charged changes nothing but the record. If the budget, or
     the plan, does not cover the truth, the cohort is overspent. A frozen cohort records the truth alone.
+    A round of several cohorts is corrected in all of them, in one commit, by the rules of each.
 
     Args:
         store: the ledger.
@@ -69,23 +67,42 @@ def correct(
             field="round", value=dict(changes), expected="at least one field that was otherwise"
         )
     stored = store.round(checked_text("round_id", round_id))
-    population = store.cohort(stored.cohort).population
+    cohorts = cohorts_of(stored)
+    if len(cohorts) > 1:
+        lost = store.lost_cohorts()
+        cohorts = tuple(name for name in cohorts if name not in lost)
+    population = store.population(cohorts)
 
-    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
-        record = record_of(store, store.round(stored.round_id))
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
+        try:
+            record = record_of(store, store.round_in(view.cohort.name, stored.round_id))
+        except NotFound:
+            record = None
+        is_known = record is not None and record.state in CORRECTABLE
+        if view.cohort.status == "frozen" and len(cohorts) > 1 and not is_known:
+            return None  # it lost its entries about the round; what the others have is told to them
+        if record is None:
+            raise NotFound(f"cohort {view.cohort.name!r} has no round {stored.round_id!r}")
         if record.state not in CORRECTABLE:
             raise Conflict(
                 f"round {stored.round_id!r} is {record.state}: only a round that was admitted and not voided"
                 " can be corrected. If it was released all the same, record an incident with its identifier"
             )
         truth = restated(described_now(record), changes)
-        check_sizes(truth, population)
+        check_sizes(truth, population, cohorts=len(cohorts))
+        refuse_unproven_of_strata(record, truth, changes)
         last = record.corrections[-1] if record.corrections else None
         if last is not None and (last.round, last.reason) == (truth, reason):
-            return store.entry(stored.cohort, last.sequence)
+            return store.entry(view.cohort.name, last.sequence)
         return _draft(store, accountant, view, record, truth, told_by=(actor, reason))
 
-    return corrected_from(optimistic_append.append(store, stored.cohort, decide))
+    entries = optimistic_append.append_to_each(store, cohorts, decide)
+    if not entries:
+        raise Conflict(f"round {stored.round_id!r}: all its cohorts are frozen, and lost what they had of it")
+    corrected, audience = corrected_from(entries[0]), members_in(entries)
+    overspent = corrected.overspent or any(member.overspent for member in audience)
+    changed = corrected.changed or any(corrected_from(entry).changed for entry in entries[1:])
+    return replace(corrected, overspent=overspent, changed=changed, audience=audience)
 
 
 def _draft(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shuffle_ledger.accounting import (
@@ -22,7 +22,13 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
-from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, checked_reports
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_FIXED,
+    Cohort,
+    RefusalReason,
+    RoundRequest,
+    checked_reports,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +42,14 @@ class Decision:
     details: Mapping[str, Any]  # what the policy writes into the entry
 
 
-def decide(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, *, keep: bool
-) -> Decision:
-    """Return what the answer to a request is, for a cohort as `view` says; `keep` stores a new privacy loss.
+def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
+    """Return what the answer to a request is, for a cohort as `view` says.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     cohort = view.cohort
-    policy = registry.policy_of(store, view)
+    policy = registry.policy_of(books.store, view)
     accounted = slot_of(request.round)
     if cohort.status != "open":
         reason, message = _closed(view)
@@ -61,7 +65,6 @@ def decide(
             details=policy.unchanged(view),
         )
     accounted = slot
-    books = Books(store=store, accountant=accountant, keep=keep)
     step = policy.admitting(books, view, accounted)
     requested = step.spent
     if step.is_within(cohort.epsilon_budget):
@@ -111,23 +114,92 @@ def prepare(store: Store, accountant: Accountant, view: CohortView, request: Rou
     return policy.prepare(Books(store=store, accountant=accountant), view, accounted)
 
 
-def draft(
-    store: Store, accountant: Accountant, view: CohortView, stored: StoredRound, request: RoundRequest
+def drafts(
+    store: Store,
+    accountant: Accountant,
+    views: Sequence[CohortView],
+    stored: Sequence[StoredRound],
+    request: RoundRequest,
+) -> list[EntryDraft]:
+    """Return the entries that decide a round, one for each of its cohorts, with all that decided.
+
+    **Guarantee**: the round is admitted by all of them or refused by all; it is admitted only if each of them
+    admits it, by its own policy and with its own rounds.
+
+    Args:
+        store: where privacy losses are.
+        accountant: what computes.
+        views: the round's cohorts in order.
+        stored: the round's row in each of them.
+        request: what was registered.
+
+    Raises:
+        What `decide` raises.
+    """
+    books = Books(store=store, accountant=accountant)
+    decisions = [decide(books, view, request) for view in views]
+    refused_by = {
+        view.cohort.name: _numbers_of(decision, view)
+        for view, decision in zip(views, decisions, strict=True)
+        if decision.reason is not None
+    }
+    drafted = []
+    for view, row, decision in zip(views, stored, decisions, strict=True):
+        stated = decision
+        if request.audience and refused_by:
+            stated = _of_audience(store, view, decision, request, refused_by)
+        loss = None
+        if stated.requested is not None:
+            loss = loss_cache.digest_of(store, accountant, stated.accounted).hex()
+        drafted.append(_draft(view, row, request, stated, loss))
+    return drafted
+
+
+def _of_audience(
+    store: Store,
+    view: CohortView,
+    decision: Decision,
+    request: RoundRequest,
+    refused_by: Mapping[str, Mapping[str, Any]],
+) -> Decision:
+    """Return what a cohort's entry says of a round that is refused, given which of its cohorts refuse it."""
+    if decision.reason is None:
+        # Nothing that it would have changed, and no choice that it would have made, is left of it.
+        decision = Decision(
+            accounted=slot_of(request.round),
+            reason=RefusalReason.REFUSED_ELSEWHERE,
+            message="Other cohorts of the round's audience refused it; this one would have admitted it.",
+            requested=None,
+            details=registry.policy_of(store, view).unchanged(view),
+        )
+    return replace(decision, details={**decision.details, "refused_by": dict(refused_by)})
+
+
+def _numbers_of(decision: Decision, view: CohortView) -> dict[str, Any]:
+    """Return why a cohort refuses, and its numbers, for the entries of all of them."""
+    requested = decision.requested
+    return {
+        "reason": str(decision.reason),
+        "epsilon_spent_upper": view.spent.epsilon_upper,
+        "epsilon_requested_upper": requested.epsilon_upper_or_none if requested else None,
+        "epsilon_budget": view.cohort.epsilon_budget,
+        "delta_budget": view.cohort.delta_budget,
+    }
+
+
+def _draft(
+    view: CohortView, stored: StoredRound, request: RoundRequest, decision: Decision, loss: str | None
 ) -> EntryDraft:
-    """Return the entry that decides a round, with all that decided; raises what `decide` raises."""
-    decision = decide(store, accountant, view, request, keep=True)
     details = {
         "request": request.to_mapping(),
         "accounted": decision.accounted.to_mapping(),
         "requested": decision.requested.to_mapping() if decision.requested else None,
-        "privacy_loss": None,
+        "privacy_loss": loss,
         # The row says these too; here nobody changes them unseen.
         "registration": stored.registration,
         "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
         **decision.details,
     }
-    if decision.requested is not None:
-        details["privacy_loss"] = loss_cache.digest_of(store, accountant, decision.accounted).hex()
     if decision.reason is not None or decision.requested is None:
         details |= {"reason": decision.reason, "message": decision.message}
         return _entry_draft(EntryKind.REFUSED, stored, view.spent, details)
@@ -135,18 +207,34 @@ def draft(
     return _entry_draft(EntryKind.ADMITTED, stored, decision.requested, details, reservation)
 
 
-def check_request(request: RoundRequest, cohort: str, population: int) -> None:
-    """Raise InvalidValue if a round is of another cohort, or larger than this one."""
-    if request.cohort != cohort:
-        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(cohort))
-    check_sizes(request.round, population)
+def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
+    """Raise InvalidValue if a round is of other cohorts, larger than these together, or not one for all.
+
+    Args:
+        request: the round.
+        cohorts: those that it names.
+    """
+    names = tuple(cohort.name for cohort in cohorts)
+    if request.cohorts != names:
+        raise InvalidValue(field="cohort", value=request.cohort, expected=repr(names[0]))
+    if len({cohort.policy == POLICY_FIXED for cohort in cohorts}) > 1:
+        fixed = [cohort.name for cohort in cohorts if cohort.policy == POLICY_FIXED]
+        expected = (
+            "cohorts of policy fixed alone, or none of them: what others refuse depends on outputs, and what"
+            f" a fixed cohort holds must not ({fixed[0]!r} is one)"
+        )
+        raise InvalidValue(field="audience", value=list(names), expected=expected)
+    population = sum(cohort.population for cohort in cohorts)
+    check_sizes(request.round, population, cohorts=len(cohorts))
+    for stratum, cohort in zip(request.stratified, cohorts, strict=False):
+        checked_reports(stratum.users, field=f"stratified.{cohort.name}", population=cohort.population)
 
 
-def check_sizes(described: ShuffledRound, population: int) -> None:
-    """Raise InvalidValue if a round has more reports, or a larger population to sample, than a cohort."""
-    checked_reports(described.reports, field="reports", population=population)
+def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) -> None:
+    """Raise InvalidValue if a round has more reports, or a larger population to sample, than its cohorts."""
+    checked_reports(described.reports, field="reports", population=population, cohorts=cohorts)
     if described.sampled_from is not None:
-        checked_reports(described.sampled_from, field="sampled_from", population=population)
+        checked_reports(described.sampled_from, field="sampled_from", population=population, cohorts=cohorts)
 
 
 def _entry_draft(

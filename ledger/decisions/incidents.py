@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.decisions.outcomes import incident_from, record_of
+from shuffle_ledger.ledger.decisions.outcomes import cohorts_of, incident_from, members_in, record_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
@@ -22,10 +23,10 @@ from shuffle_ledger.ledger.values.requests import (
     Incident,
     ReleaseTimes,
     RoundRequest,
-    checked_text,
     request_digest,
     spelled_moment,
 )
+from shuffle_ledger.ledger.values.texts import checked_text
 
 _log = logging.getLogger(__name__)
 
@@ -79,12 +80,13 @@ def record_incident(
     output may have had a part in the choice. If nothing was admitted yet, the incident chooses. Under policy
     `plan` the release takes a slot of the first kind that dominates it. Under policy `fixed` it is composed
     with the rest. If the budget, or the plan, does not cover it, the cohort is overspent. A frozen cohort
-    records the release alone.
+    records the release alone. Under the identifier of a round of several cohorts, the release is recorded in
+    all of them, in one commit.
 
     Args:
         store: the ledger.
         accountant: what computes.
-        cohort: whose data it was.
+        cohort: whose data it was; of a round of several cohorts, any of these.
         round_id: a new identifier, or that of a round that is undecided, refused or voided.
         described: the round that was released. None: unknown, so that everything counts as revealed.
         reason: how it came about.
@@ -101,23 +103,26 @@ def record_incident(
     told = _Told(described, released or ReleaseTimes(), reason=reason, actor=actor)
     request = RoundRequest(round_id=round_id, cohort=cohort, round=told.truth)
     name = request.cohort
-    check_sizes(told.truth, store.population(name))
+    population = store.population([name])
     try:
         stored = store.round(request.round_id)
     except NotFound:
+        check_sizes(told.truth, population)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
             return incident_from(entry)
         stored = store.round(request.round_id)
-    if stored.cohort != name:
+    cohorts = cohorts_of(stored)
+    if name not in cohorts:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
+    check_sizes(told.truth, store.population(cohorts), cohorts=len(cohorts))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
-        now = store.round(stored.round_id)
+        now = store.round_in(view.cohort.name, stored.round_id)
         record = record_of(store, now)
         if record.incident is not None:
             if told.is_told_by(record.incident):
-                return store.entry(name, record.incident.sequence)
+                return store.entry(view.cohort.name, record.incident.sequence)
             raise Conflict(f"incident {now.round_id!r} was recorded with other content: correct the round")
         if record.state in ("admitted", "settled"):
             raise Conflict(
@@ -126,7 +131,10 @@ def record_incident(
             )
         return _drafted(store, accountant, told, view, now)
 
-    return incident_from(optimistic_append.append(store, name, decide))
+    entries = optimistic_append.append_to_each(store, cohorts, decide)
+    told_of, audience = [incident_from(entry) for entry in entries], members_in(entries)
+    overspent = any(one.overspent for one in told_of)
+    return replace(told_of[0], overspent=overspent, audience=audience)
 
 
 def _told_first(
@@ -137,11 +145,12 @@ def _told_first(
     # What takes a computation is computed now, where nothing waits for it.
     new = NewRound(view=store.view(name), registration=0, others_wait=False)
     _drafted(store, accountant, told, new.view, _row(request, told, new))
-    found = optimistic_append.append_with_round(
-        store, name, request.round_id, lambda new: _drafted_new(store, accountant, told, request, new)
+    bodies = optimistic_append.append_with_round(
+        store, [name], request.round_id, lambda new: [_drafted_new(store, accountant, told, request, new[0])]
     )
-    if found is None:
+    if bodies is None:
         return None
+    found = bodies[0]
     if found.details["overspent"] and new.view.cohort.status == "open":
         _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
     return store.entry(name, found.sequence)

@@ -13,7 +13,8 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name, checked_text
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def open_cohort(
@@ -27,8 +28,11 @@ def open_cohort(
     actor: str,
     plan: Mapping[ShuffledRound, int] | None = None,
     accountant: Accountant | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
+
+    Its labels, such as `device=phone`, are what selectors of audiences ask for; they never change.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -45,6 +49,7 @@ def open_cohort(
         epsilon_budget=epsilon,
         delta_budget=delta,
         policy=policy,
+        labels=labels or {},
     )
     actor = checked_text("actor", actor)
     rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)

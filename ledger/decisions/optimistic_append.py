@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -14,7 +14,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from shuffle_ledger.ledger.errors import LostRace, TryAgain
+from shuffle_ledger.ledger.errors import Damaged, LostRace, TryAgain
 from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -30,6 +30,13 @@ Found = TypeVar("Found")
 Tried = TypeVar("Tried")
 
 
+class _Drafts(NamedTuple):
+    """What is to be appended, one entry to each of some cohorts that were read."""
+
+    views: Sequence[CohortView]
+    listed: Sequence[EntryDraft]
+
+
 def append(
     store: Store, cohort: str, decide: Callable[[CohortView], EntryDraft | Answer]
 ) -> LedgerEntry | Answer:
@@ -42,46 +49,89 @@ def append(
         TryAgain: others were faster every time; nothing was appended.
         NotFound: no such cohort.
     """
-    return _racing(store, lambda: store.view(cohort), decide)
+
+    def of_one(views: Sequence[CohortView]) -> _Drafts | Answer:
+        decided = decide(views[0])
+        return _Drafts(views, [decided]) if isinstance(decided, EntryDraft) else decided
+
+    appended = _racing(store, lambda: store.views([cohort]), of_one)
+    return appended[0] if isinstance(appended, list) else appended
+
+
+def append_to_each(
+    store: Store, cohorts: Sequence[str], decide: Callable[[CohortView], EntryDraft | LedgerEntry | None]
+) -> list[LedgerEntry]:
+    """Append what `decide` drafts for each of some cohorts, in one transaction, as `append`.
+
+    Where `decide` returns entries that say the same already, for every cohort, these are the answer. Where it
+    returns None, the cohort's chain stays as it is.
+
+    Raises:
+        TryAgain: others were faster every time; nothing was appended.
+        NotFound: no such cohort.
+        Damaged: some of the chains say the same already, and others do not.
+    """
+
+    def of_each(views: Sequence[CohortView]) -> _Drafts | list[LedgerEntry]:
+        pairs = [(view, decide(view)) for view in views]
+        decided = [each for _, each in pairs]
+        drafts = [each for each in decided if isinstance(each, EntryDraft)]
+        present = [each for each in decided if isinstance(each, LedgerEntry)]
+        if drafts and present:
+            raise Damaged(
+                f"cohort {present[0].cohort!r}, entry {present[0].sequence}: the chain of another cohort of"
+                " the same round has no such entry"
+            )
+        drafted = [view for view, each in pairs if isinstance(each, EntryDraft)]
+        return _Drafts(drafted, drafts) if drafts else present
+
+    return _racing(store, lambda: store.views(cohorts), of_each)
 
 
 def append_outcome(
-    store: Store, round_id: str, decide: Callable[[CohortView, StoredRound], EntryDraft]
-) -> LedgerEntry | StoredRound:
-    """Append the outcome that `decide` drafts for a pending round, as `append`, and return its entry.
+    store: Store, round_id: str, decide: Callable[[Sequence[CohortView]], Sequence[EntryDraft]]
+) -> list[LedgerEntry] | StoredRound:
+    """Append the outcome that `decide` drafts for a pending round, to the chain of each of its cohorts, as
+    `append`, and return the entries.
 
     Returns the row of a round that was decided before.
 
     Raises:
         TryAgain: others were faster every time; nothing was appended.
         NotFound: no such round.
-        Damaged: the round's cohort is not as its last entry says.
+        Damaged: a cohort of the round is not as its last entry says.
     """
-
-    def of_pending(view: CohortView) -> EntryDraft:
-        if view.round is None:
-            raise AssertionError("the view was made for a round")
-        return decide(view, view.round)
-
-    return _racing(store, lambda: store.view_of_round(round_id), of_pending)
+    return _racing(store, lambda: store.view_of_round(round_id), lambda views: _Drafts(views, decide(views)))
 
 
 def append_with_round(
-    store: Store, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
-) -> EntryBody | None:
-    """Append the outcome that `decide` drafts for a new round, with its row; see `Store.append_with_round`.
+    store: Store,
+    cohorts: Sequence[str],
+    round_id: str,
+    decide: Callable[[Sequence[NewRound]], Sequence[EntryDraft] | None],
+) -> list[EntryBody] | None:
+    """Append the outcome that `decide` drafts for a new round to the chain of each of its cohorts, with its
+    rows; see `Store.append_with_round`.
 
     Raises:
         TryAgain: others were faster every time; nothing was appended.
         NotFound: no such cohort.
-        Damaged: the cohort is not as its last entry says.
+        Damaged: a cohort is not as its last entry says.
     """
 
-    def once() -> EntryBody | None:
+    def of_one(new: NewRound) -> EntryDraft | None:
+        drafts = decide([new])
+        return None if drafts is None else drafts[0]
+
+    def once() -> list[EntryBody] | None:
         try:
-            return store.append_with_round(cohort, round_id, decide)
+            if len(cohorts) > 1:
+                appended = store.append_with_rounds({round_id: cohorts}, lambda _, new: decide(new))
+                return appended[0] if appended else None
+            body = store.append_with_round(cohorts[0], round_id, of_one)
+            return None if body is None else [body]
         except LostRace:
-            store.turns.note_contention(cohort)
+            _note_contention(store, cohorts)
             raise
 
     try:
@@ -90,37 +140,42 @@ def append_with_round(
         return _insisting(once)
 
 
+def _note_contention(store: Store, cohorts: Sequence[str]) -> None:
+    for cohort in cohorts:
+        store.turns.note_contention(cohort)
+
+
 def _racing(
     store: Store,
-    read: Callable[[], CohortView | Found],
-    decide: Callable[[CohortView], EntryDraft | Answer],
-) -> LedgerEntry | Answer | Found:
-    def once() -> LedgerEntry | Answer | Found:
-        view = read()
-        if not isinstance(view, CohortView):
-            return view
-        cohort = view.cohort.name
-        if not store.turns.is_contended(cohort):
-            return attempt(view)
-        with store.turns.take(cohort):
+    read: Callable[[], list[CohortView] | Found],
+    decide: Callable[[Sequence[CohortView]], _Drafts | Answer],
+) -> list[LedgerEntry] | Answer | Found:
+    def once() -> list[LedgerEntry] | Answer | Found:
+        views = read()
+        if not isinstance(views, list):
+            return views
+        names = [view.cohort.name for view in views]
+        if not any(map(store.turns.is_contended, names)):
+            return attempt(views)
+        with store.turns.take(names):
             for _ in range(RACES_IN_TURN_MAX):
-                view = read()
-                if not isinstance(view, CohortView):
-                    return view
+                views = read()
+                if not isinstance(views, list):
+                    return views
                 try:
-                    return attempt(view)
+                    return attempt(views)
                 except LostRace:
                     continue  # to somebody who did not take a turn: not again
-            raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
+            raise LostRace(f"cohort {names[0]!r} moved on although it was our turn")
 
-    def attempt(view: CohortView) -> LedgerEntry | Answer:
-        decided = decide(view)
-        if not isinstance(decided, EntryDraft):
+    def attempt(views: Sequence[CohortView]) -> list[LedgerEntry] | Answer:
+        decided = decide(views)
+        if not isinstance(decided, _Drafts):
             return decided
         try:
-            return store.append(view, decided)
+            return store.append_to_all(decided.views, decided.listed)
         except LostRace:
-            store.turns.note_contention(view.cohort.name)
+            _note_contention(store, [view.cohort.name for view in views])
             raise
 
     return _insisting(once)

@@ -6,7 +6,10 @@ A decision says what was decided, not whether it still stands: that is `decision
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
+from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged
@@ -17,9 +20,11 @@ from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
     Incident,
+    Member,
     Outcome,
     RefusalReason,
     Refused,
+    RefusedBy,
     ReleaseTimes,
     RoundRecord,
     RoundRequest,
@@ -37,6 +42,11 @@ def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
     return None if entry.kind == EntryKind.INCIDENT else outcome_from(entry)
 
 
+def cohorts_of(stored: StoredRound) -> tuple[str, ...]:
+    """Return the names of the cohorts that a stored round is of, in order."""
+    return RoundRequest.from_bytes(stored.content).cohorts
+
+
 def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
     """Return how a round was closed, None while it is not."""
     if stored.closing_sequence is None:
@@ -51,15 +61,30 @@ def _own(entry: LedgerEntry, stored: StoredRound) -> LedgerEntry:
 
 
 def round_record(store: Store, round_id: str) -> RoundRecord:
-    """Return a registered round and all that has happened to it; raises NotFound."""
-    return record_of(store, store.round(round_id))
+    """Return a registered round and all that has happened to it; raises NotFound.
+
+    Of a round of several cohorts, the numbers are those of the first one, beside those of each that decided.
+    """
+    stored = store.round(round_id)
+    record = record_of(store, stored)
+    return replace(record, outcome=record.outcome and with_members(store, stored, record.outcome))
+
+
+def with_members(store: Store, stored: StoredRound, outcome: Outcome) -> Outcome:
+    """Return the outcome of a round, with the numbers of each of its cohorts if there are several."""
+    cohorts = cohorts_of(stored)
+    if len(cohorts) == 1 or not isinstance(outcome, Admitted):
+        return outcome
+    entries = store.entries_about(stored.round_id, cohorts)
+    decided = [entry.content() for entry in entries if entry.kind == EntryKind.ADMITTED]
+    return replace(outcome, audience=members(decided))
 
 
 def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     """Return a stored round and all that has happened to it."""
     outcome = outcome_of(store, stored)
     closing = closing_of(store, stored)
-    told = [_own(entry, stored) for entry in store.told(stored.round_id)]
+    told = [_own(entry, stored) for entry in store.told(stored.cohort, stored.round_id)]
     corrections = tuple(corrected_from(entry) for entry in told if entry.kind == EntryKind.CORRECTED)
     incident = next((incident_from(entry) for entry in told if entry.kind == EntryKind.INCIDENT), None)
     request = RoundRequest.from_bytes(stored.content)
@@ -126,8 +151,44 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             epsilon_requested_upper=None if unbounded else requested["epsilon_upper"],
             epsilon_budget=body.epsilon_budget,
             delta_budget=body.delta_budget,
+            refused_by=tuple(
+                _refused_by(name, numbers) for name, numbers in body.details.get("refused_by", {}).items()
+            ),
         )
     raise Damaged(f"cohort {body.cohort!r}, entry {body.sequence}: a {body.kind} entry decides nothing")
+
+
+def joint_outcome(bodies: Sequence[EntryBody], accounted: ShuffledRound | None = None) -> Outcome:
+    """Return the decision that entries of all cohorts of a round record: the first one's, with the numbers
+    of all of them if there are several.
+
+    `accounted` is what the first body says is charged, for those who know.
+    """
+    outcome = outcome_in(bodies[0], accounted)
+    if len(bodies) > 1 and isinstance(outcome, Admitted):
+        return replace(outcome, audience=members(bodies))
+    return outcome
+
+
+def members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
+    """Return what entries about one round left of the budgets of its cohorts, if there are several."""
+    if len(bodies) == 1:
+        return ()
+    return tuple(
+        Member(
+            cohort=body.cohort,
+            sequence=body.sequence,
+            epsilon_spent_upper=body.spent.epsilon_upper,
+            epsilon_remaining=body.epsilon_remaining,
+            overspent=bool(body.details.get("overspent", False)),
+        )
+        for body in bodies
+    )
+
+
+def members_in(entries: Sequence[LedgerEntry]) -> tuple[Member, ...]:
+    """Return what entries about one round left of the budgets of its cohorts, if there are several."""
+    return members([entry.content() for entry in entries]) if len(entries) > 1 else ()
 
 
 def closing_from(entry: LedgerEntry) -> Settled | Voided:
@@ -203,6 +264,10 @@ def incident_from(entry: LedgerEntry) -> Incident:
         epsilon_spent_lower=body.spent.epsilon_lower,
         epsilon_remaining=body.epsilon_remaining,
     )
+
+
+def _refused_by(cohort: str, numbers: Mapping[str, Any]) -> RefusedBy:
+    return RefusedBy(cohort=cohort, **{**numbers, "reason": RefusalReason(numbers["reason"])})
 
 
 def collected_on(body: EntryBody) -> date | None:

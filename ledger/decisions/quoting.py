@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.repeats import quote_repeated
+from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED, Quote, RoundRequest
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, Quote, RefusedBy, RoundRequest
 
 BATCH_MAX = 200
 ROUNDS_MAX = 100_000  # beyond, the largest number of rounds is not searched for
@@ -59,13 +60,46 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
         Conflict, NotCollectable: as `register`.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    view = store.view(request.cohort)
-    now = quote_at(store, accountant, view, request)
+    views = store.views(request.cohorts)
+    now = quote_for_all(store, accountant, views, request)
     try:
         record = round_record(store, request.round_id)
     except NotFound:
         return now
-    return quote_repeated(request, record, view.cohort.status, now)
+    return quote_repeated(request, record, least_open([view.cohort for view in views]).status, now)
+
+
+def quote_for_all(
+    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
+) -> Quote:
+    """Return what the answer would be for a new identifier, if its cohorts were as `views` say.
+
+    Of several cohorts, the numbers are those of the first that would refuse the round or, if all would admit
+    it, of the one with the least left; `refused_by` names all that would refuse it.
+
+    Raises:
+        InvalidValue, AccountingError, LedgerError: as `quote`.
+    """
+    if len(views) == 1:
+        return quote_at(store, accountant, views[0], request)
+    decide.check_request(request, [view.cohort for view in views])
+    quotes = [_quoted(store, accountant, view, request)[0] for view in views]
+    refusing = [each for each in quotes if each.would_be == "refused"]
+    told = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
+    return dataclasses.replace(told, refused_by=tuple(map(_refused_by, refusing)))
+
+
+def _refused_by(quoted: Quote) -> RefusedBy:
+    if quoted.reason is None:
+        raise AssertionError("a refusal has a reason")
+    return RefusedBy(
+        cohort=quoted.cohort,
+        reason=quoted.reason,
+        epsilon_spent_upper=quoted.epsilon_spent_upper,
+        epsilon_requested_upper=quoted.epsilon_requested_upper,
+        epsilon_budget=quoted.epsilon_budget,
+        delta_budget=quoted.delta_budget,
+    )
 
 
 def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
@@ -81,9 +115,15 @@ def quote_next(
     store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
 ) -> tuple[Quote, CohortView]:
     """Return what `quote_at` returns, and how the cohort would be after that answer."""
+    decide.check_request(request, [view.cohort])
+    return _quoted(store, accountant, view, request)
+
+
+def _quoted(
+    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
+) -> tuple[Quote, CohortView]:
     cohort = view.cohort
-    decide.check_request(request, cohort.name, cohort.population)
-    decision = decide.decide(store, accountant, view, request, keep=False)
+    decision = decide.decide(Books(store=store, accountant=accountant, keep=False), view, request)
     admitted = decision.reason is None
     requested = decision.requested
     after = requested if admitted and requested is not None else view.spent

@@ -7,13 +7,16 @@ or overspent. No identifier is used for a second collection.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Final
 
-from shuffle_ledger.ledger.decisions.outcomes import closing_of, outcome_of
+from shuffle_ledger.ledger.decisions.outcomes import closing_of, cohorts_of, outcome_of, with_members
 from shuffle_ledger.ledger.errors import Conflict, NotCollectable
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
+    Cohort,
     CohortStatus,
     Outcome,
     Pending,
@@ -24,6 +27,8 @@ from shuffle_ledger.ledger.values.requests import (
     Voided,
 )
 
+_LEAST_OPEN: Final = ("frozen", "overspent", "open")
+
 
 def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
     """Return the decision about a round while it stands, Pending while there is none.
@@ -32,7 +37,7 @@ def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
         stored: the round's row, read after the request came.
 
     **Guarantee**: Admitted is returned only of a round that was neither voided nor settled when its row was
-    read, and whose cohort was open after that.
+    read, and whose cohorts were all open after that.
 
     Raises:
         NotCollectable: the round was admitted, and its admission permits no release any more.
@@ -47,8 +52,14 @@ def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
         state: RoundState = "admitted"
         if closing is not None:
             state = "voided" if isinstance(closing, Voided) else "settled"
-        refuse_uncollectable(stored.round_id, state, stored.cohort, store.cohort(stored.cohort).status)
-    return outcome
+        cohort = least_open(store.cohorts_named(cohorts_of(stored)))
+        refuse_uncollectable(stored.round_id, state, cohort.name, cohort.status)
+    return with_members(store, stored, outcome)
+
+
+def least_open(cohorts: Sequence[Cohort]) -> Cohort:
+    """Return the cohort of a round that permits least: one that is frozen, else overspent, else any."""
+    return min(cohorts, key=lambda cohort: _LEAST_OPEN.index(cohort.status))
 
 
 def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: CohortStatus) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
-from shuffle_ledger.ledger.decisions.outcomes import closing_from, record_of
+from shuffle_ledger.ledger.decisions.outcomes import closing_from, cohorts_of, members_in, record_of
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
+from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
@@ -23,8 +26,8 @@ from shuffle_ledger.ledger.values.requests import (
     Settled,
     Voided,
     checked_reports,
-    checked_text,
 )
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Settled:
@@ -38,22 +41,29 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     round must instead stand in a slot of the kind that `accounting.place` names for what was released; if
     none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
+    A round of several cohorts is settled in all of them, in one commit, by the rules of each: some may be
+    overspent with it and others not.
+
     Raises:
         NotFound: no such round.
         InvalidValue: `reports` is not from 1 to the cohort's population (a round without reports is voided).
-        Conflict: the round is pending, refused, voided, or settled with another number.
+        Conflict: the round is pending, refused, voided, or settled with another number; or a cohort of it is
+            frozen.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
-    reports = checked_reports(reports, field="reports", population=store.cohort(stored.cohort).population)
+    cohorts = cohorts_of(stored)
+    population = store.population(cohorts)
+    reports = checked_reports(reports, field="reports", population=population, cohorts=len(cohorts))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
-        record = record_of(store, store.round(stored.round_id))
+        record = record_of(store, store.round_in(view.cohort.name, stored.round_id))
         if isinstance(record.closing, Settled) and record.closing.reports == reports:
-            return store.entry(stored.cohort, record.closing.sequence)
+            return store.entry(view.cohort.name, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
+        refuse_more_of_strata(record, reports)
         after = _turned_out(view, before, described_now(record), reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, course_of(store, record), after)
@@ -78,10 +88,12 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             status="overspent" if overspent else None,
         )
 
-    settled = closing_from(optimistic_append.append(store, stored.cohort, decide))
+    entries = optimistic_append.append_to_each(store, cohorts, decide)
+    settled, audience = closing_from(entries[0]), members_in(entries)
     if not isinstance(settled, Settled):
         raise Conflict(f"round {stored.round_id!r} is voided")
-    return settled
+    overspent = settled.overspent or any(member.overspent for member in audience)
+    return replace(settled, overspent=overspent, audience=audience)
 
 
 def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
@@ -89,7 +101,8 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
 
     Under policy `fixed` it is given back only when every round that the cohort ever admitted is voided: then
     all of them are. The reports may have been sent, so the round keeps counting in the local budget. Voiding
-    again for the same reason gives the same answer.
+    again for the same reason gives the same answer. A round of several cohorts is voided in all of them, in
+    one commit.
 
     Raises:
         NotFound: no such round.
@@ -102,9 +115,9 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
     stored = store.round(checked_text("round_id", round_id))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
-        record = record_of(store, store.round(stored.round_id))
+        record = record_of(store, store.round_in(view.cohort.name, stored.round_id))
         if isinstance(record.closing, Voided) and record.closing.reason == reason:
-            return store.entry(stored.cohort, record.closing.sequence)
+            return store.entry(view.cohort.name, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "voided")
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
@@ -124,10 +137,11 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
             changes=changes_of(step),
         )
 
-    voided = closing_from(optimistic_append.append(store, stored.cohort, decide))
+    entries = optimistic_append.append_to_each(store, cohorts_of(stored), decide)
+    voided = closing_from(entries[0])
     if not isinstance(voided, Voided):
         raise Conflict(f"round {stored.round_id!r} is settled")
-    return voided
+    return replace(voided, audience=members_in(entries))
 
 
 def _refuse_frozen(view: CohortView) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant
@@ -14,26 +15,27 @@ from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest, checked_new_name, checked_text, request_digest
+from shuffle_ledger.ledger.values.requests import RoundRequest, checked_new_name, request_digest
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """The entry that registers the round and decides it, to be appended."""
+    """The entries that register the round and decide it, one for each of its cohorts, to be appended."""
 
-    draft: EntryDraft
+    drafts: tuple[EntryDraft, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeedsComputation:
-    """The decision needs numbers that are not in memory; `view` is the cohort for which they are missing."""
+    """The decision needs numbers that are not in memory; `views` are the cohorts that miss some."""
 
-    view: CohortView
+    views: tuple[CohortView, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OthersFirst:
-    """Rounds of the cohort that were registered earlier are undecided, and are decided first."""
+    """Rounds of a cohort that were registered earlier are undecided, and are decided first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,42 +72,51 @@ class NewRoundRequest:
         )
 
     def stored(self, new: NewRound) -> StoredRound:
-        """Return the row it is registered with."""
+        """Return the row it is registered with in one of its cohorts."""
         return StoredRound(
             registration=new.registration,
             round_id=self.request.round_id,
-            cohort=self.request.cohort,
+            cohort=new.view.cohort.name,
             content=self.content,
             content_digest=self.content_digest,
             registered_by=self.actor,
             registered_at=new.view.at,
+            shared=new.view.cohort.name != self.request.cohort,
         )
 
 
 def first_step(
-    store: Store, accountant: Accountant, asked: NewRoundRequest, new: NewRound, *, others_first: bool = True
+    store: Store,
+    accountant: Accountant,
+    asked: NewRoundRequest,
+    new: Sequence[NewRound],
+    *,
+    others_first: bool = True,
 ) -> Step:
-    """Return the entry that registers and decides a round, or what has to happen before it can be made.
+    """Return the entries that register and decide a round, or what has to happen before they can be made.
 
     Args:
-        new: the cohort and the next registration, as the transaction reads them.
+        new: the round's cohorts in order and the next registrations, as the transaction reads them.
         others_first: False once the rounds that were registered earlier have had their turn.
 
     Raises:
-        InvalidValue: the round is larger than its cohort.
+        InvalidValue: the round is larger than its cohorts together, or not one for all of them.
         TryAgain, Unavailable: the database cannot be asked now.
     """
     request = asked.request
-    decide.check_request(request, new.view.cohort.name, new.view.cohort.population)
-    if new.others_wait and others_first:
+    views = tuple(each.view for each in new)
+    decide.check_request(request, [view.cohort for view in views])
+    if others_first and any(each.others_wait for each in new):
         return OthersFirst()
-    stored = asked.stored(new)
+    stored = [asked.stored(each) for each in new]
     try:
-        if not decide.is_quick(store, accountant, new.view, request):
-            return NeedsComputation(view=new.view)
-        draft = decide.draft(store, accountant, new.view, stored, request)
+        missing = tuple(view for view in views if not decide.is_quick(store, accountant, view, request))
+        if missing:
+            return NeedsComputation(views=missing)
+        drafts = decide.drafts(store, accountant, views, stored, request)
     except (TryAgain, Unavailable):
         raise
     except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
         return NeedsRow()
-    return Decided(draft=dataclasses.replace(draft, registers=stored))
+    pairs = zip(drafts, stored, strict=True)
+    return Decided(drafts=tuple(dataclasses.replace(draft, registers=row) for draft, row in pairs))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
+from shuffle_ledger.ledger.evidence.bundle import HEADS
 from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
 from shuffle_ledger.ledger.evidence.compositions import Compositions
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
@@ -15,6 +17,7 @@ from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements
 
 Progress = Callable[[str, int, int], None]
 
@@ -49,6 +52,7 @@ def verify_bundle(
     signed, kept = heads_by_cohort(evidence.heads), heads_by_cohort(against)
     if against is not None:
         _compare_ledgers(evidence, against)
+    joint: dict[str, JointRounds] = {}
     cohorts = [
         _cohort(
             evidence,
@@ -56,10 +60,13 @@ def verify_bundle(
             Recomputation(accountant, numbers, chain.data.count(b"\n"), compositions),
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
+            joint=joint,
             tell=tell,
         )
         for chain in evidence.chains
     ]
+    members = {chain.cohort: chain.member for chain in evidence.chains}
+    cohorts = [_with_siblings(evidence, each, joint, members) for each in cohorts]
     here = {chain.cohort for chain in evidence.chains}
     for cohort in sorted(kept.keys() - here) if against is not None and kept.keys().isdisjoint(here) else ():
         evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
@@ -93,6 +100,7 @@ def _cohort(
     *,
     signed: list[CheckpointHead],
     kept: list[CheckpointHead],
+    joint: dict[str, JointRounds],
     tell: Progress,
 ) -> CohortFound:
     findings, name, length = evidence.findings, chain.cohort, chain.data.count(b"\n")
@@ -113,6 +121,7 @@ def _cohort(
         _compare_signed(replay, chain, signed, findings)
     for head in kept:
         _compare_kept(replay, chain, head, digests.get(head.sequence), findings)
+    joint[name] = replay.joint
     body, ok = recomputation.last, not findings.concern(name)
     return CohortFound(
         cohort=name,
@@ -135,6 +144,34 @@ def _cohort(
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
     )
+
+
+def _with_siblings(
+    evidence: Evidence, found: CohortFound, joint: Mapping[str, JointRounds], members: Mapping[str, str]
+) -> CohortFound:
+    """Return what was found of a cohort, given what the other chains here say of its rounds of several."""
+    findings, heads, differs = evidence.findings, evidence.heads, False
+    for _, sequence, what in disagreements(found.cohort, joint):
+        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
+        differs = True
+    for name, sequence in _unknown_members(found.cohort, joint, heads):
+        what = f"its round is also of cohort {name!r}, and {HEADS} names no head of that"
+        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
+        differs = True
+    return replace(found, ok=False, promise_kept=None) if differs else found
+
+
+def _unknown_members(
+    cohort: str, joint: Mapping[str, JointRounds], heads: SavedHeads | None
+) -> Iterator[tuple[str, int]]:
+    """Yield cohorts that a chain shares a round with and the heads do not know, with the round's entry."""
+    if heads is None or joint[cohort].frozen:
+        return
+    known = {head.cohort for head in heads.heads}
+    for said in joint[cohort].rounds.values():
+        for name in said.audience:
+            if name not in known:
+                yield name, said.facts[0].sequence
 
 
 def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], findings: Findings) -> None:

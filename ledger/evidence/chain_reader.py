@@ -126,6 +126,7 @@ class Reading:
                 alone=alone[accounted],
                 spent=_bounds(body.spent.to_mapping()),
                 closing=_closing(closing, alone) if closing else None,
+                audience=tuple(request.get("audience", ())),
             )
 
     def _see_budget(self, body: EntryBody) -> None:
@@ -204,6 +205,7 @@ def _refusal(body: EntryBody) -> StatedRefusal:
         message=str(details["message"]),
         requested=_bounds(details["requested"]) if details.get("requested") else None,
         spent=_bounds(body.spent.to_mapping()),
+        audience=tuple(request.get("audience", ())),
     )
 
 

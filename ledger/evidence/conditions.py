@@ -87,3 +87,16 @@ CONDITIONS: Final = (
         otherwise="Users who are in several cohorts lose what all of them spend, added up.",
     ),
 )
+# Stated where a cohort has rounds of several cohorts.
+OF_AUDIENCES: Final = Condition(
+    name="One cohort for each person",
+    holds_when=(
+        "Each person belongs to one cohort, which the data protected here do not decide; reports of a round"
+        " of several cohorts do not tell the cohort; a sample was uniform over the audience or, where each"
+        " cohort was sampled by itself, at most at the stated rate in each."
+    ),
+    otherwise=(
+        "A person who was in several cohorts may lose the sum of their epsilons and of their deltas;"
+        " where reports tell the cohort, fewer people hide each other than is stated."
+    ),
+)

@@ -77,6 +77,7 @@ class StatedRound:
     alone: EpsilonBounds  # of the round, if it were the only one
     spent: EpsilonBounds  # by the cohort, after this entry
     closing: StatedClosing | None
+    audience: tuple[str, ...] = ()  # all cohorts, of a round of several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,7 @@ class StatedRefusal:
     message: str
     requested: EpsilonBounds | None  # the total it asked for; None: it was not computed
     spent: EpsilonBounds
+    audience: tuple[str, ...] = ()  # all cohorts, of a round of several
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,13 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRoun
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.evidence.chain_reader import Reading
-from shuffle_ledger.ledger.evidence.conditions import CONDITIONS, NEIGHBOURS, POLICY_UNKNOWN, PRIVACY_UNIT
+from shuffle_ledger.ledger.evidence.conditions import (
+    CONDITIONS,
+    NEIGHBOURS,
+    OF_AUDIENCES,
+    POLICY_UNKNOWN,
+    PRIVACY_UNIT,
+)
 from shuffle_ledger.ledger.evidence.statement import (
     CohortStatement,
     EpsilonBounds,
@@ -28,7 +34,8 @@ from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequenc
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Cohort, checked_text
+from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
 
 # Orders of magnitude of delta around the budget's at which the profile is shown.
@@ -87,10 +94,14 @@ def make_statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
         numerical_policy=NUMERICAL_POLICY,
-        conditions=CONDITIONS,
+        conditions=(*CONDITIONS, OF_AUDIENCES) if any(map(_has_audiences, made)) else CONDITIONS,
         cohorts=made,
         checkpoint=checkpoint,
     )
+
+
+def _has_audiences(cohort: CohortStatement) -> bool:
+    return any(each.audience for each in cohort.rounds) or any(each.audience for each in cohort.refusals)
 
 
 class _Beginning:

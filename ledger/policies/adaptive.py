@@ -180,7 +180,11 @@ class AdaptivePolicy(Policy):
         choice = self.choice(view)
         if choice is not None or not self.menu.needs_choice:
             return choice, self.total(view), {}
-        choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
+        key = (self.digest, accounted, view.cohort.epsilon_budget)
+        choice = books.choices.get(key)
+        if choice is None:
+            choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
+            books.choices[key] = choice
         return choice, self._filters(view, choice).nothing(), {"choice": choice.to_mapping()}
 
     def _filters(self, view: CohortView, choice: Choice | None) -> FilterSet:

@@ -17,6 +17,7 @@ from shuffle_ledger.accounting import (
     Accountant,
     AccountsReading,
     Charge,
+    Choice,
     FilterReading,
     FilterSet,
     ShuffledRound,
@@ -190,11 +191,16 @@ class Policy(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Books:
-    """Where privacy losses come from; `keep` stores new ones."""
+    """Where privacy losses come from; `keep` stores new ones. Made anew for each decision."""
 
     store: Store
     accountant: Accountant
     keep: bool = True
+    # The choice of a first round, by the digest of the rules, the round and the budget. Most cohorts of one
+    # round share these, so the choice is made once.
+    choices: dict[tuple[str, ShuffledRound, float], Choice] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def certify(
         self, held: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None

@@ -18,7 +18,8 @@ from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.requests import NOTHING_LATER, REASON_LENGTH_MAX, checked_text
+from shuffle_ledger.ledger.values.requests import NOTHING_LATER, REASON_LENGTH_MAX
+from shuffle_ledger.ledger.values.texts import checked_text
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import ColumnElement, Connection, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -27,13 +27,8 @@ from shuffle_ledger.ledger.storage.tables import cohorts, heads, rounds
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import (
-    REASON_LENGTH_MAX,
-    Cohort,
-    CohortStatus,
-    checked_text,
-    request_digest,
-)
+from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Cohort, CohortStatus, request_digest
+from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
 
 _DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED)
@@ -241,6 +236,7 @@ def _as_opened(body: EntryBody) -> Cohort:
         policy=body.details["policy"],
         status="open",
         opened_at=body.recorded_at,
+        labels=body.details.get("labels", {}),
     )
 
 
@@ -284,6 +280,7 @@ def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
 
 def _open(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> None:
     row = {name: value for name, value in vars(cohort).items() if name != "status"}
+    row["labels"] = rows.labels_bytes(cohort.labels)
     connection.execute(insert(cohorts).values(**row))
     rows.insert_entry(connection, entry)
     head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
@@ -301,6 +298,8 @@ def _register(connection: Connection, body: EntryBody) -> None:
         "content_digest": request_digest(content),
         "registered_by": body.details.get("registered_by", body.actor),  # incidents name others
     }
+    first = select(rounds.c.registration).where(rounds.c.round_id == body.round_id, rows.FIRST)
+    row["shared"] = connection.execute(first.where(rounds.c.cohort != body.cohort)).first() is not None
     if registration is not None:  # older entries do not say
         row |= {
             "registration": registration,
@@ -309,18 +308,22 @@ def _register(connection: Connection, body: EntryBody) -> None:
     when = {"registered_at": body.recorded_at, "outcome_sequence": None}
     if rows.insert_round(connection, when | row) is not None:
         return
-    stored = connection.execute(select(rounds).where(rounds.c.round_id == body.round_id)).one_or_none()
+    stored = connection.execute(select(rounds).where(*_row_of(body))).one_or_none()
     if stored is None:
         raise Conflict(f"registration {registration}, of round {body.round_id!r}, was given to another since")
     if stored.outcome_sequence is not None or any(stored._mapping[name] != row[name] for name in row):
         raise Conflict(f"round {body.round_id!r} was registered otherwise since")
 
 
+def _row_of(body: EntryBody) -> tuple[ColumnElement[bool], ...]:
+    return (rounds.c.round_id == body.round_id, rounds.c.cohort == body.cohort)
+
+
 def _is_first_told(connection: Connection, body: EntryBody) -> bool:
     """Whether an entry tells a release of a round that nothing decided."""
     if body.kind is not EntryKind.INCIDENT:
         return False
-    decided = select(rounds.c.outcome_sequence).where(rounds.c.round_id == body.round_id)
+    decided = select(rounds.c.outcome_sequence).where(*_row_of(body))
     return connection.execute(decided).scalar_one_or_none() is None
 
 

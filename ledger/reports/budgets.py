@@ -29,7 +29,8 @@ from shuffle_ledger.ledger.storage.rows import StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
+from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +200,9 @@ def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
 
 def heads(store: Store) -> dict[str, Any]:
     """Return the heads of all cohorts as a JSON-able value to keep elsewhere (`audit verify --against`)."""
-    views = [store.view(cohort.name) for cohort in store.cohorts()]
     listed = [
-        {"cohort": view.cohort.name, "sequence": view.head_sequence, "digest": view.head_digest.hex()}
-        for view in views
+        {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest.hex()}
+        for head in store.heads()
     ]
     return {"format": HEADS_FORMAT, "heads": listed}
 

@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import checked_text
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def calibrate_for(

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.errors import LostRace
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared, rows
 from shuffle_ledger.ledger.storage.cohort_locks import Turn
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, StoredRound
 from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
@@ -46,14 +46,14 @@ WITH moved AS (
 ), """
 _DECIDED = """linked AS (
   UPDATE rounds SET outcome_sequence = %(sequence)s FROM moved
-  WHERE rounds.round_id = %(round_id)s AND rounds.outcome_sequence IS NULL
+  WHERE rounds.round_id = %(round_id)s AND rounds.cohort = moved.cohort AND rounds.outcome_sequence IS NULL
 )
 """
 _REGISTERED = """registered AS (
   INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by, registered_at,
-    outcome_sequence)
+    outcome_sequence, shared)
   SELECT %(registration)s, %(round_id)s, cohort, %(content)b, %(content_digest)b, %(registered_by)s,
-    %(registered_at)s, %(sequence)s FROM moved
+    %(registered_at)s, %(sequence)s, %(shared)s FROM moved
 )
 """
 _ANSWER = "SELECT count(*) AS moves FROM moved"
@@ -63,6 +63,7 @@ SELECT count(*) AS moves, CASE WHEN count(*) > 0 THEN
   CASE WHEN pg_try_advisory_xact_lock(%(space)s, %(line)s) THEN pg_advisory_unlock(%(space)s, %(line)s) END
 END AS has_left FROM moved
 """
+_NOTHING_REGISTERED = dict.fromkeys(field.name for field in dataclasses.fields(StoredRound))
 _AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
 _WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER_LEAVING
 
@@ -110,9 +111,8 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     Raises:
         LostRace: another entry was appended first; nothing was changed.
     """
-    step = Step.of(view, draft)
-    fact = engines.DECIDED if draft.kind in _DECISIONS else engines.CHANGED
-    if engines.is_postgresql(engine) and _is_simple(draft):
+    step, fact = Step.of(view, draft), fact_of(draft)
+    if engines.is_postgresql(engine) and is_simple(draft):
         with engines.writing_once(engine, fact=fact) as connection:
             moved = connection.exec_driver_sql(_AT_ONCE, parameters_of(step)).scalar_one()
     else:
@@ -121,6 +121,11 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
     if moved != 1:
         raise step.lost
     return step.entry
+
+
+def fact_of(draft: EntryDraft) -> str:
+    """Return what appending an entry makes true, for an answer that was lost."""
+    return engines.DECIDED if draft.kind in _DECISIONS else engines.CHANGED
 
 
 def append_on(
@@ -134,7 +139,7 @@ def append_on(
     Raises:
         LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
     """
-    if draft.registers is None or not _is_simple(draft):
+    if draft.registers is None or not is_simple(draft):
         raise AssertionError("only the decision about a new round is appended like this")
     step = Step.of(view, draft)
     with lost_if_taken(step):
@@ -191,7 +196,7 @@ def _recorded_at(view: CohortView) -> datetime:
     return max(moment for moment in known if moment is not None)
 
 
-def _is_simple(draft: EntryDraft) -> bool:
+def is_simple(draft: EntryDraft) -> bool:
     """Whether an entry decides a round, or tells a release, and takes at most one kind more, nothing less."""
     taken = len(draft.changes) <= 1 and all(
         change.count >= 0 and change.local_count >= 0 for change in draft.changes
@@ -205,13 +210,11 @@ def parameters_of(step: Step) -> Mapping[str, Any]:
     change = draft.changes[0] if draft.changes else None
     parameters = entries.round_bytes(change.accounted) if change else None
     return {
-        **(vars(draft.registers) if draft.registers else {}),
+        **(vars(draft.registers) if draft.registers else _NOTHING_REGISTERED),
         **vars(entry),
         "seen": view.head_sequence,
         "status": draft.status or view.cohort.status,
-        "admitted": int(draft.kind is EntryKind.ADMITTED),
-        "refused": int(draft.kind is EntryKind.REFUSED),
-        "incidents": int(draft.kind is EntryKind.INCIDENT),
+        **{count: int(str(draft.kind) == kind) for kind, count in COUNT_OF_KIND.items()},
         "parameters": parameters,
         "accounted_digest": entries.round_digest(parameters) if parameters is not None else None,
         "count": change.count if change else 0,

@@ -10,10 +10,17 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage import cohort_views, engine, prepared, rows
-from shuffle_ledger.ledger.storage.appends import Step, append_in_steps, lost_if_taken, parameters_of
+from shuffle_ledger.ledger.storage.appends import (
+    Step,
+    append_in_steps,
+    is_simple,
+    lost_if_taken,
+    parameters_of,
+)
 from shuffle_ledger.ledger.storage.cohort_views import Memory
-from shuffle_ledger.ledger.storage.rows import NewRound
-from shuffle_ledger.ledger.storage.tables import cohorts, heads, rounds
+from shuffle_ledger.ledger.storage.rows import HoldingChange, NewRound
+from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads, rounds
+from shuffle_ledger.ledger.values import entries
 
 # A statement for entries of as many cohorts, as `storage.appends` has one for one. In order of their digests,
 # lest two who bring the same kinds wait for each other.
@@ -28,21 +35,36 @@ WITH known AS (
 )
 SELECT count(*) AS new FROM known
 """
-_MOVED = """
+_COUNTS = tuple(COUNT_OF_KIND.values())
+# Columns of what is given, with their types.
+_GIVEN = {
+    "cohort": "text",
+    "seen": "bigint",
+    "previous_digest": "bytea",
+    "sequence": "bigint",
+    "digest": "bytea",
+    "status": "text",
+    **dict.fromkeys(_COUNTS, "bigint"),
+    "kind": "text",
+    "body": "bytea",
+    "accounted_digest": "bytea",
+    "count": "bigint",
+    "local_count": "bigint",
+    "registration": "bigint",
+    "round_id": "text",
+    "content": "bytea",
+    "content_digest": "bytea",
+    "registered_by": "text",
+    "registered_at": "timestamptz",
+    "shared": "boolean",
+}
+_ARRAYS = ", ".join(f"%({name}){'b' if kind == 'bytea' else 's'}::{kind}[]" for name, kind in _GIVEN.items())
+_MOVED = f"""
 WITH given AS (
-  SELECT * FROM unnest(
-    %(cohort)s::text[], %(seen)s::bigint[], %(previous_digest)b::bytea[], %(sequence)s::bigint[],
-    %(digest)b::bytea[], %(status)s::text[], %(admitted)s::bigint[], %(refused)s::bigint[], %(kind)s::text[],
-    %(body)b::bytea[], %(accounted_digest)b::bytea[], %(count)s::bigint[], %(local_count)s::bigint[],
-    %(registration)s::bigint[], %(round_id)s::text[], %(content)b::bytea[], %(content_digest)b::bytea[],
-    %(registered_by)s::text[], %(registered_at)s::timestamptz[]
-  ) AS given(
-    cohort, seen, previous_digest, sequence, digest, status, admitted, refused, kind, body, accounted_digest,
-    count, local_count, registration, round_id, content, content_digest, registered_by, registered_at
-  )
+  SELECT * FROM unnest({_ARRAYS}) AS given({", ".join(_GIVEN)})
 ), moved AS (
   UPDATE heads SET sequence = given.sequence, digest = given.digest, status = given.status,
-    admitted = heads.admitted + given.admitted, refused = heads.refused + given.refused
+    {", ".join(f"{name} = heads.{name} + given.{name}" for name in _COUNTS)}
   FROM given
   WHERE heads.cohort = given.cohort AND heads.sequence = given.seen AND heads.digest = given.previous_digest
   RETURNING given.*
@@ -54,21 +76,64 @@ WITH given AS (
   SELECT cohort, accounted_digest, count, local_count FROM moved WHERE accounted_digest IS NOT NULL
   ON CONFLICT (cohort, accounted_digest) DO UPDATE
   SET count = holdings.count + excluded.count, local_count = holdings.local_count + excluded.local_count
-), registered AS (
+), """  # noqa: S608 - our own names
+_REGISTERED = """registered AS (
   INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by, registered_at,
-    outcome_sequence)
-  SELECT registration, round_id, cohort, content, content_digest, registered_by, registered_at, sequence
+    outcome_sequence, shared)
+  SELECT registration, round_id, cohort, content, content_digest, registered_by, registered_at, sequence,
+    shared
   FROM moved
 )
 SELECT count(*) AS moves FROM moved
 """
+# By key alone: the planner might else read all that is pending.
+_LINKED = """decided AS (
+  UPDATE rounds SET outcome_sequence = coalesce(rounds.outcome_sequence, moved.sequence) FROM moved
+  WHERE moved.kind IN ('admitted', 'refused', 'incident')
+    AND rounds.cohort = moved.cohort AND rounds.round_id = moved.round_id
+), closed AS (
+  UPDATE rounds SET closing_sequence = coalesce(rounds.closing_sequence, moved.sequence) FROM moved
+  WHERE moved.kind IN ('settled', 'voided')
+    AND rounds.cohort = moved.cohort AND rounds.round_id = moved.round_id
+)
+SELECT count(*) AS moves FROM moved
+"""
+# A change may lower a count, so a row of 0 is inserted before the change.
+_NOTHING_HELD = """
+WITH given AS (
+  INSERT INTO holdings (cohort, accounted_digest, count, local_count)
+  SELECT DISTINCT cohort, digest, 0, 0 FROM unnest(%(cohort)s::text[], %(digest)b::bytea[])
+    AS given(cohort, digest)
+  ON CONFLICT DO NOTHING
+  RETURNING cohort
+)
+SELECT count(*) AS new FROM given
+"""
+_HELD = """
+WITH given AS (
+  SELECT cohort, digest, sum(count)::bigint AS count, sum(local_count)::bigint AS local_count
+  FROM unnest(%(cohort)s::text[], %(digest)b::bytea[], %(count)s::bigint[], %(local_count)s::bigint[])
+    AS given(cohort, digest, count, local_count)
+  GROUP BY cohort, digest
+), changed AS (
+  UPDATE holdings SET count = holdings.count + given.count,
+    local_count = holdings.local_count + given.local_count
+  FROM given WHERE holdings.cohort = given.cohort AND holdings.accounted_digest = given.digest
+  RETURNING holdings.cohort
+)
+SELECT count(*) AS changes FROM changed
+"""
 
 
-def read(connection: Connection, memory: Memory, wanted: Mapping[str, str]) -> Iterator[NewRound | None]:
+def read(
+    connection: Connection, memory: Memory, wanted: Mapping[str, Sequence[str]]
+) -> Iterator[list[NewRound] | None]:
     """Yield what each round is decided on as if it were the first, None if its identifier is taken.
 
     Args:
-        wanted: the rounds' cohorts, by their identifiers.
+        connection: of the transaction that decides.
+        memory: what was read before.
+        wanted: the rounds' cohorts, in order, by the rounds' identifiers.
 
     No entry is appended to their cohorts before the transaction ends.
 
@@ -76,20 +141,26 @@ def read(connection: Connection, memory: Memory, wanted: Mapping[str, str]) -> I
         NotFound: no such cohort.
         Damaged: as `views.of_cohort`.
     """
-    found = _views(connection, memory, sorted(set(wanted.values())))
-    query = select(rounds.c.round_id).where(rounds.c.round_id.in_(list(wanted)))
+    found = _views(connection, memory, sorted({name for names in wanted.values() for name in names}))
+    query = select(rounds.c.round_id).where(rounds.c.round_id.in_(list(wanted)), rows.FIRST)
     taken = set(connection.execute(query).scalars())
-    numbers = _registrations(connection, len(wanted))
-    for number, (round_id, cohort) in zip(numbers, wanted.items(), strict=True):
-        new = dataclasses.replace(found[cohort], registration=number)
+    numbers = iter(_registrations(connection, sum(map(len, wanted.values()))))
+    for round_id, names in wanted.items():
+        new = [dataclasses.replace(found[name], registration=next(numbers)) for name in names]
         yield None if round_id in taken else new
 
 
-def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict[str, NewRound]:
-    # All writers lock in the same order. Rows are read after the lock is granted; earlier reads may be
-    # outdated.
+def lock(connection: Connection, names: Sequence[str]) -> None:
+    """Locks the heads of some cohorts: no entry is appended to them before the transaction ends.
+
+    All writers lock in the order of names, so no two wait for each other.
+    """
     head = select(heads.c.cohort).where(heads.c.cohort.in_(names)).order_by(heads.c.cohort)
     connection.execute(head.with_for_update()).all()
+
+
+def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict[str, NewRound]:
+    lock(connection, names)  # first: rows that are read before a lock is granted may be outdated
     # Not EXISTS: by old statistics the planner would read once, and whole, what waits in all cohorts.
     waiting = select(rounds.c.registration).where(
         rounds.c.cohort == cohorts.c.name,
@@ -127,7 +198,7 @@ def _registrations(connection: Connection, count: int) -> Sequence[int]:
 
 
 def write(connection: Connection, steps: Sequence[Step]) -> None:
-    """Append entries with the rows of the rounds they decide, in the caller's transaction.
+    """Append entries with the rows of the rounds they register, decide or close, in the caller's transaction.
 
     Raises:
         LostRace: another entry was appended first, or an identifier was taken; the transaction must not be
@@ -138,13 +209,48 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
             if append_in_steps(connection, step) != 1:
                 raise step.lost
         return
+    if any(step.draft.epsilon_budget is not None for step in steps):
+        raise AssertionError("a budget changes in a transaction of its own")
+    simple = all(is_simple(step.draft) for step in steps)
+    registers = {step.draft.registers is not None for step in steps}
+    if len(registers) != 1:
+        raise AssertionError("rounds are registered with their outcomes, or were before")
+    moved = _MOVED + (_REGISTERED if registers == {True} else _LINKED)
     parameters = [parameters_of(step) for step in steps]
     with lost_if_taken(steps[0]):
-        prepared.run(connection, _KNOWN, _columns(parameters, "accounted_digest", "parameters"))
+        if simple:
+            prepared.run(connection, _KNOWN, _columns(parameters, "accounted_digest", "parameters"))
+        else:
+            parameters = [{**one, "accounted_digest": None} for one in parameters]
         for wave in _waves(steps):
             given = [parameters[position] for position in wave]
-            if prepared.run(connection, _MOVED, _columns(given, *given[0])).moves != len(wave):
+            if prepared.run(connection, moved, _columns(given, *_GIVEN)).moves != len(wave):
                 raise steps[wave[0]].lost
+        if not simple:
+            _change_holdings(connection, steps)
+
+
+def _change_holdings(connection: Connection, steps: Sequence[Step]) -> None:
+    """Apply any changes to what cohorts hold, whose heads this transaction has moved."""
+    given = [_change(step.view.cohort.name, change) for step in steps for change in step.draft.changes]
+    if not given:
+        return
+    prepared.run(connection, _KNOWN, _columns(given, "accounted_digest", "parameters"))
+    prepared.run(connection, _NOTHING_HELD, _columns(given, "cohort", "digest"))
+    prepared.run(connection, _HELD, _columns(given, "cohort", "digest", "count", "local_count"))
+
+
+def _change(cohort: str, change: HoldingChange) -> dict[str, object]:
+    parameters = entries.round_bytes(change.accounted)
+    digest = entries.round_digest(parameters)
+    return {
+        "cohort": cohort,
+        "digest": digest,
+        "accounted_digest": digest,
+        "parameters": parameters,
+        "count": change.count,
+        "local_count": change.local_count,
+    }
 
 
 def _waves(steps: Sequence[Step]) -> Iterator[list[int]]:

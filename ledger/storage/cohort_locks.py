@@ -123,15 +123,17 @@ class Turns:
         return last is not None and time.monotonic() - last < CONTENDED_SECONDS
 
     @contextmanager
-    def take(self, cohort: str) -> Iterator[None]:
-        """Waits for this cohort's lock, and keeps it for the block.
+    def take(self, cohorts: Iterable[str]) -> Iterator[None]:
+        """Waits for the locks of some cohorts, and keeps them for the block.
 
         Continues without the lock after the time limit, or if no connection is free.
         """
         with ExitStack() as held:
             if engines.is_postgresql(self._main):
                 try:
-                    self._wait(held.enter_context(engines.writing(self._engine())), cohort)
+                    connection = held.enter_context(engines.writing(self._engine()))
+                    for cohort in sorted(cohorts, key=_line):  # in one order, for many want several
+                        self._wait(connection, cohort)
                 except (TryAgain, Unavailable, PoolExhausted):
                     held.close()
             yield

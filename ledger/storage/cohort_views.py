@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
@@ -34,7 +34,7 @@ from shuffle_ledger.ledger.storage.tables import accounted_rounds, cohorts, head
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.storage.cohort_locks import Turn
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
 _ALWAYS = true()
-_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort))
+_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name != "labels")
 
 
 class Kinds:
@@ -113,6 +113,22 @@ def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
     return _view(connection, kinds, row, None)
 
 
+def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[CohortView]:
+    """Return the views of some cohorts in their order.
+
+    Raises:
+        NotFound: one of them is none.
+        Damaged: as `of_cohort`.
+    """
+    if len(names) == 1:
+        return [of_cohort(connection, kinds, names[0])]
+    found = of_cohorts(connection, kinds, names)
+    for name in names:
+        if name not in found:
+            raise NotFound(f"no cohort {name!r}")
+    return [found[name] for name in names]
+
+
 def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
     """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
     its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
@@ -121,8 +137,9 @@ def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> di
     return {row.name: _view(connection, kinds, row, None) for row in connection.execute(query).all()}
 
 
-def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView | StoredRound:
-    """Return the view that a pending round is to be decided on; a decided round as it is.
+def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[CohortView] | StoredRound:
+    """Return the views that a pending round is to be decided on, of its cohorts in order; a decided round as
+    it is.
 
     Raises:
         NotFound: no such round.
@@ -136,7 +153,17 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> CohortView 
         return stored
     if row.name is None:
         raise Damaged(f"round {round_id!r}: its cohort, {stored.cohort!r}, is missing")
-    return _view(connection, kinds, row, stored)
+    names = RoundRequest.from_bytes(stored.content).cohorts
+    if len(names) == 1:
+        return [_view(connection, kinds, row, stored)]
+    stored_in = {each.cohort: each for each in rows.round_rows(connection, stored)}
+    if tuple(sorted(stored_in)) != names:
+        raise Damaged(f"round {round_id!r}: it does not have a row for each of its cohorts")
+    for name, each in stored_in.items():
+        if each.outcome_sequence is not None:
+            raise Damaged(f"round {round_id!r}: it is decided in cohort {name!r}, and in others it is not")
+    views = of_all(connection, kinds, names)
+    return [dataclasses.replace(view, round=stored_in[view.cohort.name]) for view in views]
 
 
 class Asked(NamedTuple):
@@ -192,7 +219,7 @@ def as_seen(memory: Memory, row: Any) -> CohortView | None:
 def _is_as_seen(row: Any, last: CohortView) -> bool:
     """Whether the rows beside a head's entry say what they said when that entry was read, or written."""
     same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)
-    return same and row.sequence == last.head_sequence
+    return same and rows.labels_in(row) == last.cohort.labels and row.sequence == last.head_sequence
 
 
 def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:
@@ -245,10 +272,10 @@ def _of_cohort(dialect_name: str) -> Select[Any]:
 def _of_round(dialect_name: str) -> Select[Any]:
     beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
     beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
-    its = select(rounds.c.cohort).where(rounds.c.round_id == bindparam("round_id")).scalar_subquery()
-    query = _selected(dialect_name, _with_head(beside, its))
+    its = select(rounds.c.cohort).where(rounds.c.round_id == bindparam("round_id"), rows.FIRST)
+    query = _selected(dialect_name, _with_head(beside, its.scalar_subquery()))
     query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
-    return query.where(rounds.c.round_id == bindparam("round_id"))
+    return query.where(rounds.c.round_id == bindparam("round_id"), rows.FIRST)
 
 
 @functools.cache
@@ -258,7 +285,7 @@ def _of_new_round(dialect_name: str) -> Select[Any]:
     unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
     headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
     beside = _with_head(headed, bindparam("name"), unseen)
-    beside = beside.outerjoin(rounds, rounds.c.round_id == bindparam("round_id"))
+    beside = beside.outerjoin(rounds, and_(rounds.c.round_id == bindparam("round_id"), rows.FIRST))
     opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
     beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
     other = rounds.alias("other")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import Connection, and_, func, select, text, union_all, update
 
-from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import entries, registrations, rounds
+from shuffle_ledger.ledger.storage.tables import CLOSING, OUTCOME, TOLD, entries, registrations, rounds
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
@@ -28,7 +29,7 @@ class RoundStore(Database):
         Raises:
             Conflict: the identifier is bound to other content.
         """
-        content = request.to_bytes()
+        content, others = request.to_bytes(), len(request.cohorts) > 1
         values = {
             "round_id": request.round_id,
             "cohort": request.cohort,
@@ -37,9 +38,12 @@ class RoundStore(Database):
             "registered_by": actor,
             "registered_at": engine.clock(self._engine.dialect.name),
         }
-        with engine.writing_once(self._engine, fact=engine.REGISTERED) as connection:
+        writing = engine.writing if others else engine.writing_once
+        with writing(self._engine, fact=engine.REGISTERED) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             stored = rows.insert_round(connection, values)
+            if stored is not None and others:
+                rows.insert_shares(connection, values, request.cohorts)
         if stored is None:
             stored = self.round(request.round_id)
         if not request.repeats(stored.content):
@@ -47,13 +51,32 @@ class RoundStore(Database):
         return stored
 
     def round(self, round_id: str) -> StoredRound:
-        """Return a registered round; raises NotFound."""
+        """Return a registered round, as its first cohort's row has it; raises NotFound."""
         with engine.reading_once(self._engine) as connection:
             return rows.round_row(connection, round_id)
 
-    def told(self, round_id: str) -> list[LedgerEntry]:
-        """Return the entries that tell what a round truly was, in order: its corrections, or its incident."""
-        query = select(entries).where(entries.c.round_id == round_id, rows.TOLD)
+    def round_in(self, cohort: str, round_id: str) -> StoredRound:
+        """Return a registered round as the row of one of its cohorts has it; raises NotFound."""
+        place = and_(rounds.c.cohort == cohort, rounds.c.round_id == round_id)
+        with engine.reading_once(self._engine) as connection:
+            row = connection.execute(select(rounds).where(place)).one_or_none()
+        if row is None:
+            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
+        return rows.round_from(row)
+
+    def entries_about(self, round_id: str, cohorts: Sequence[str]) -> list[LedgerEntry]:
+        """Return all entries about a round in some chains, in their order, all of one moment."""
+        place = and_(entries.c.round_id == round_id, entries.c.cohort.in_(cohorts))
+        # One for each of the indexes that find entries by their round.
+        each = [select(entries).where(place, text(kinds)) for kinds in (OUTCOME, CLOSING, TOLD)]
+        with engine.reading_once(self._engine) as connection:
+            found = [rows.entry_from(row) for row in connection.execute(union_all(*each))]
+        return sorted(found, key=lambda entry: (entry.cohort, entry.sequence))
+
+    def told(self, cohort: str, round_id: str) -> list[LedgerEntry]:
+        """Return the entries of a chain that tell what a round truly was, in order: its corrections, or its
+        incident."""
+        query = select(entries).where(entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD)
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 
@@ -65,20 +88,27 @@ class RoundStore(Database):
             row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
         return None if row is None else rows.entry_from(row)
 
-    def pending(self, *, limit: int, cohort: str | None = None, up_to: int | None = None) -> list[str]:
-        """Return identifiers of undecided rounds that are not stuck, in order of registration."""
+    def pending(
+        self, *, limit: int, cohorts: Sequence[str] | None = None, up_to: int | None = None
+    ) -> list[str]:
+        """Return identifiers of undecided rounds that are not stuck, in order of registration.
+
+        Args:
+            limit: how many rows at most.
+            cohorts: those that have a round of one of these.
+            up_to: those that were registered up to this number.
+        """
         query = select(rounds.c.round_id).where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
-        if cohort is not None:
-            query = query.where(rounds.c.cohort == cohort)
+        query = query.where(rows.FIRST if cohorts is None else rounds.c.cohort.in_(cohorts))
         if up_to is not None:
             query = query.where(rounds.c.registration <= up_to)
         query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
         with engine.reading_once(self._engine) as connection:
-            return list(connection.execute(query).scalars())
+            return list(dict.fromkeys(connection.execute(query).scalars()))
 
     def stuck(self, *, limit: int) -> list[StoredRound]:
         """Return undecided rounds that failed too often, in order of registration."""
-        query = select(rounds).where(rows.PENDING, rounds.c.attempts >= ATTEMPTS_MAX)
+        query = select(rounds).where(rows.PENDING, rows.FIRST, rounds.c.attempts >= ATTEMPTS_MAX)
         query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
         with engine.reading_once(self._engine) as connection:
             return [rows.round_from(row) for row in connection.execute(query)]
@@ -91,7 +121,8 @@ class RoundStore(Database):
             before = now - timedelta(seconds=older_than_seconds)
             waiting_since = func.coalesce(rounds.c.queued_at, rounds.c.registered_at)
             query = select(rounds.c.registration, rounds.c.round_id)
-            query = query.where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX, waiting_since <= before)
+            query = query.where(rows.PENDING, rows.FIRST, rounds.c.attempts < ATTEMPTS_MAX)
+            query = query.where(waiting_since <= before)
             query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
             found = connection.execute(query.with_for_update(skip_locked=True)).all()
             for row in found:
@@ -102,18 +133,21 @@ class RoundStore(Database):
     def record_failure(self, round_id: str, error: str) -> int:
         """Count a failed attempt to decide a pending round; return how many there were."""
         with engine.writing(self._engine) as connection:
-            mark = update(rounds).where(rounds.c.round_id == round_id, rows.PENDING)
             values = {"attempts": rounds.c.attempts + 1, "last_error": error[:ERROR_LENGTH_MAX]}
-            connection.execute(mark.values(**values))
-            return rows.round_row(connection, round_id).attempts
+            return self._mark_pending(connection, round_id, values).attempts
 
     def forget_failures(self, round_id: str) -> None:
         """Let a stuck round be tried again; raises NotFound."""
         with engine.writing(self._engine) as connection:
-            rows.round_row(connection, round_id)
-            connection.execute(
-                update(rounds).where(rounds.c.round_id == round_id, rows.PENDING).values(attempts=0)
-            )
+            self._mark_pending(connection, round_id, {"attempts": 0})
+
+    @staticmethod
+    def _mark_pending(connection: Connection, round_id: str, values: Mapping[str, Any]) -> StoredRound:
+        """Change the rows of a round that is undecided, and return the first one; raises NotFound."""
+        for each in rows.round_rows(connection, rows.round_row(connection, round_id)):
+            mark = update(rounds).where(rounds.c.registration == each.registration, rows.PENDING)
+            connection.execute(mark.values(**values))
+        return rows.round_row(connection, round_id)
 
     def count_pending(self, cohort: str) -> int:
         """Return how many rounds of a cohort are undecided, stuck ones included."""
@@ -159,7 +193,7 @@ class RoundStore(Database):
             func.min(rounds.c.registered_at).filter(rounds.c.attempts < ATTEMPTS_MAX),
         )
         with engine.reading(self._engine) as connection:
-            pending, stuck, since = connection.execute(query.where(rows.PENDING)).one()
+            pending, stuck, since = connection.execute(query.where(rows.PENDING, rows.FIRST)).one()
             now = engine.database_time(connection)
         waited = 0.0 if since is None else max(0.0, (now - since).total_seconds())
         return Waiting(at=now, pending=pending, stuck=stuck, longest_seconds=waited)

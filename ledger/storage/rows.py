@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ from shuffle_ledger.ledger.storage.tables import (
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry, Spending
-from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, RoundRequest
 
 ATTEMPTS_MAX = 5  # failed attempts after which a round is not retried automatically
 _DECODED_ROUNDS_MAX = 8192
@@ -134,6 +134,7 @@ class StoredRound:
     closing_sequence: int | None = None
     attempts: int = 0
     last_error: str | None = None
+    shared: bool = False  # the round is of several cohorts, and this is not the first one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,7 @@ class StoredVerification:
 
 TOLD = text(tables.TOLD)  # as the index says it
 PENDING = rounds.c.outcome_sequence.is_(None)
+FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
 )
@@ -200,15 +202,36 @@ def cohort_from(row: Row[Any]) -> Cohort:
         policy=row.policy,
         status=row.status,
         opened_at=row.opened_at,
+        labels=labels_in(row),
     )
 
 
+def labels_in(row: Any) -> dict[str, str]:
+    """Return the labels in a cohort's row; raises Damaged."""
+    return {} if row.labels is None else dict(canonical.decode(bytes(row.labels)))
+
+
+def labels_bytes(labels: Mapping[str, str]) -> bytes | None:
+    """Return labels as a cohort's row has them."""
+    return canonical.encode(dict(labels)) if labels else None
+
+
 def round_row(connection: Connection, round_id: str) -> StoredRound:
-    """Return a registered round; raises NotFound."""
-    row = connection.execute(select(rounds).where(rounds.c.round_id == round_id)).one_or_none()
+    """Return a registered round, as its first cohort's row has it; raises NotFound."""
+    row = connection.execute(select(rounds).where(rounds.c.round_id == round_id, FIRST)).one_or_none()
     if row is None:
         raise NotFound(f"no round {round_id!r}")
     return round_from(row)
+
+
+def round_rows(connection: Connection, first: StoredRound) -> list[StoredRound]:
+    """Return the rows of a round, one for each of its cohorts, in their order."""
+    names = RoundRequest.from_bytes(first.content).cohorts
+    if len(names) == 1:
+        return [first]
+    query = select(rounds).where(rounds.c.round_id == first.round_id, rounds.c.cohort.in_(names))
+    found = [round_from(row) for row in connection.execute(query)]
+    return sorted(found, key=lambda each: each.cohort)  # here: databases sort text differently
 
 
 def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRound | None:
@@ -217,6 +240,13 @@ def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRou
     statement = dialect.insert(rounds).values(**values).on_conflict_do_nothing().returning(rounds)
     row = connection.execute(statement).one_or_none()
     return None if row is None else round_from(row)
+
+
+def insert_shares(connection: Connection, first: Mapping[str, Any], cohorts: Sequence[str]) -> None:
+    """Insert the rows of a round's other cohorts behind its first one, in order."""
+    others = [{**first, "cohort": name, "shared": True} for name in cohorts[1:]]
+    for values in others:
+        connection.execute(insert(rounds).values(**values))
 
 
 def insert_decided_round(connection: Connection, stored: StoredRound, sequence: int) -> None:
@@ -317,7 +347,8 @@ def link_round(connection: Connection, entry: LedgerEntry) -> None:
         return  # found by the entries' index; a round may be corrected any number of times
     decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
     column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
-    unlinked = and_(rounds.c.round_id == entry.round_id, column.is_(None))
+    place = and_(rounds.c.round_id == entry.round_id, rounds.c.cohort == entry.cohort)
+    unlinked = and_(place, column.is_(None))
     connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, insert, select, update
@@ -22,12 +22,13 @@ from shuffle_ledger.ledger.storage.rows import (
     EntryDraft,
     NewRound,
     Standing,
+    StoredHead,
     StoredHolding,
     StoredLoss,
     StoredRound,
     StoredVerification,
 )
-from shuffle_ledger.ledger.storage.tables import cohorts, heads, privacy_losses, verifications
+from shuffle_ledger.ledger.storage.tables import cohorts, heads, lost_cohorts, privacy_losses, verifications
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
@@ -87,7 +88,9 @@ class Store(RoundStore):
                 "delta_budget": cohort.delta_budget,
                 "policy": cohort.policy,
             }
-            if not engines.insert_if_absent(connection, cohorts, {**values, "opened_at": opened_at}):
+            stated = {**values, "labels": rows.labels_bytes(cohort.labels), "opened_at": opened_at}
+            values["labels"] = cohort.labels
+            if not engines.insert_if_absent(connection, cohorts, stated):
                 stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
                 if any(getattr(stored, name) != value for name, value in values.items()):
                     raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
@@ -103,7 +106,12 @@ class Store(RoundStore):
                 epsilon_budget=cohort.epsilon_budget,
                 delta_budget=cohort.delta_budget,
                 spent=Spending.nothing(cohort.delta_budget),
-                details={"population": cohort.population, "policy": cohort.policy, **(rules or {})},
+                details={
+                    "population": cohort.population,
+                    "policy": cohort.policy,
+                    **({"labels": dict(cohort.labels)} if cohort.labels else {}),
+                    **(rules or {}),
+                },
             )
             entry = LedgerEntry.following(GENESIS_DIGEST, body)
             rows.insert_entry(connection, entry)
@@ -127,6 +135,11 @@ class Store(RoundStore):
             found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
 
+    def lost_cohorts(self) -> set[str]:
+        """Return the names of cohorts that were lost when the database was put back to an earlier state."""
+        with engines.reading_once(self._engine) as connection:
+            return set(connection.execute(select(lost_cohorts.c.name)).scalars())
+
     def cohort_names(self) -> list[str]:
         """Return every cohort name that any table mentions, in order."""
         with engines.reading(self._engine) as connection:
@@ -142,8 +155,14 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return cohort_views.of_cohort(connection, self._memory.kinds, name)
 
-    def view_of_round(self, round_id: str) -> CohortView | StoredRound:
-        """Return the view that a pending round is to be decided on; a decided round as it is.
+    def views(self, names: Sequence[str]) -> list[CohortView]:
+        """Return some cohorts in their order, each as `view` does; raises what that raises."""
+        with engines.reading_once(self._engine) as connection:
+            return cohort_views.of_all(connection, self._memory.kinds, names)
+
+    def view_of_round(self, round_id: str) -> list[CohortView] | StoredRound:
+        """Return the views that a pending round is to be decided on, of its cohorts in order; a decided round
+        as it is.
 
         Raises:
             NotFound: no such round.
@@ -152,11 +171,26 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return cohort_views.of_round(connection, self._memory.kinds, round_id)
 
-    def population(self, name: str) -> int:
-        """Return how many users a cohort has, which never changes; raises NotFound."""
-        if name not in self._populations:
-            self._remember(self._populations, name, self.cohort(name).population)
-        return self._populations[name]
+    def cohorts_named(self, names: Sequence[str]) -> list[Cohort]:
+        """Return some cohorts in their order; raises NotFound."""
+        if len(names) == 1:
+            return [self.cohort(names[0])]
+        query = rows.COHORTS_WITH_HEADS.where(cohorts.c.name.in_(names))
+        with engines.reading_once(self._engine) as connection:
+            found = {row.name: rows.cohort_from(row) for row in connection.execute(query)}
+        for name in names:
+            if name not in found:
+                raise NotFound(f"no cohort {name!r}")
+        return [found[name] for name in names]
+
+    def population(self, names: Sequence[str]) -> int:
+        """Return how many users some cohorts have together, which never changes; raises NotFound."""
+        known = {name: self._populations[name] for name in names if name in self._populations}
+        missing = [name for name in names if name not in known]
+        for cohort in self.cohorts_named(missing) if missing else ():
+            known[cohort.name] = cohort.population
+            self._remember(self._populations, cohort.name, cohort.population)
+        return sum(known[name] for name in names)
 
     def holdings(self, name: str) -> list[StoredHolding]:
         """Return what a cohort holds, as stored, kinds that are charged no more included."""
@@ -171,6 +205,22 @@ class Store(RoundStore):
             self._remember(self._first_bodies, cohort, self.entry(cohort, FIRST_SEQUENCE).body)
         return self._first_bodies[cohort]
 
+    def heads(self) -> tuple[StoredHead, ...]:
+        """Return where all chains end, in order of the cohorts' names, all of one moment."""
+        with engines.reading_once(self._engine) as connection:
+            return rows.head_rows(connection)
+
+    def _remember_first_bodies(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self._first_bodies]
+        if not missing:
+            return
+        query = select(entries_table.c.cohort, entries_table.c.body).where(
+            entries_table.c.cohort.in_(missing), entries_table.c.sequence == FIRST_SEQUENCE
+        )
+        with engines.reading_once(self._engine) as connection:
+            for row in connection.execute(query):
+                self._remember(self._first_bodies, row.cohort, row.body)
+
     def standing(self) -> Standing:
         """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""
         with engines.reading(self._engine) as connection:
@@ -181,18 +231,36 @@ class Store(RoundStore):
             )
 
     def append(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
-        """Append an entry if the cohort is still as `view` saw it, with everything that goes with it.
+        """Append an entry to one cohort, as `append_to_all`."""
+        return self.append_to_all([view], [draft])[0]
+
+    def append_to_all(self, views: Sequence[CohortView], drafts: Sequence[EntryDraft]) -> list[LedgerEntry]:
+        """Append an entry to each of some cohorts if all are still as `views` saw them, with everything that
+        goes with the entries: all of it in one transaction.
 
         Raises:
             LostRace: another entry was appended first; nothing was changed.
         """
         self.check_anchor()
-        entry = appends.append(self._engine, view, draft)
-        if draft.status not in (None, view.cohort.status):
-            _log.error(
-                "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
-            )
-        return entry
+        if len(views) == 1:
+            appended = [appends.append(self._engine, views[0], drafts[0])]
+        else:
+            appended = self._append_together(views, drafts)
+        for view, draft, entry in zip(views, drafts, appended, strict=True):
+            if draft.status not in (None, view.cohort.status):
+                _log.error(
+                    "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
+                )
+        return appended
+
+    def _append_together(
+        self, views: Sequence[CohortView], drafts: Sequence[EntryDraft]
+    ) -> list[LedgerEntry]:
+        steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
+        with engines.writing(self._engine, fact=appends.fact_of(drafts[0])) as connection:
+            batch_writes.lock(connection, [view.cohort.name for view in views])
+            batch_writes.write(connection, steps)
+        return [step.entry for step in steps]
 
     def append_with_round(
         self, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
@@ -233,45 +301,51 @@ class Store(RoundStore):
         raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
 
     def append_with_rounds(
-        self, wanted: Mapping[str, str], decide: Callable[[str, NewRound], EntryDraft | None]
-    ) -> list[EntryBody]:
+        self,
+        wanted: Mapping[str, Sequence[str]],
+        decide: Callable[[str, list[NewRound]], Sequence[EntryDraft] | None],
+    ) -> list[list[EntryBody]]:
         """Append the outcomes that `decide` drafts for new rounds, together with the rounds' rows.
 
         Args:
-            wanted: the rounds' cohorts, by their identifiers, in the order in which they are decided.
-            decide: as for `append_with_round`, given the identifier, too.
+            wanted: the rounds' cohorts in order, by the rounds' identifiers, in the order in which they are
+                decided.
+            decide: as for `append_with_round`, given the identifier and all cohorts, of which it drafts an
+                entry each.
 
-        Returns the first ones, up to an identifier that is taken or one for which `decide` drafts nothing;
-        all of them are written, or none.
+        Returns the entries of the first ones, up to an identifier that is taken or one for which `decide`
+        drafts nothing; all of them are written, or none.
 
         Raises:
             LostRace: another entry was appended first, or an identifier was taken since; nothing was changed.
             NotFound: no such cohort.
             Damaged: as `view`.
         """
-        for cohort in set(wanted.values()):
-            self.first_body(cohort)  # before anybody waits for us
-        steps: list[appends.Step] = []
+        names = sorted({name for each in wanted.values() for name in each})
+        self._remember_first_bodies(names)  # before anybody waits for us
+        decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
         with engines.writing(self._engine, fact="the rounds were registered") as connection:
             self.check_anchor()  # now: the connection may have been opened for this
-            self.turns.take_together(connection, wanted.values())
+            self.turns.take_together(connection, names)
             for round_id, found in zip(
                 wanted, batch_writes.read(connection, self._memory, wanted), strict=True
             ):
                 if found is None:
                     break
-                view = after.get(wanted[round_id], found.view)
-                draft = decide(round_id, dataclasses.replace(found, view=view))
-                if draft is None:
+                views = [after.get(new.view.cohort.name, new.view) for new in found]
+                asked = [dataclasses.replace(new, view=view) for new, view in zip(found, views, strict=True)]
+                drafts = decide(round_id, asked)
+                if drafts is None:
                     break
-                steps.append(appends.Step.of(view, draft))
-                after[wanted[round_id]] = steps[-1].after
-            if steps:
-                batch_writes.write(connection, steps)
+                steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
+                after.update((step.view.cohort.name, step.after) for step in steps)
+                decided.append(steps)
+            if decided:
+                batch_writes.write(connection, [step for steps in decided for step in steps])
         for view in after.values():
             self._memory.keep(view)
-        return [step.body for step in steps]
+        return [[step.body for step in steps] for steps in decided]
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""

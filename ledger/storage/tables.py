@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0007"  # the migration this code was written for
+SCHEMA_REVISION = "0008"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -88,12 +88,14 @@ cohorts = Table(
     Column("delta_budget", Double, nullable=False),
     Column("policy", String(20), nullable=False),
     Column("opened_at", UtcDateTime, nullable=False),
+    Column("labels", LargeBinary),  # canonical bytes of a mapping; none: it has no labels
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),
 )
 
 # A row without an outcome is the outbox: whatever happens to a message, the round is still found here.
+# A round of several cohorts has a row for each of them; the first one's is not `shared`.
 rounds = Table(
     "rounds",
     metadata,
@@ -109,13 +111,21 @@ rounds = Table(
     Column("closing_sequence", BigInteger),  # of the entry that settled or voided it
     Column("attempts", Integer, nullable=False, server_default=text("0")),  # failed attempts to decide
     Column("last_error", Text),
-    UniqueConstraint("round_id"),
+    # True: another row of the same round, for the first cohort of its audience, holds the request.
+    Column("shared", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("cohort", "round_id"),  # an entry can refer only to a round of the same cohort
     CheckConstraint("length(content_digest) = 32", name="content_digest"),
     CheckConstraint(
         "closing_sequence IS NULL OR closing_sequence > outcome_sequence", name="closing_after_outcome"
     ),
     CheckConstraint("attempts >= 0", name="attempts"),
+    Index(
+        "uq_rounds_first",
+        "round_id",
+        unique=True,
+        sqlite_where=text("NOT shared"),
+        postgresql_where=text("NOT shared"),
+    ),
     Index(
         "ix_rounds_pending",
         "cohort",
@@ -136,8 +146,8 @@ registrations = Table(
 )
 
 REFUSED = "kind = 'refused'"
-_OUTCOME = "kind IN ('admitted', 'refused')"
-_CLOSING = "kind IN ('settled', 'voided')"
+OUTCOME = "kind IN ('admitted', 'refused')"
+CLOSING = "kind IN ('settled', 'voided')"
 TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
 
 entries = Table(
@@ -173,20 +183,23 @@ entries = Table(
     Index(
         "uq_entries_one_outcome",
         "round_id",
+        "cohort",
         unique=True,
-        sqlite_where=text(_OUTCOME),
-        postgresql_where=text(_OUTCOME),
+        sqlite_where=text(OUTCOME),
+        postgresql_where=text(OUTCOME),
     ),
     Index(
         "uq_entries_one_closing",
         "round_id",
+        "cohort",
         unique=True,
-        sqlite_where=text(_CLOSING),
-        postgresql_where=text(_CLOSING),
+        sqlite_where=text(CLOSING),
+        postgresql_where=text(CLOSING),
     ),
     Index(
         "uq_entries_one_incident",
         "round_id",
+        "cohort",
         unique=True,
         sqlite_where=text("kind = 'incident'"),
         postgresql_where=text("kind = 'incident'"),

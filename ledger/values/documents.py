@@ -22,6 +22,7 @@ from typing import (
 
 from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import LedgerError
+from shuffle_ledger.ledger.values.audiences import strata_from
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
@@ -99,6 +100,8 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "round": document_of(record.request.round),
         "collected_on": document_of(record.request.collected_on),
         "use_case": record.request.use_case,
+        "audience": list(record.request.audience),
+        "stratified": {one.cohort: [one.sampled, one.users] for one in record.request.stratified},
         "registered_by": record.registered_by,
         "registered_at": document_of(record.registered_at),
         "decision": None if record.outcome is None else decision_document(record.outcome),
@@ -120,6 +123,8 @@ def record_of_document(document: object) -> RoundRecord:
         request = RoundRequest(
             round=value_of(ShuffledRound, content["round"]),
             collected_on=_read(date | None, content["collected_on"]),
+            audience=tuple(content.get("audience", ())),
+            stratified=strata_from(content.get("stratified", {})),
             **named,
         )
         told = [decision_of(each) for each in content.get("corrections", ())]

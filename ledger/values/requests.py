@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from fractions import Fraction
@@ -18,12 +17,18 @@ from typing import Any, Literal, TypeAlias
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.audiences import (
+    Stratum,
+    check_strata,
+    checked_audience,
+    checked_labels,
+    strata_from,
+)
+from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 
-NAME_LENGTH_MAX = 200
 UNADDRESSABLE = frozenset({".", ".."})  # as segments of an address they mean this place, and the one above
 ADDRESSABLE = "a name other than . and .., which no address can contain"
 REASON_LENGTH_MAX = 2000
-POPULATION_MAX = 10**12
 POLICY_ADAPTIVE = "adaptive"
 POLICY_FIXED = "fixed"
 POLICY_PLAN = "plan"
@@ -31,21 +36,6 @@ POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN, POLICY_FIXED)  # the default one first
 NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
-)
-# Printable to Python, and to people nothing or a blank: two names that look the same must be the same. From
-# Unicode's Default_Ignorable_Code_Point, which Python does not know, and the blank Braille pattern.
-_UNSEEN = frozenset(
-    (
-        0x034F,
-        *range(0x115F, 0x1161),
-        *range(0x17B4, 0x17B6),
-        *range(0x180B, 0x1810),
-        0x2800,
-        0x3164,
-        *range(0xFE00, 0xFE10),
-        0xFFA0,
-        *range(0xE0100, 0xE01F0),
-    )
 )
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
@@ -63,6 +53,7 @@ class RefusalReason(StrEnum):
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
+    REFUSED_ELSEWHERE = "refused_elsewhere"  # another cohort of the round's audience refused it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +67,9 @@ class Cohort:
     policy: str  # how rounds may be chosen; see POLICIES
     status: CohortStatus = "open"
     opened_at: datetime | None = None  # the database's clock, UTC; None before it is stored
+    labels: Mapping[str, str] = field(
+        default_factory=dict, hash=False
+    )  # what selectors ask for; never change
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
@@ -86,6 +80,7 @@ class Cohort:
         if self.policy not in POLICIES:
             expected = "one of: " + ", ".join(POLICIES)
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
+        object.__setattr__(self, "labels", checked_labels(self.labels))
 
     def remaining(self, epsilon_spent_upper: float) -> float:
         """Return what of the epsilon budget is left, never negative."""
@@ -98,10 +93,12 @@ class RoundRequest:
     `repeats`."""
 
     round_id: str
-    cohort: str
+    cohort: str  # the first one, where the round has an audience
     round: ShuffledRound  # the parameters as declared, before they are put on the accounting grid
     collected_on: date | None = None
     use_case: str | None = None
+    audience: tuple[str, ...] = ()  # all cohorts in order, if there are several; one alone has no audience
+    stratified: tuple[Stratum, ...] = ()  # of each cohort in the audience, in order, if it is declared
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for an identifier, date or use case that cannot be stored."""
@@ -113,6 +110,21 @@ class RoundRequest:
             raise InvalidValue(field="collected_on", value=self.collected_on, expected="a date or nothing")
         if self.use_case is not None:
             object.__setattr__(self, "use_case", checked_text("use_case", self.use_case))
+        if self.audience or self.stratified:
+            self._check_audience()
+
+    def _check_audience(self) -> None:
+        names = checked_audience(self.audience)
+        if len(names) == 1 or names[0] != self.cohort or names != self.audience:
+            expected = "several names in order, the first the round's cohort; one cohort is no audience"
+            raise InvalidValue(field="audience", value=list(self.audience), expected=expected)
+        if self.stratified:
+            check_strata(self.stratified, names, self.round)
+
+    @property
+    def cohorts(self) -> tuple[str, ...]:
+        """The names of the cohorts that the round is of, in order."""
+        return self.audience or (self.cohort,)
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes that the identifier is bound to."""
@@ -120,6 +132,7 @@ class RoundRequest:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields, for an entry's details: what the canonical bytes spell."""
+        strata = {one.cohort: [one.sampled, one.users] for one in self.stratified}
         return {
             "version": _REQUEST_VERSION,
             "round_id": self.round_id,
@@ -127,6 +140,8 @@ class RoundRequest:
             "round": self.round.to_mapping(),
             "collected_on": self.collected_on.isoformat() if self.collected_on else None,
             "use_case": self.use_case,
+            **({"audience": list(self.audience)} if self.audience else {}),
+            **({"stratified": strata} if strata else {}),
         }
 
     def repeats(self, content: bytes) -> bool:
@@ -153,6 +168,8 @@ class RoundRequest:
             round=ShuffledRound.from_mapping(content["round"]),
             collected_on=date.fromisoformat(collected_on) if collected_on else None,
             use_case=content["use_case"],
+            audience=tuple(content.get("audience", ())),
+            stratified=strata_from(content.get("stratified", {})),
         )
 
 
@@ -162,6 +179,29 @@ class Pending:
 
     round_id: str
     cohort: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """What an entry about a round of several cohorts left of the budget of one of them."""
+
+    cohort: str
+    sequence: int  # of the entry in its chain
+    epsilon_spent_upper: float
+    epsilon_remaining: float
+    overspent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedBy:
+    """A cohort that refused a round of several, and its numbers."""
+
+    cohort: str
+    reason: RefusalReason
+    epsilon_spent_upper: float  # without the round
+    epsilon_requested_upper: float | None  # with it; None: no finite bound, or not computed
+    epsilon_budget: float
+    delta_budget: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +215,7 @@ class Admitted:
     epsilon_spent_lower: float
     epsilon_remaining: float
     accounted: ShuffledRound  # what is charged: the declared round's slot
+    audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +231,7 @@ class Refused:
     epsilon_requested_upper: float | None  # the total with it; None: no finite bound, or not computed
     epsilon_budget: float
     delta_budget: float
+    refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that did not admit it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +247,7 @@ class Settled:
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
+    audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +262,7 @@ class Voided:
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
+    audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +281,7 @@ class Quote:
     epsilon_budget: float
     delta_budget: float
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
+    refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that would not admit it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +331,7 @@ class Corrected:
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
+    audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +350,7 @@ class Incident:
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float
+    audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
 Outcome: TypeAlias = Admitted | Refused
@@ -324,23 +371,6 @@ class RoundRecord:
     last_error: str | None
     corrections: tuple[Corrected, ...] = ()  # in order
     incident: Incident | None = None  # released although nothing admitted it
-
-
-def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX) -> str:
-    """Return `value` in Unicode's normal form C.
-
-    Raises:
-        InvalidValue: not 1 to `length_max` characters that can be seen, or blank at an end.
-    """
-    expected = f"1 to {length_max} printable characters that show, none of the outer ones blank"
-    if not isinstance(value, str):
-        raise InvalidValue(field=field, value=value, expected=expected)
-    text = unicodedata.normalize("NFC", value)
-    if not 1 <= len(text) <= length_max or not text.isprintable() or text != text.strip():
-        raise InvalidValue(field=field, value=value, expected=expected)
-    if any(ord(character) in _UNSEEN for character in text):
-        raise InvalidValue(field=field, value=value, expected=expected)
-    return text
 
 
 def spelled_moment(moment: datetime) -> str:
@@ -371,9 +401,10 @@ def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
     return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
 
 
-def checked_reports(value: object, *, field: str, population: int) -> int:
-    """Return `value` if it is a whole number from 1 to the cohort's population; else raise InvalidValue."""
-    return _whole(field, value, population, "the cohort's population, ")
+def checked_reports(value: object, *, field: str, population: int, cohorts: int = 1) -> int:
+    """Return `value` if it is a whole number from 1 to the cohorts' population; else raise InvalidValue."""
+    whose = "the cohort's population, " if cohorts == 1 else f"the population of its {cohorts} cohorts, "
+    return _whole(field, value, population, whose)
 
 
 def checked_epsilon(value: object) -> float:

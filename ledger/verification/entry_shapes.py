@@ -13,8 +13,11 @@ from types import NoneType
 from typing import Any, Final
 
 from shuffle_ledger.accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.base import closes_as_before
 from shuffle_ledger.ledger.policies.plan import PlanPolicy
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.audiences import checked_labels
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import (
     NOTHING_LATER,
@@ -66,6 +69,11 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_PLAN, EntryKind.OPENED): frozenset({"rules"}),
     (POLICY_PLAN, EntryKind.ADMITTED): frozenset({"slot"}),
 }
+# Fields that entries of any policy may have: of cohorts with labels, and of rounds of several cohorts.
+_OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
+    EntryKind.OPENED: frozenset({"labels"}),
+    EntryKind.REFUSED: frozenset({"refused_by"}),
+}
 # Fields that entries of a policy may have.
 _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
@@ -85,7 +93,15 @@ _STANDING: Final = {
 _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
-_UNREADABLE = (AttributeError, InvalidParameter, KeyError, TypeError, ValueError, ZeroDivisionError)
+_UNREADABLE = (
+    AttributeError,
+    InvalidParameter,
+    KeyError,
+    LedgerError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
+)
 
 
 def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
@@ -100,7 +116,8 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
     expected |= {"standing"} if policy != POLICY_FIXED else set()
     if closes_as_before(body.numerical_policy) and not _REGISTRATION & details.keys():
         expected -= _REGISTRATION
-    yield from _names("details", details, expected, _OPTIONAL.get((policy, body.kind), frozenset()))
+    optional = _OPTIONAL.get((policy, body.kind), frozenset()) | _OPTIONAL_OF_ALL.get(body.kind, frozenset())
+    yield from _names("details", details, expected, optional)
     for name in sorted(details.keys() & _CHECKS.keys()):
         if not _holds(_CHECKS[name], details[name]):
             yield f"details.{name} is not written as ledgers write it"
@@ -205,14 +222,25 @@ def _declares(described: object) -> bool:
 
 
 def _is_request(value: Any) -> bool:
-    fields = {name: each for name, each in value.items() if name not in ("version", "round")}
     names = {"version", "round_id", "cohort", "round", "collected_on", "use_case"}
-    if set(value) != names or not _is_round(value["round"]):
+    if not names <= set(value) or not _is_round(value["round"]):
         return False
-    if fields["collected_on"] is not None:
-        fields["collected_on"] = datetime.fromisoformat(fields["collected_on"]).date()
-    again = RoundRequest(round=ShuffledRound.from_mapping(value["round"]), **fields).to_mapping()
-    return is_as_written(value, again)
+    return is_as_written(value, RoundRequest.from_bytes(canonical.encode(value)).to_mapping())
+
+
+def _are_labels(value: Any) -> bool:
+    return bool(value) and is_as_written(value, checked_labels(value))
+
+
+def _are_refusals(value: Any) -> bool:
+    names = {"reason", "epsilon_spent_upper", "epsilon_requested_upper", "epsilon_budget", "delta_budget"}
+    return bool(value) and all(
+        isinstance(cohort, str)
+        and set(numbers) == names
+        and RefusalReason(numbers["reason"]) is not RefusalReason.REFUSED_ELSEWHERE
+        and all(each is None or type(each) is float for name, each in numbers.items() if name != "reason")
+        for cohort, numbers in value.items()
+    )
 
 
 def _is_charge(value: Any) -> bool:
@@ -295,6 +323,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "charge": _is_charge,
     "choice": _is_choice,
     "slot": lambda value: value is None or _is_count(value),
+    "labels": _are_labels,
+    "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),
     "round": lambda value: value is None or _is_round(value),
     "released": _are_times,
@@ -322,6 +352,8 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         return
     closed = _closed(frozen=frozen, overspent=overspent)
     expected = closed or _reason(requested, body.epsilon_budget)
+    if details["reason"] == RefusalReason.REFUSED_ELSEWHERE and closed is None and requested is None:
+        return  # this cohort alone would have admitted the round, or its numbers were not computed
     is_of_delta = policy == POLICY_ADAPTIVE and details["reason"] == RefusalReason.DELTA_ACCOUNT_EXHAUSTED
     if details["reason"] != expected and not (is_of_delta and expected in _BEYOND):
         yield f"its reason is not the one that its numbers and the cohort's state give, {expected}"

@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
+from shuffle_ledger.ledger.verification.siblings import JointRounds, misjudged
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
@@ -104,11 +105,13 @@ class Replay:
     outcomes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
+    stratified: set[str] = field(default_factory=set)  # rounds that sample each cohort by itself
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # what may have been released
     declared: dict[str, ShuffledRound] = field(default_factory=dict)  # what is open, as it was told last
     local_kinds: dict[str, ShuffledRound] = field(default_factory=dict)  # where corrected ones count locally
     first_released: EntryBody | None = None  # the first entry that admits a round or tells an incident
+    joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
     # Thousands of rounds are of the same few kinds: each kind is kept once.
@@ -210,6 +213,7 @@ class Replay:
         match body.kind:
             case EntryKind.OPENED:
                 self.opened = body
+                self.joint.population = body.details["population"]
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
@@ -245,7 +249,7 @@ class Replay:
             self.blame(body.sequence, "what it says was requested is not of one round more than are held")
 
     def _apply_freeze(self, body: EntryBody) -> None:
-        self.frozen = True
+        self.frozen = self.joint.frozen = True
         if body.spent.epsilon_upper_or_none is not None:
             self.blame(body.sequence, "it freezes the cohort, and states what is spent, which nobody knows")
 
@@ -261,8 +265,11 @@ class Replay:
         details = body.details
         self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
         request = RoundRequest.from_bytes(content)
-        if (request.round_id, request.cohort) != (body.round_id, body.cohort):
-            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        self._check_named(body, request)
+        for what in misjudged(body, request):
+            self.blame(body.sequence, what)
+        self.joint.see(body, request)
+        self._check_strata(body, request)
         registered_at = written_moment(details.get("registered_at"))
         if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
@@ -293,6 +300,7 @@ class Replay:
             self.blame(body.sequence, "it closes a round although the cohort is frozen")
         if round_id not in self.declared:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
+        self.joint.see(body, None)
         settles = body.kind is EntryKind.SETTLED
         empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
         empties = empties and not self.kinds[EntryKind.INCIDENT]
@@ -332,6 +340,7 @@ class Replay:
         before, accounted, truth = (
             ShuffledRound.from_mapping(details[name]) for name in ("accounted_before", "accounted", "round")
         )
+        self.joint.see(body, None)
         if self.charged.get(round_id) != before:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
         self._check_size(body, max(truth.reports, truth.sampled_from or 0))
@@ -391,8 +400,8 @@ class Replay:
         quoted = _request_and_actor(content, details["registered_by"])
         moment = (details["registration"], details["registered_at"])
         request = RoundRequest.from_bytes(content)
-        if (request.round_id, request.cohort) != (body.round_id, body.cohort):
-            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        self._check_named(body, request)
+        self.joint.see(body, request)
         self.outcomes.setdefault(round_id, body.sequence)
         known = self.registered.setdefault(round_id, moment)
         if self.requests.setdefault(round_id, quoted) != quoted or known not in (moment, (None, None)):
@@ -408,13 +417,29 @@ class Replay:
             )
             return
         self._check_size(body, reports)
+        is_of_strata = body.round_id in self.stratified and declared.sampled_from is not None
+        if is_of_strata and reports > declared.reports:
+            self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
         truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
         if not self.trail.settles(body, truth, accounted):
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"
             )
 
+    def _check_named(self, body: EntryBody, request: RoundRequest) -> None:
+        if request.round_id != body.round_id or body.cohort not in request.cohorts:
+            self.blame(body.sequence, "the request it quotes is of another round or cohort")
+
+    def _check_strata(self, body: EntryBody, request: RoundRequest) -> None:
+        if request.stratified:
+            self.stratified.add(str(body.round_id))
+        for stratum in request.stratified:
+            if stratum.cohort == body.cohort and stratum.users > self.joint.population:
+                self.blame(body.sequence, "it samples more users of its cohort than there are")
+
     def _check_size(self, body: EntryBody, users: int) -> None:
+        if str(body.round_id) in self.joint.rounds:
+            return  # compared with all of its cohorts together
         if self.opened is not None and users > self.opened.details["population"]:
             self.blame(body.sequence, "it is about more users than the cohort has")
 
@@ -487,7 +512,8 @@ def _compare_head(replay: Replay, store: Store) -> None:
     if replay.opened is not None:
         details = replay.opened.details
         stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
-        if stated != (cohort.population, cohort.policy, cohort.opened_at):
+        is_same = stated == (cohort.population, cohort.policy, cohort.opened_at)
+        if not is_same or details.get("labels", {}) != cohort.labels:
             replay.blame(None, "the cohort's row differs from the entry that opened it")
     status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
     if replay.readable and cohort.status != status:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -16,8 +16,18 @@ from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgai
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
-from shuffle_ledger.ledger.values.requests import CohortStatus, checked_text
-from shuffle_ledger.ledger.verification.replay import ALTERS, Problem, Replay, Step, compare_tables
+from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.verification.replay import (
+    ALTERS,
+    PROBLEMS_MAX,
+    Problem,
+    Replay,
+    Step,
+    compare_tables,
+)
+from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
+from shuffle_ledger.ledger.verification.siblings import JointRounds
 
 SAMPLES_PER_COHORT = 16
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
@@ -78,7 +88,8 @@ def verify(
     With `numbers="all"` every certificate is computed again, else also an even sample.
 
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
-    rest of the chain was rewritten to fit; heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
+    rest of the chain was rewritten to fit; of a round of several cohorts, unless the chains of all of them
+    were. Heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
     name that too, and a database that was put back to an earlier state.
 
     Raises:
@@ -93,7 +104,9 @@ def verify(
         saved = {name: heads for name, heads in saved.items() if name in names}
     else:
         names = store.cohort_names()
-    found = [_judged(store, accountant, name, saved.get(name, []), numbers) for name in names]
+    chains: dict[str, JointRounds] = {}
+    found = [_judged(store, accountant, name, saved.get(name, []), numbers, chains) for name in names]
+    found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
     problems = tuple(_problems_of_the_whole(store, against))
     if cohort is None:
@@ -146,11 +159,26 @@ def _comparison(against: SavedHeads) -> Comparison:
     )
 
 
-def _judged(
-    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+def _with_siblings(
+    store: Store, found: CohortVerification, chains: Mapping[str, JointRounds]
+) -> CohortVerification:
+    """Return what was found of a cohort, with what its chain says otherwise than those of the same rounds."""
+    if found.cohort not in chains:
+        return found
+    problems = found.problems + tuple(siblings_in(store, found.cohort, chains))
+    return replace(found, ok=not problems, problems=problems[:PROBLEMS_MAX])
+
+
+def _judged(  # noqa: PLR0917 - all of them are needed
+    store: Store,
+    accountant: Accountant,
+    name: str,
+    saved: list[tuple[int, str]],
+    numbers: Numbers,
+    chains: dict[str, JointRounds],
 ) -> CohortVerification:
     try:
-        return _verify_cohort(store, accountant, name, saved, numbers)
+        return _verify_cohort(store, accountant, name, saved, numbers, chains)
     except (TryAgain, Unavailable):
         raise  # says nothing about the cohort
     except (LedgerError, AttributeError, TypeError, ValueError) as error:
@@ -159,8 +187,13 @@ def _judged(
         return _unreadable(name, f"its rows cannot be read: {error}")
 
 
-def _verify_cohort(
-    store: Store, accountant: Accountant, name: str, saved: list[tuple[int, str]], numbers: Numbers
+def _verify_cohort(  # noqa: PLR0917 - all of them are needed
+    store: Store,
+    accountant: Accountant,
+    name: str,
+    saved: list[tuple[int, str]],
+    numbers: Numbers,
+    chains: dict[str, JointRounds],
 ) -> CohortVerification:
     replay = Replay(store=store, cohort=name)
     checker = _NumberChecker(store, accountant, replay, numbers)
@@ -168,6 +201,7 @@ def _verify_cohort(
         checker.see(step)
     checker.finish()
     compare_tables(replay, store)
+    chains[name] = replay.joint
     for sequence, digest in saved:
         _compare_saved(replay, store, sequence, digest)
     problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))

@@ -168,7 +168,16 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     )
     opened = run(*order)
     assert opened.code == 0, opened.stderr
-    fields = {"name", "population", "epsilon_budget", "delta_budget", "policy", "status", "opened_at"}
+    fields = {
+        "name",
+        "population",
+        "epsilon_budget",
+        "delta_budget",
+        "policy",
+        "status",
+        "opened_at",
+        "labels",
+    }
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"
     assert run(*order).json == opened.json

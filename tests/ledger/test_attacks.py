@@ -171,6 +171,18 @@ def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database
     assert {int(count) for count in said[1::2]} == {2, 4, 5}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["joint", "joint-in-two-steps"])
+def test_dying_at_any_step_of_a_round_of_two_cohorts_leaves_it_in_both_or_in_none(
+    database_url: str, way: str
+) -> None:
+    *said, last = run("doomed.py", database_url, way)
+    assert last == "survived"
+    steps, left = said[::2], [int(count) for count in said[1::2]]
+    assert sum("COMMIT" in step or "DONE" in step for step in steps) >= 4
+    assert set(left) >= {2, 3, 4, 5}  # it died between any two entries
+
+
 @contextmanager
 def interrupted(step: int, interrupt: Callable[[Connection, str], None]) -> Iterator[list[str]]:
     """Interrupt a statement, its end where it commits itself, or a commit; yield the list of such steps."""

@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.rows import EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -152,11 +152,12 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
     open_cohort(store, name="phones", actor="tester", **opened)
     register(store, make_request("a"), actor="tester")
-    view = store.view_of_round("a")
-    assert isinstance(view, CohortView)
+    views = store.view_of_round("a")
+    assert isinstance(views, list)
+    view = views[0]
     assert view.round is not None
     early = dataclasses.replace(view, at=view.at - timedelta(hours=1))
-    draft = decide.draft(store, accountant, early, view.round, make_request("a"))
+    draft = decide.drafts(store, accountant, [early], [view.round], make_request("a"))[0]
     entry = store.append(early, draft)
     assert entry.content().recorded_at >= view.round.registered_at
     after = store.view("phones")

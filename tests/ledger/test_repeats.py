@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -144,16 +144,16 @@ def test_a_lost_race_against_an_admission_and_a_void_admits_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     register(phones, make_request("week1"), actor="tester")
-    append, raced = phones.append, False
+    append, raced = phones.append_to_all, False
 
-    def beaten(view: CohortView, draft: EntryDraft) -> LedgerEntry:
+    def beaten(views: Sequence[CohortView], drafts: Sequence[EntryDraft]) -> list[LedgerEntry]:
         nonlocal raced
         if not raced:
             raced = True
             admitted_and_voided(database_url, accountant, "week1")
-        return append(view, draft)
+        return append(views, drafts)
 
-    monkeypatch.setattr(phones, "append", beaten)
+    monkeypatch.setattr(phones, "append_to_all", beaten)
     with pytest.raises(NotCollectable, match="voided"):
         admit(phones, accountant, "week1")
     assert phones.round("week1").attempts == 0

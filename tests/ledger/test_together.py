@@ -221,7 +221,7 @@ def test_it_waits_for_who_has_the_turn(
     """A writer that computes for a cohort, with a turn, is not overtaken by batch after batch of a file."""
     requests = [make_request(f"round-{number}", cohort=COHORTS[number % 2]) for number in range(4)]
     with Store.connect(database_url) as own, ThreadPoolExecutor(1) as pool:
-        with three.turns.take("phones"):
+        with three.turns.take(["phones"]):
             waiting = pool.submit(together, own, accountant, requests)
             with pytest.raises(TimeoutError):
                 waiting.result(OVERTAKING_SECONDS)

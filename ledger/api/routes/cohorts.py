@@ -26,7 +26,8 @@ from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.values.documents import document_of
-from shuffle_ledger.ledger.values.requests import RoundRequest, checked_text
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.texts import checked_text
 
 COHORTS_MAX = 1000
 

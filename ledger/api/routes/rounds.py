@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote as quoted
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from shuffle_ledger.ledger.access import AccessToken
@@ -17,15 +18,17 @@ from shuffle_ledger.ledger.api.dependencies import (
     RoundId,
     Service,
     in_thread,
+    seen_audience,
     seen_cohort,
-    seen_name,
     seen_round,
+    sees_round,
     wait_of,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, answers
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
 from shuffle_ledger.ledger.api.schemas.requests import (
     CorrectRound,
+    QuoteForAll,
     RecordIncident,
     RegisterRound,
     SettleRound,
@@ -35,6 +38,7 @@ from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.quoting import quote_for_all
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
@@ -49,16 +53,16 @@ router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
 async def register_(
     body: RegisterRound, token: Registrar, service: Asked, prefer: Prefer = None
 ) -> JSONResponse:
-    """Register a round under an identifier you choose, and have it decided.
+    """Register a round of one cohort, or of an audience, under an identifier you choose, and have it decided.
 
     `201` admitted, which permits one release of this round; `409` refused; `202` while it is undecided: ask
     at `Location`, or repeat the request. With `Prefer: wait=N` the answer waits up to N seconds for the
     outcome. A repeated request answers with the round's present state: `409` (`not_collectable`) once it is
     voided or settled, or its cohort is frozen or overspent.
     """
-    name = seen_name(token, body.cohort)
-    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
-    request = body.request()
+    # Before the round is looked at: no cohort, no answer.
+    named, store = body.named(), service.store
+    request = body.request(await in_thread(seen_audience, store, token, named, round_id=body.round_id))
     waited = wait_of(prefer)
     service.door.let_guess(token)
     try:
@@ -67,6 +71,32 @@ async def register_(
         await _refuse_foreign(service, token, request.round_id)
         raise
     return await _decision(service, request, answer, waited=waited)
+
+
+@router.post("/quote", responses=answers(200, ANSWERS.one_quote, "The price."))
+async def quote_(body: QuoteForAll, token: Reader, service: Asked) -> JSONResponse:
+    """Price a round of an audience as if it were registered now. Leaves no trace and promises nothing."""
+    names = await in_thread(seen_audience, service.store, token, body.named(), round_id=None)
+    request = body.request_for(names, round_id="quote")
+    views = await in_thread(service.store.views, names)
+    found = await service.pricing.run(
+        lambda accountant: quote_for_all(service.store, accountant, views, request)
+    )
+    return JSONResponse(document_of(found))
+
+
+@router.get("/audience", responses=answers(200, ANSWERS.audience, "The names, in order."))
+async def audience(
+    token: Reader,
+    service: Asked,
+    select: Annotated[str, Query(min_length=1, max_length=4000, description="Names or a selector.")],
+    round_id: Annotated[
+        str | None, Query(max_length=200, description="As registered: if it is, the cohorts of that time.")
+    ] = None,
+) -> JSONResponse:
+    """Say which cohorts a list of names or a selector over labels means now."""
+    names = await in_thread(seen_audience, service.store, token, select, round_id=round_id)
+    return JSONResponse({"audience": list(names)})
 
 
 @router.get(
@@ -160,7 +190,7 @@ async def record_incident_(
 async def _refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
     """Say of an identifier that a cohort the token does not see uses only that it cannot be used."""
     found = await in_thread(service.store.round, round_id)
-    if not token.sees(found.cohort):
+    if not sees_round(token, found):
         service.door.count_guess(token)
         raise Conflict(f"round {round_id!r}: this identifier cannot be used")
 

@@ -6,6 +6,7 @@ The names and bounds are the ledger's own; the schema repeats them so that the p
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,18 +23,20 @@ from pydantic_core import CoreSchema
 
 from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
+from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.requests import (
     ADDRESSABLE,
-    NAME_LENGTH_MAX,
     POLICIES,
     POLICY_ADAPTIVE,
-    POPULATION_MAX,
     REASON_LENGTH_MAX,
     UNADDRESSABLE,
     ReleaseTimes,
     RoundRequest,
 )
+from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, POPULATION_MAX
 
 PLAN_MAX = 1000  # kinds
 # New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
@@ -199,6 +202,19 @@ class PlannedRound(RoundParameters):
     count: Annotated[int, Field(ge=1, le=MAXIMUM_ROUNDS), BeforeValidator(whole)] = 1
 
 
+Label = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=60, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"),
+]
+Labels = Annotated[dict[Label, Label], Field(max_length=LABELS_MAX)]
+Selector = Annotated[
+    str,
+    StringConstraints(
+        min_length=3, max_length=4000, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
+    ),
+]
+
+
 class OpenCohort(Body):
     """A cohort to open. Opening it again with the same content changes nothing."""
 
@@ -209,6 +225,9 @@ class OpenCohort(Body):
     policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
 
     plan: Annotated[list[PlannedRound], Field(min_length=1, max_length=PLAN_MAX)] | None = None
+    labels: Annotated[
+        Labels, Field(description="What selectors of audiences ask for. They never change.")
+    ] = {}
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -225,11 +244,55 @@ class OpenCohort(Body):
         return counts or None
 
 
-class RegisterRound(RoundParameters):
+class OfCohorts(RoundParameters):
+    """A round of one cohort or of an audience."""
+
+    cohort: Annotated[
+        Name | None, Field(description="The round's cohort; left out if it has an audience.")
+    ] = None
+    audience: Annotated[
+        Annotated[list[Name], Field(min_length=1, max_length=AUDIENCE_MAX)] | Selector | None,
+        Field(
+            description="The round's cohorts: their names, or a selector over labels such as"
+            " `device=phone,country=de`, which means those that have all of them now. The round is admitted"
+            " if and only if every one of them admits it, with one number of reports over all."
+        ),
+    ] = None
+    stratified: Annotated[
+        dict[Name, Annotated[list[Count], Field(min_length=2, max_length=2)]] | None,
+        Field(
+            description="For each cohort of the audience `[sampled, users]`, if each was sampled by itself."
+            " `sampled_from` follows from it.",
+            max_length=AUDIENCE_MAX,
+        ),
+    ] = None
+
+    def named(self) -> str | list[str]:
+        """Return the cohorts as they are given; raises InvalidValue for none, or in both ways."""
+        if (self.cohort is None) == (self.audience is None):
+            expected = "a cohort, or an audience in its place"
+            raise InvalidValue(field="cohort", value=self.cohort, expected=expected)
+        return [self.cohort] if self.cohort is not None else self.audience or []
+
+    def request_for(self, audience: Sequence[str], *, round_id: str, **more: Any) -> RoundRequest:
+        """Return what is to be priced or registered; raises InvalidParameter, InvalidValue."""
+        return request_of(audience, self.round(), round_id=round_id, stratified=self.stratified, **more)
+
+
+class QuoteForAll(OfCohorts):
+    """A round of several cohorts to price; nothing is stored and nothing is promised."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"audience": ["nz-phone"], "randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]
+        }
+    )
+
+
+class RegisterRound(OfCohorts):
     """A round to register under an identifier you choose. Repeating the request repeats the answer."""
 
     round_id: NewName
-    cohort: Name
     collected_on: Day | None = None
     use_case: Name | None = None
 
@@ -248,15 +311,10 @@ class RegisterRound(RoundParameters):
         }
     )
 
-    def request(self) -> RoundRequest:
+    def request(self, audience: Sequence[str]) -> RoundRequest:
         """Return what is to be registered; raises InvalidParameter, InvalidValue."""
-        return RoundRequest(
-            round_id=self.round_id,
-            cohort=self.cohort,
-            round=self.round(),
-            collected_on=self.collected_on,
-            use_case=self.use_case,
-        )
+        more = {"collected_on": self.collected_on, "use_case": self.use_case}
+        return self.request_for(audience, round_id=self.round_id, **more)
 
 
 class QuoteRounds(Body):

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.decisions import (
     admit_together,
     open_cohort,
     register,
+    request_of,
     settle,
     void,
 )
@@ -35,15 +36,33 @@ STEPS_MAX = 500
 WRITING = re.compile(r"\b(INSERT|UPDATE|DELETE|DONE)\b")
 PRECISION = 0.05  # coarse is fast, and as sound
 STORY = ["opened", "admitted", "admitted", "settled", "voided"]
+JOINT = ("joint", "joint-in-two-steps")  # every round is of two cohorts
 
 
-def begin(store: Store, accountant: Accountant, number: int) -> None:
-    """Open a cohort and admit its first round, which chooses filters: a computation, and two steps."""
-    name = f"cohort-{number}"
-    open_cohort(
-        store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="adaptive", actor="storyteller"
-    )
-    request = RoundRequest(round_id=f"{name}-first", cohort=name, round=known_kind())
+def cohorts(number: int, way: str) -> tuple[str, ...]:
+    """Name the cohorts of a story."""
+    return (f"cohort-{number}", f"cohort-{number}-twin")[: 2 if way in JOINT else 1]
+
+
+def asked(names: tuple[str, ...], which: str, shuffled: ShuffledRound) -> RoundRequest:
+    """Return a request for a round of the cohorts of a story."""
+    return request_of(names, shuffled, round_id=f"{names[0]}-{which}")
+
+
+def begin(store: Store, accountant: Accountant, number: int, way: str) -> None:
+    """Open cohorts and admit their first round, which chooses filters: a computation, and two steps."""
+    names = cohorts(number, way)
+    for name in names:
+        open_cohort(
+            store,
+            name=name,
+            population=1000,
+            epsilon=99.0,
+            delta=1e-6,
+            policy="adaptive",
+            actor="storyteller",
+        )
+    request = asked(names, "first", known_kind())
     register(store, request, actor="storyteller")
     admit(store, accountant, request.round_id)
 
@@ -55,8 +74,8 @@ def known_kind() -> ShuffledRound:
 
 def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
     """Open a cohort, if that has not begun; register, decide and close two rounds."""
-    name = f"cohort-{number}"
-    shuffled = known_kind()
+    names = cohorts(number, way)
+    name, shuffled = names[0], known_kind()
     if way == "in-two-steps":
         open_cohort(
             store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
@@ -64,12 +83,12 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
         # Another kind for each, so that its privacy loss is computed and stored in the story too.
         randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
         shuffled = ShuffledRound(randomizer=randomizer, reports=20)
-    rounds = [f"{name}-settled", f"{name}-voided"]
-    requests = [RoundRequest(round_id=round_id, cohort=name, round=shuffled) for round_id in rounds]
+    requests = [asked(names, which, shuffled) for which in ("settled", "voided")]
+    rounds = [request.round_id for request in requests]
     if way == "together" and admit_together(store, accountant, requests, actor="storyteller"):
         requests = []
     for request in requests:
-        if way == "at-once" and admit_at_once(store, accountant, request, actor="storyteller"):
+        if way in ("at-once", "joint") and admit_at_once(store, accountant, request, actor="storyteller"):
             continue
         with suppress(NotCollectable):  # it was closed before the last death
             register(store, request, actor="storyteller")
@@ -105,16 +124,20 @@ def die_at(step: int) -> None:
 
 def left_behind(database_url: str, number: int, way: str) -> int:
     """Finish the story; return how many entries the dead one had left. Fails unless all is as told once."""
-    name, accountant = f"cohort-{number}", Accountant(precision=PRECISION)
+    names, accountant = cohorts(number, way), Accountant(precision=PRECISION)
+    name = names[0]
     story = STORY if way == "in-two-steps" else [STORY[0], "admitted", *STORY[1:]]
     with Store.connect(database_url) as store:
         before = [entry.kind for entry in store.entries_of(name)]
         assert before == story[: len(before)], before
-        if way != "in-two-steps":
+        for other in names:
+            assert [entry.kind for entry in store.entries_of(other)] == before
+        if not way.endswith("in-two-steps"):
             assert store.pending(limit=1) == []
             assert store.count_pending(name) == 0
         tell(store, accountant, number, way)
-        assert [entry.kind for entry in store.entries_of(name)] == story
+        for each in names:
+            assert [entry.kind for entry in store.entries_of(each)] == story
     return len(before)
 
 
@@ -124,7 +147,7 @@ def main(database_url: str, way: str) -> None:
     for number in range(1, STEPS_MAX):
         if way != "in-two-steps":
             with Store.connect(database_url) as store:
-                begin(store, accountant, number)  # the kind is known from then on
+                begin(store, accountant, number, way)  # the kind is known from then on
         child = os.fork()
         if child == 0:
             die_at(number)

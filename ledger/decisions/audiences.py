@@ -1,0 +1,98 @@
+"""Which cohorts a round is of: names, or a selector over labels, resolved when the round is registered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.audiences import (
+    check_sampled,
+    checked_audience,
+    selected_labels,
+    strata_from,
+    stratified_population,
+)
+from shuffle_ledger.ledger.values.requests import RoundRequest
+
+
+def resolve_audience(
+    store: Store, audience: str | Sequence[str], *, round_id: str | None = None
+) -> tuple[str, ...]:
+    """Return the names of the cohorts that an audience means, in order.
+
+    Cohorts that are frozen or overspent are among them: their users would report, so they have to refuse.
+
+    Args:
+        store: the ledger.
+        audience: a list of names, or a text: names with commas, or a selector such as
+            `device=phone,country=de`, which means every cohort that has all these labels.
+        round_id: the identifier to be registered. If it is registered already, a selector means the cohorts
+            that there were then, so that a repeated request says the same.
+
+    Raises:
+        InvalidValue: no names, too many, or no selector that there can be.
+        NotFound: no cohort has these labels.
+    """
+    wanted = selected_labels(audience) if isinstance(audience, str) else None
+    if wanted is None:
+        return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
+    found = store.cohorts()
+    try:
+        last = store.round(round_id).registered_at if round_id is not None else None
+    except NotFound:
+        last = None
+    names = [
+        cohort.name
+        for cohort in found
+        if wanted.items() <= cohort.labels.items()
+        and (last is None or cohort.opened_at is None or cohort.opened_at <= last)
+    ]
+    if not names:
+        raise NotFound(f"no cohort has the labels {audience!r}")
+    return checked_audience(names)
+
+
+def request_of(
+    audience: Sequence[str],
+    described: ShuffledRound,
+    *,
+    round_id: str,
+    collected_on: date | None = None,
+    use_case: str | None = None,
+    stratified: Mapping[str, Sequence[int]] | None = None,
+) -> RoundRequest:
+    """Return the request of a round of some cohorts.
+
+    Args:
+        audience: their names; a single one makes the request that names this cohort alone.
+        described: the round. If `stratified` is given, it may leave out `sampled_from`, which then follows.
+        round_id: its identifier.
+        collected_on: the day of collection.
+        use_case: what it is for.
+        stratified: for each cohort how many users were sampled, and of how many.
+
+    Raises:
+        InvalidValue, InvalidParameter: the parts contradict each other.
+    """
+    names = checked_audience(audience)
+    strata = strata_from(stratified or {})
+    if strata and len(names) == 1:
+        expected = "several cohorts: a sample of one alone is `sampled_from`"
+        raise InvalidValue(field="stratified", value=dict(stratified or {}), expected=expected)
+    if strata:
+        check_sampled(strata, names, described.reports)
+    if strata and described.sampled_from is None:
+        described = dataclasses.replace(described, sampled_from=stratified_population(strata))
+    return RoundRequest(
+        round_id=round_id,
+        cohort=names[0],
+        audience=names if len(names) > 1 else (),
+        round=described,
+        collected_on=collected_on,
+        use_case=use_case,
+        stratified=strata,
+    )

@@ -1,0 +1,48 @@
+"""Rounds that sample each cohort of their audience by itself: what may be told of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.decisions.courses import described_now
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.values.requests import RoundRecord
+
+
+def refuse_more_of_strata(record: RoundRecord, reports: int) -> None:
+    """Raise InvalidValue if more reports arrived than were sampled, where each cohort was sampled by itself.
+
+    They may all be of the cohort whose rate was the largest, so that nothing follows for that rate.
+    """
+    declared = described_now(record)
+    if record.request.stratified and declared.sampled_from is not None and reports > declared.reports:
+        expected = (
+            f"at most {declared.reports}, which the samples of its cohorts are together: if there were more,"
+            " correct the round first, with `reports` and with `sampled_from`, which reports divided by the"
+            " largest rate of a cohort give, or with none"
+        )
+        raise InvalidValue(field="reports", value=reports, expected=expected)
+
+
+def refuse_unproven_of_strata(
+    record: RoundRecord, truth: ShuffledRound, changes: Mapping[str, object]
+) -> None:
+    """Raise InvalidValue if nothing is proven of a round as it is told, whose cohorts were sampled by
+    themselves.
+
+    Args:
+        record: the round so far.
+        truth: what is told.
+        changes: the fields that are told.
+    """
+    if not record.request.stratified or truth.sampled_from is None:
+        return
+    if "sampled_from" not in changes:
+        refuse_more_of_strata(record, truth.reports)
+    if truth.honest_fraction < 1 or truth.is_sequential:
+        expected = (
+            "none, for nothing is proven about a share of honest devices or a secret order where cohorts are"
+            " sampled by themselves"
+        )
+        raise InvalidValue(field="sampled_from", value=truth.sampled_from, expected=expected)

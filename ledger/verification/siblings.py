@@ -1,0 +1,168 @@
+"""Rounds of several cohorts: do the chains of all of them say the same?
+
+Each entry about such a round has *siblings*, one in the chain of every other cohort of its audience, written
+in the same commit. All siblings state the same round and the same actor. Each states its own chain's budget,
+which the replay of that chain checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest
+
+_DOMAIN: Final = "shuffle-ledger/joint-fact/1"
+# What entries of a kind say of the round itself.
+_SHARED: Final[Mapping[EntryKind, tuple[str, ...]]] = {
+    EntryKind.ADMITTED: ("request",),
+    EntryKind.REFUSED: ("request", "refused_by"),
+    EntryKind.SETTLED: ("reports",),
+    EntryKind.VOIDED: ("reason", "attestation"),
+    EntryKind.CORRECTED: ("round", "reason"),
+    EntryKind.INCIDENT: ("request", "registered_by", "round", "released", "reason"),
+}
+
+
+_TOLD: Final = (EntryKind.CORRECTED, EntryKind.INCIDENT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What one entry says of a round of several cohorts: equal in all their chains."""
+
+    sequence: int  # in its own chain
+    kind: EntryKind
+    digest: bytes
+
+
+@dataclass
+class JointRound:
+    """What one chain says of a round of several cohorts."""
+
+    audience: tuple[str, ...]
+    users: int = 0  # the most that an entry says took part, or were sampled
+    facts: list[Fact] = field(default_factory=list)
+
+
+@dataclass
+class JointRounds:
+    """What one chain says of all its rounds of several cohorts."""
+
+    population: int = 0
+    frozen: bool = False
+    rounds: dict[str, JointRound] = field(default_factory=dict)
+
+    def see(self, body: EntryBody, request: RoundRequest | None) -> None:
+        """Take notice of an entry about a round.
+
+        Args:
+            body: the entry.
+            request: what it quotes, if it does.
+        """
+        round_id = str(body.round_id)
+        if request is not None and request.audience:
+            self.rounds.setdefault(round_id, JointRound(audience=request.audience))
+        found = self.rounds.get(round_id)
+        if found is not None:
+            found.facts.append(fact_of(body))
+            found.users = max(found.users, _users(body))
+
+
+def fact_of(body: EntryBody) -> Fact:
+    """Return what an entry says of a round that its siblings say, too; raises KeyError if it lacks some."""
+    said = {name: body.details[name] for name in _SHARED[body.kind]}
+    spelled = canonical.encode([str(body.kind), body.round_id, body.actor, said])
+    digest = canonical.framed_digest(_DOMAIN, spelled)
+    return Fact(sequence=body.sequence, kind=body.kind, digest=digest)
+
+
+def _users(body: EntryBody) -> int:
+    """Return the most users that an entry says took part in a round, or were sampled from."""
+    details = body.details
+    described = [details["round"]] if body.kind in _TOLD else [details.get("request", {}).get("round")]
+    sizes = [each[name] for each in described if each for name in ("reports", "sampled_from")]
+    return max((int(each) for each in (*sizes, details.get("reports")) if each is not None), default=0)
+
+
+def misjudged(body: EntryBody, request: RoundRequest) -> Iterator[str]:
+    """Yield how a decision about a round contradicts what it says of which cohorts refused it."""
+    refused_by, reason = body.details.get("refused_by"), body.details.get("reason")
+    if not request.audience or body.kind is EntryKind.ADMITTED:
+        if refused_by is not None or reason == RefusalReason.REFUSED_ELSEWHERE:
+            yield "it says which cohorts refused its round, which none of several did"
+        return
+    if not refused_by or not set(refused_by) <= set(request.audience):
+        yield "it does not say which cohorts of the audience refused its round"
+    elif (body.cohort in refused_by) == (reason == RefusalReason.REFUSED_ELSEWHERE):
+        yield "it says wrongly whether its own cohort refused the round"
+    elif body.cohort in refused_by and refused_by[body.cohort] != _own_numbers(body):
+        yield "the numbers with which it says that its cohort refused the round are not its own"
+
+
+def _own_numbers(body: EntryBody) -> dict[str, Any]:
+    requested = body.details["requested"]
+    asked = None if requested is None else float(requested["epsilon_upper"])
+    return {
+        "reason": body.details["reason"],
+        "epsilon_spent_upper": body.spent.epsilon_upper,
+        "epsilon_requested_upper": None if asked == float("inf") else asked,
+        "epsilon_budget": body.epsilon_budget,
+        "delta_budget": body.delta_budget,
+    }
+
+
+def disagreements(
+    cohort: str, chains: Mapping[str, JointRounds], *, only: str | None = None
+) -> Iterator[tuple[str, int, str]]:
+    """Yield where a chain says otherwise of rounds than the chains of the other cohorts of their audience.
+
+    A frozen chain has lost entries: of what it still has, each must be in the others' chains.
+
+    Args:
+        cohort: the chain that is judged.
+        chains: what all chains say that are known, this one among them.
+        only: the one round that is looked at; all if None.
+
+    Yields the round, the entry's sequence and what is wrong.
+    """
+    own = chains[cohort]
+    for round_id, said in own.rounds.items() if only is None else [(only, own.rounds[only])]:
+        known = [name for name in said.audience if name in chains]
+        # If each says what one of them says, and that one what each says, all say the same.
+        one = next((name for name in known if not chains[name].frozen), None)
+        for name in known if one == cohort else [one] if one is not None else []:
+            if name == cohort or chains[name].frozen:
+                continue  # a frozen chain is judged from its own side
+            what = _difference(said, chains[name].rounds.get(round_id), is_frozen=own.frozen)
+            if what is not None:
+                yield round_id, what[0], f"round {round_id!r}: {what[1]} the chain of cohort {name!r}"
+        population = sum(chains[name].population for name in known)
+        if len(known) == len(said.audience) and said.users > population:
+            yield round_id, said.facts[0].sequence, "it is about more users than its cohorts have together"
+
+
+def _difference(own: JointRound, other: JointRound | None, *, is_frozen: bool) -> tuple[int, str] | None:
+    """Return the first of a chain's facts that another chain lacks, or the last one if that has more.
+
+    Args:
+        own: what the chain says.
+        other: what the other one says, if anything.
+        is_frozen: the chain has lost entries, so that the other may have more.
+    """
+    theirs = [fact.digest for fact in other.facts] if other is not None else []
+    position = 0
+    for fact in own.facts:
+        if is_frozen and fact.digest in theirs[position:]:
+            position = theirs.index(fact.digest, position) + 1
+        elif not is_frozen and theirs[position : position + 1] == [fact.digest]:
+            position += 1
+        else:
+            is_missing = other is None or position >= len(theirs)
+            return fact.sequence, "no sibling of this entry is in" if is_missing else "it says otherwise than"
+    if not is_frozen and position < len(theirs):
+        return own.facts[-1].sequence, "a later entry has no sibling here, and is in"
+    return None

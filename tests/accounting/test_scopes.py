@@ -1,0 +1,92 @@
+"""Rounds of several cohorts: the worst analyst against scopes with a budget each, computed, not sampled.
+
+Theorem 11 of docs/adaptivity.md promises each cohort's budget to neighbours that differ in what one user
+sends to rounds of that cohort, however rounds of other cohorts are chosen in between, and no more than that.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from shuffle_ledger.accounting import FilterSet
+from shuffle_ledger.accounting.filters.charges import charge_of
+from tests.accounting.test_adaptive_adversary import REACH, Array, Masses, coin, expected, gains, pair_of
+
+NOTHING: Masses = {0: 1.0}
+
+
+class Option(NamedTuple):
+    """A round that the analyst may ask for."""
+
+    masses: Masses
+    labels: frozenset[str]  # the cohorts that are charged
+
+
+def worst(
+    options: Sequence[Option],
+    filters: FilterSet,
+    epsilon: float,
+    differing: frozenset[str],
+    *,
+    joint: bool = True,
+) -> float:
+    """Return the largest delta that any analyst reaches.
+
+    Args:
+        options: the rounds there are.
+        filters: of every cohort's budget.
+        epsilon: of every cohort's budget.
+        differing: in rounds of which cohorts the neighbours differ; all others say the same of both.
+        joint: a round is admitted only if all of its cohorts admit it; else if one of them does.
+    """
+    charges = [charge_of(pair_of(option.masses), filters) for option in options]
+    cohorts = sorted({name for option in options for name in option.labels})
+
+    @functools.cache
+    def holds(counts: tuple[int, ...]) -> bool:
+        parts = [charge * count for count, charge in zip(counts, charges, strict=True)]
+        total = functools.reduce(operator.add, parts)
+        return min(one.epsilon_upper for one in filters.readings(total)) <= epsilon
+
+    def allows(counts: tuple[int, ...], asked: Option) -> bool:
+        held = [
+            holds(tuple(count * (name in one.labels) for count, one in zip(counts, options, strict=True)))
+            for name in cohorts
+            if name in asked.labels
+        ]
+        return all(held) if joint else any(held)
+
+    @functools.cache
+    def value(counts: tuple[int, ...]) -> Array:
+        best = gains(epsilon)
+        for which, option in enumerate(options):
+            after = tuple(count + (place == which) for place, count in enumerate(counts))
+            if allows(after, option):
+                masses = option.masses if option.labels & differing else NOTHING
+                best = np.maximum(best, expected(value(after), masses))
+        return best
+
+    return float(value((0,) * len(options))[REACH])
+
+
+EPSILON, DELTA = 1.0, 1e-2
+A, B = frozenset("a"), frozenset("b")
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 1), (1, 2, 1)])
+def test_each_cohorts_budget_holds_for_its_own_neighbours_and_for_no_wider_ones(
+    sizes: tuple[int, int, int],
+) -> None:
+    filters = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    options = [Option(coin(size), labels) for size, labels in zip(sizes, (A, B, A | B), strict=True)]
+    ratios = [worst(options, filters, EPSILON, own) / DELTA for own in (A, B, A | B)]
+    assert 0 < max(ratios[:2]) < 0.52
+    assert ratios[2] > 2.4
+    # If one cohort that admits a round were enough, no cohort's budget would hold.
+    assert worst(options, filters, EPSILON, A, joint=False) > DELTA

@@ -1,0 +1,96 @@
+"""Rounds of several cohorts over HTTP: what the ledger answers, and what tokens with limits may ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.decisions import request_of, round_record
+from shuffle_ledger.ledger.errors import NotAllowed, NotFound
+from shuffle_ledger.ledger.values.requests import Admitted, Refused
+from tests.api.conftest import ROUND, Server
+
+SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1500)
+NAMES = ("tablets", "watches")
+
+
+@pytest.fixture
+def client(server: Server) -> LedgerClient:
+    client = LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+    for name in NAMES:
+        opened: dict[str, Any] = {"population": 1000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive"}
+        client.open_cohort(
+            name=name, **opened, labels={"worn": "no" if name == "tablets" else "yes", "size": "s"}
+        )
+    return client
+
+
+def register(server: Server, bearer: str = "registrar", **body: Any) -> Any:
+    return server.ask("POST", "/v1/rounds", bearer=bearer, json={"round_id": "a", **ROUND, **body})
+
+
+def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
+    assert client.cohorts() == server.store.cohorts()
+    assert client.audience("size=s") == NAMES
+    assert client.audience("size=s,worn=yes") == ("watches",)
+    request = request_of(NAMES, SMALL, round_id="joint")
+    quoted = client.quote_for_all(request)
+    answer = client.register(request)
+    assert isinstance(answer, Admitted)
+    assert quoted.would_be == "admitted"
+    assert answer == round_record(server.store, "joint").outcome
+    assert [member.cohort for member in answer.audience] == list(NAMES)
+    assert client.register(request) == answer
+    assert client.round("joint") == round_record(server.store, "joint")
+    sampled = {"tablets": [500, 900], "watches": [1000, 1000]}
+    strata = request_of(NAMES, SMALL, round_id="strata", stratified=sampled)
+    assert isinstance(client.register(strata), Admitted)
+    assert client.round("strata").request == strata
+    settled = client.settle("joint", reports=1400)
+    assert [member.sequence for member in settled.audience] == [4, 4]
+    in_clear = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=20)"), reports=2)
+    refused = client.register(request_of(NAMES, in_clear, round_id="few"))
+    assert isinstance(refused, Refused)
+    assert [each.cohort for each in refused.refused_by] == list(NAMES)
+    assert refused == round_record(server.store, "few").outcome
+    assert client.verify().ok
+
+
+def test_one_of_cohort_and_audience_is_given(server: Server, client: LedgerClient) -> None:
+    assert register(server, audience="size=s").status_code == 201
+    assert register(server, audience=["watches", "tablets"]).json()["audience"]
+    assert register(server, audience=["phones"], round_id="b").status_code == 201
+    assert server.ask("GET", "/v1/rounds/b").json()["audience"] == []
+    both: dict[str, Any] = {"cohort": "phones", "audience": ["tablets"]}
+    for body in ({}, both):
+        contradicts = register(server, "registrar", round_id="c", **body)
+        assert (contradicts.status_code, contradicts.json()["field"]) == (409, "cohort")
+    assert register(server, round_id="c", audience="size=xl").status_code == 404
+    assert register(server, round_id="c", audience=["tablets", "nobody"]).status_code == 404
+    assert register(server, cohort="tablets").status_code == 409
+    quoted = server.ask("POST", "/v1/quote", json={"audience": list(NAMES), **ROUND})
+    assert quoted.json()["would_be"] == "admitted"
+
+
+def test_a_token_with_limits_sees_rounds_of_its_cohorts_alone(server: Server, client: LedgerClient) -> None:
+    server.issue("narrow", "registrar", cohorts=["tablets"])
+    server.issue("wide", "registrar", cohorts=list(NAMES))
+    assert register(server, "narrow", audience=list(NAMES)).status_code == 404
+    assert register(server, "wide", audience="size=s").status_code == 403
+    assert register(server, "wide", audience=list(NAMES)).status_code == 201
+    for path in ("/v1/rounds/a",):
+        assert server.ask("GET", path, bearer="wide").status_code == 200
+        assert server.ask("GET", path, bearer="narrow").status_code == 404
+    void = {"json": {"reason": "never sent"}}
+    assert server.ask("POST", "/v1/rounds/a/void", bearer="narrow", **void).status_code == 404
+    taken = register(server, "narrow", cohort="tablets")
+    assert (taken.status_code, "cannot be used" in taken.json()["detail"]) == (409, True)
+    limited = LedgerClient(server.url, server.tokens["narrow"], retry_seconds=5)
+    with pytest.raises(NotAllowed):
+        limited.audience("size=s")
+    with pytest.raises(NotFound):
+        limited.audience("tablets,watches")
+    assert server.ask("POST", "/v1/rounds/a/void", bearer="wide", **void).status_code == 200

@@ -1,0 +1,115 @@
+"""Rounds of several cohorts on the command line: labels, selectors, and samples of each cohort."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+KRR = ("--randomizer", "krr(k=10, epsilon0=2)")
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+
+
+@pytest.fixture
+def three(phones: Run) -> Run:
+    """Return `run`, with phones, and two cohorts that have labels."""
+    for name, device in (("de-phone", "phone"), ("de-watch", "watch")):
+        labels = ("--label", "country=de", "--label", f"device={device}")
+        opened = phones("cohort", "open", name, *BUDGET, *labels, "--json")
+        assert (opened.code, opened.json["labels"]) == (0, {"country": "de", "device": device})
+    return phones
+
+
+def test_a_selector_means_the_cohorts_of_its_first_registration(three: Run) -> None:
+    order = ("round", "register", "--audience", "country=de", "--id", "a", *KRR, "--reports", "150000")
+    first = three(*order, "--json")
+    assert (first.code, first.json["outcome"]) == (0, "admitted")
+    assert [member["cohort"] for member in first.json["audience"]] == ["de-phone", "de-watch"]
+    labels = ("--label", "country=de", "--label", "device=tv")
+    assert three("cohort", "open", "de-tv", *BUDGET, *labels).code == 0
+    again = three(*order, "--json")
+    assert (again.code, again.json) == (0, first.json)
+    listed = three(*order[:2], "--audience", "de-watch,de-phone", *order[4:], "--json")
+    assert listed.json == first.json
+    later = three(*order[:4], "--id", "b", *order[6:], "--json")
+    assert len(later.json["audience"]) == 3
+    shown = three("round", "show", "a", "--json").json
+    assert (shown["audience"], shown["cohort"]) == (["de-phone", "de-watch"], "de-phone")
+    assert three("audit", "verify").code == 0
+
+
+def test_refusals_and_closings_name_every_cohort(three: Run) -> None:
+    assert three("cohort", "budget", "de-watch", "--epsilon", "0.05", "--reason", "less").code == 0
+    order = ("--audience", "de-phone,de-watch", *KRR, "--reports", "1000")
+    quoted = three("round", "quote", *order, "--check", "--json")
+    assert (quoted.code, [each["cohort"] for each in quoted.json["refused_by"]]) == (3, ["de-watch"])
+    refused = three("round", "register", "--id", "a", *order)
+    assert refused.code == 3
+    assert "refused by de-watch" in refused.stdout
+    assert three("round", "register", "--id", "b", *order[:4], "--reports", "100000").code == 0
+    settled = three("round", "settle", "b", "--reports", "500", "--json")
+    assert settled.code == 3
+    assert [member["overspent"] for member in settled.json["audience"]] == [False, True]
+    assert "de-watch" in settled.stderr
+    assert "de-phone" not in settled.stderr
+    assert three("audit", "verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--id", "x"), "name one COHORT"),
+        (("phones", "--audience", "phones", "--id", "x"), "name one COHORT"),
+        (("--audience", "device=tablet", "--id", "x"), "no cohort has the labels"),
+        (("--audience", "device=phone,phones", "--id", "x"), "device=phone,country=de"),
+        (("--audience", "device=", "--id", "x"), "label"),
+        (("--audience", "phones,,de-phone", "--id", "x"), "audience"),
+        (("--audience", "phones,nobody", "--id", "x"), "nobody"),
+        (("phones", "--stratum", "phones=10/100", "--id", "x"), "several cohorts"),
+        (("--audience", "phones,de-phone", "--stratum", "phones=10", "--id", "x"), "phones=100/1000"),
+        (("--audience", "phones,de-phone", "--stratum", "phones=10/100", "--id", "x"), "every cohort"),
+    ],
+)
+def test_what_no_audience_can_be_is_refused_with_a_reason(
+    three: Run, options: tuple[str, ...], says: str
+) -> None:
+    answer = three("round", "register", *options, *KRR, "--reports", "1000")
+    assert answer.code in (2, 4)
+    assert says in answer.stderr
+    assert three("budget", "phones", "--json").json["rounds_admitted"] == 0
+
+
+def test_labels_never_change_and_are_checked(three: Run) -> None:
+    assert three("cohort", "open", "de-phone", *BUDGET, "--label", "country=fr").code == 5
+    assert three("cohort", "open", "x", *BUDGET, "--label", "country").code == 2
+    assert three("cohort", "open", "x", *BUDGET, "--label", "a=b=c").code == 2
+    assert three("cohort", "open", "x", *BUDGET, "--label", "a=b", "--label", "a=c").code == 2
+    assert "country=de, device=phone" in three("cohort", "show", "de-phone").stdout
+    assert three("cohort", "show", "phones", "--json").json["labels"] == {}
+
+
+def test_samples_of_each_cohort_are_charged_at_the_largest_rate(three: Run) -> None:
+    order = ("round", "register", "--audience", "de-phone,de-watch", "--id", "a", *KRR, "--reports", "300")
+    strata = ("--stratum", "de-phone=100/1000", "--stratum", "de-watch=200/50000")
+    answer = three(*order, *strata, "--json")
+    assert answer.code == 0, answer.stderr
+    shown = three("round", "show", "a", "--json").json
+    assert shown["round"]["sampled_from"] == 3000  # 300 / (100 / 1000)
+    assert shown["stratified"] == {"de-phone": [100, 1000], "de-watch": [200, 50000]}
+    assert three("audit", "verify").code == 0
+    # More of one cohort may be a higher rate than any that was declared.
+    more = three("round", "settle", "a", "--reports", "301")
+    assert (more.code, "correct the round first" in more.stderr) == (2, True)
+    fewer = three("round", "correct", "a", "--reports", "310", "--reason", "log")
+    assert fewer.code == 2
+    told = ("round", "correct", "a", "--reports", "310", "--sampled-from", "2818", "--reason", "log")
+    assert three(*told).code == 0
+    assert three("round", "settle", "a", "--reports", "310").code == 0
+    assert three("audit", "verify").code == 0
+    for wrong in (
+        ("--honest-fraction", "0.5"),
+        ("--sampled-from", "5000"),
+        ("--interaction", "sequential"),
+    ):
+        refused = three(*order[:5], "b", *order[6:], *strata, *wrong)
+        assert (refused.code, wrong[0][2:].replace("-", "_") in refused.stderr) == (2, True), refused.stderr

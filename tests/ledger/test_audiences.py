@@ -1,0 +1,413 @@
+"""Rounds of several cohorts: admitted by all of them or by none, in one commit, and told to all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    admit_at_once,
+    change_budget,
+    correct,
+    open_cohort,
+    quote,
+    record_incident,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LostRace, NotCollectable, NotFound
+from shuffle_ledger.ledger.storage import appends, batch_writes, prepared
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    Pending,
+    RefusalReason,
+    Refused,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.verification.verifier import verify
+
+POPULATION = 100_000
+BOTH = ("phones", "tablets")
+WAIT_SECONDS_MAX = 60
+
+
+def krr(reports: int = 10_000, **changes: Any) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=reports, **changes)
+
+
+class Desk:
+    """A ledger, and short words for what is done to it."""
+
+    def __init__(self, store: Store, accountant: Accountant) -> None:
+        self.store, self.accountant = store, accountant
+        self._names = itertools.count()
+
+    def open(self, *names: str, **changes: Any) -> None:
+        values = {"population": POPULATION, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", **changes}
+        for name in names:
+            open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
+
+    def request(self, audience: tuple[str, ...], described: ShuffledRound, name: str = "") -> RoundRequest:
+        return RoundRequest(
+            round_id=name or f"round-{next(self._names)}",
+            cohort=audience[0],
+            audience=audience if len(audience) > 1 else (),
+            round=described,
+        )
+
+    def ask(
+        self, audience: tuple[str, ...], described: ShuffledRound | None = None, name: str = ""
+    ) -> Outcome:
+        request = self.request(audience, described or krr(), name)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def kinds(self, *names: str) -> list[list[str]]:
+        return [[entry.kind for entry in self.store.entries_of(name)][1:] for name in names]
+
+    def spent(self, name: str) -> float:
+        return self.store.view(name).spent.epsilon_upper
+
+    def check(self) -> None:
+        report = verify(self.store, self.accountant)
+        assert report.ok, report
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+def test_every_chain_gets_an_entry_with_its_own_numbers(desk: Desk) -> None:
+    desk.open("phones", epsilon=1.0)
+    desk.open("tablets", epsilon=2.0, delta=1e-9)
+    answer = desk.ask(BOTH, krr(150_000), name="joint")
+    assert isinstance(answer, Admitted)
+    assert [member.cohort for member in answer.audience] == list(BOTH)
+    bodies = [desk.store.entry(name, 2).content() for name in BOTH]
+    requests = [body.details["request"] for body in bodies]
+    assert requests[0] == requests[1]
+    assert (requests[0]["cohort"], requests[0]["audience"]) == ("phones", ["phones", "tablets"])
+    assert requests[0]["round"]["reports"] == 150_000  # one number for all, more than one cohort has users
+    spent = [member.epsilon_spent_upper for member in answer.audience]
+    assert spent == [desk.spent(name) for name in BOTH]
+    for name, twin, changes in (("phones", "p", {}), ("tablets", "t", {"epsilon": 2.0, "delta": 1e-9})):
+        desk.open(twin, **{"population": 2 * POPULATION, **changes})
+        desk.ask((twin,), krr(150_000))
+        assert desk.spent(twin) == desk.spent(name)
+    desk.check()
+
+
+def test_a_cohort_alone_keeps_its_bytes(desk: Desk) -> None:
+    desk.open("phones")
+    desk.ask(("phones",), name="one")
+    opened, decided = (desk.store.entry("phones", number).content().details for number in (1, 2))
+    assert set(opened) == {"population", "policy", "rules", "standing"}
+    assert set(decided["request"]) == {
+        "version", "round_id", "cohort", "round", "collected_on", "use_case",
+    }  # fmt: skip
+    request = RoundRequest(round_id="one", cohort="phones", round=krr())
+    assert RoundRequest.from_bytes(request.to_bytes()) == request
+    joint = dataclasses.replace(request, audience=BOTH)
+    assert RoundRequest.from_bytes(joint.to_bytes()) == joint
+    for wrong in (("phones",), ("tablets", "phones"), ("phones", "phones"), ("q", "tablets")):
+        with pytest.raises(InvalidValue):
+            dataclasses.replace(request, audience=wrong)
+
+
+def test_one_cohort_that_refuses_is_enough_and_leaves_no_trace_in_any_standing(desk: Desk) -> None:
+    desk.open("phones")
+    desk.open("tablets", epsilon=0.05)
+    desk.open("watches")
+    before = {name: desk.store.view(name).details["standing"] for name in (*BOTH, "watches")}
+    answer = desk.ask((*BOTH, "watches"), krr(1_000))
+    assert isinstance(answer, Refused)
+    assert answer.reason is RefusalReason.REFUSED_ELSEWHERE
+    assert [each.cohort for each in answer.refused_by] == ["tablets"]
+    refusal = answer.refused_by[0]
+    assert refusal.reason is RefusalReason.BUDGET_EXCEEDED
+    assert refusal.epsilon_requested_upper is not None
+    assert refusal.epsilon_requested_upper > refusal.epsilon_budget == 0.05
+    for name, standing in before.items():
+        view = desk.store.view(name)
+        assert (view.details["standing"], view.spent.rounds, view.held) == (standing, 0, {})
+        own = view.details["reason"]
+        assert (own == RefusalReason.REFUSED_ELSEWHERE) == (name != "tablets")
+    # No choice stands: the next round chooses as the first one would.
+    assert isinstance(desk.ask(("phones", "watches"), krr(100_000)), Admitted)
+    desk.open("twin")
+    desk.ask(("twin",), krr(100_000))
+    choices = [desk.store.view(name).details["standing"]["choice"] for name in ("phones", "watches", "twin")]
+    assert choices[0] == choices[1] == choices[2]
+    desk.check()
+
+
+def test_policies_may_be_mixed_but_for_fixed(desk: Desk) -> None:
+    slot = krr(20_000)
+    desk.open("phones")
+    desk.open("plans", policy="plan", plan={slot: 1})
+    desk.open("rigid", "stiff", policy="fixed")
+    with pytest.raises(InvalidValue, match="fixed"):
+        desk.ask(("phones", "rigid"))
+    assert isinstance(desk.ask(("rigid", "stiff")), Admitted)
+    assert isinstance(desk.ask(("phones", "plans"), krr(20_000)), Admitted)
+    held = [desk.store.view(name).held for name in ("phones", "plans")]
+    assert all(sum(kinds.values()) == 1 for kinds in held)
+    refused = desk.ask(("phones", "plans"), krr(20_000))
+    assert isinstance(refused, Refused)
+    assert [each.reason for each in refused.refused_by] == [RefusalReason.NO_FREE_SLOT]
+    # A plan whose partner refuses keeps its slot.
+    desk.open("small", epsilon=0.01)
+    desk.open("spare", policy="plan", plan={slot: 1})
+    assert isinstance(desk.ask(("small", "spare"), krr(20_000)), Refused)
+    assert desk.store.view("spare").details["standing"]["claimed"] == [0]
+    desk.check()
+
+
+def test_sizes_are_those_of_all_cohorts_together(desk: Desk) -> None:
+    desk.open(*BOTH)
+    with pytest.raises(InvalidValue, match="population of its 2 cohorts"):
+        desk.ask(BOTH, krr(200_001))
+    with pytest.raises(InvalidValue, match="population of its 2 cohorts"):
+        desk.ask(BOTH, krr(1_000, sampled_from=200_001))
+    assert isinstance(desk.ask(BOTH, krr(200_000, sampled_from=200_000)), Admitted)
+    with pytest.raises(NotFound):
+        desk.ask(("phones", "watches"))
+    with pytest.raises(NotFound):
+        register(desk.store, desk.request(("phones", "watches"), krr()), actor="ada")
+    desk.check()
+
+
+def test_it_is_closed_and_corrected_in_all_chains_by_the_rules_of_each(desk: Desk) -> None:
+    desk.open("phones")
+    desk.open("tablets", epsilon=0.2)
+    for name in ("settled", "voided", "corrected"):
+        assert isinstance(desk.ask(BOTH, krr(50_000), name=name), Admitted)
+    before = [desk.spent(name) for name in BOTH]
+    voided = void(desk.store, desk.accountant, "voided", reason="cancelled", actor="ada")
+    assert [member.epsilon_spent_upper for member in voided.audience] < before
+    assert void(desk.store, desk.accountant, "voided", reason="cancelled", actor="ada") == voided
+    settled = settle(desk.store, desk.accountant, "settled", reports=1_000, actor="ada")
+    assert settled.overspent
+    assert [member.overspent for member in settled.audience] == [False, True]
+    assert settle(desk.store, desk.accountant, "settled", reports=1_000, actor="ada") == settled
+    assert [desk.store.cohort(name).status for name in BOTH] == ["open", "overspent"]
+    # New joint rounds are refused; what was admitted is corrected, closed and must not be collected.
+    refused = desk.ask(BOTH)
+    assert isinstance(refused, Refused)
+    assert [each.reason for each in refused.refused_by] == [RefusalReason.COHORT_OVERSPENT]
+    with pytest.raises(NotCollectable, match="tablets"):
+        desk.ask(BOTH, krr(50_000), name="corrected")
+    told = correct(desk.store, desk.accountant, "corrected", {"reports": 40_000}, reason="log", actor="eve")
+    assert [member.overspent for member in told.audience] == [False, True]
+    settle(desk.store, desk.accountant, "corrected", reports=40_000, actor="ada")
+    kinds = ["admitted"] * 3 + ["voided", "settled", "refused", "corrected", "settled"]
+    assert desk.kinds(*BOTH) == [kinds, kinds]
+    with pytest.raises(Conflict):
+        settle(desk.store, desk.accountant, "settled", reports=2_000, actor="ada")
+    desk.check()
+
+
+def test_a_release_after_a_refusal_is_recorded_in_all_chains(desk: Desk) -> None:
+    desk.open("phones")
+    desk.open("tablets", epsilon=0.05)
+    assert isinstance(desk.ask(BOTH, krr(5_000), name="joint"), Refused)
+
+    def told(cohort: str, reason: str = "a script") -> Any:
+        return record_incident(
+            desk.store,
+            desk.accountant,
+            cohort,
+            round_id="joint",
+            described=krr(5_000),
+            reason=reason,
+            actor="eve",
+        )
+
+    incident = told("tablets")
+    assert [member.overspent for member in incident.audience] == [False, True]
+    assert told("phones") == incident
+    assert desk.kinds(*BOTH) == [["refused", "incident"]] * 2
+    assert round_record(desk.store, "joint").state == "incident"
+    desk.open("watches")
+    with pytest.raises(Conflict):
+        told("watches")
+    desk.check()
+
+
+def test_registered_first_and_decided_later_is_the_same(desk: Desk) -> None:
+    desk.open(*BOTH)
+    request = desk.request(BOTH, krr(120_000), name="joint")
+    assert isinstance(register(desk.store, request, actor="ada"), Pending)
+    assert isinstance(register(desk.store, request, actor="ada"), Pending)
+    for name in BOTH:
+        assert desk.store.count_pending(name) == 1
+        assert desk.store.pending(limit=9, cohorts=[name]) == ["joint"]
+    assert desk.store.pending(limit=9) == ["joint"]
+    assert desk.store.waiting().pending == 1
+    with pytest.raises(Conflict):
+        register(desk.store, dataclasses.replace(request, audience=(), round=krr()), actor="ada")
+    with pytest.raises(Conflict):
+        register(desk.store, RoundRequest(round_id="joint", cohort="tablets", round=krr()), actor="ada")
+    quoted = quote(desk.store, desk.accountant, request)
+    # A round of one of them, asked for later, lets the earlier one go first.
+    assert isinstance(desk.ask(("tablets",), name="later"), Admitted)
+    assert desk.kinds(*BOTH) == [["admitted"], ["admitted", "admitted"]]
+    answer = admit(desk.store, desk.accountant, "joint")
+    assert isinstance(answer, Admitted)
+    assert quoted.would_be == "admitted"
+    assert quoted.epsilon_requested_upper == answer.epsilon_spent_upper
+    desk.check()
+
+
+def test_failures_are_counted_in_every_row(desk: Desk) -> None:
+    desk.open(*BOTH)
+    register(desk.store, desk.request(BOTH, krr(), name="joint"), actor="ada")
+    for attempt in range(1, 6):
+        assert desk.store.record_failure("joint", "no") == attempt
+    assert desk.store.pending(limit=9) == desk.store.pending(limit=9, cohorts=["tablets"]) == []
+    assert [stored.round_id for stored in desk.store.stuck(limit=9)] == ["joint"]
+    assert isinstance(desk.ask(("tablets",)), Admitted)
+    desk.store.forget_failures("joint")
+    assert desk.store.pending(limit=9, cohorts=["tablets"]) == ["joint"]
+
+
+def test_a_quote_names_all_who_would_refuse(desk: Desk) -> None:
+    desk.open("phones", "watches")
+    desk.open("tablets", epsilon=0.05)
+    desk.open("tvs", epsilon=0.04)
+    quoted = quote(
+        desk.store, desk.accountant, desk.request(("phones", "tablets", "tvs", "watches"), krr(1_000))
+    )
+    assert (quoted.would_be, [each.cohort for each in quoted.refused_by]) == ("refused", ["tablets", "tvs"])
+    assert desk.kinds("phones", "tablets", "tvs", "watches") == [[]] * 4
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_what_fails_in_the_middle_writes_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Whatever statement of the commit fails, of a decision, a settlement or a void: all of it or none."""
+    desk.open(*BOTH)
+    for name in ("a", "b"):
+        assert isinstance(desk.ask(BOTH, name=name), Admitted)
+    heads = desk.store.heads()
+    doers: list[Callable[[], Any]] = [
+        lambda: admit_at_once(desk.store, desk.accountant, desk.request(BOTH, krr(), "c"), actor="ada"),
+        lambda: settle(desk.store, desk.accountant, "a", reports=5_000, actor="ada"),
+        lambda: void(desk.store, desk.accountant, "b", reason="cancelled", actor="ada"),
+    ]
+
+    class Dies(Exception):
+        pass
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        calls = itertools.count(1)
+
+        def call(*arguments: Any) -> Any:
+            answer = real(*arguments)
+            if next(calls) == after:
+                raise Dies
+            return answer
+
+        return call
+
+    for do in doers:
+        with monkeypatch.context() as patched:
+            if desk.store.engine.dialect.name == "postgresql":
+                patched.setattr(prepared, "run", dying(prepared.run))
+            else:
+                patched.setattr(batch_writes, "append_in_steps", dying(appends.append_in_steps))
+            try:
+                do()
+            except Dies:
+                assert desk.store.heads() == heads
+                assert [desk.store.round_in(name, "a").closing_sequence for name in BOTH] == [None, None]
+        heads = desk.store.heads()
+        assert heads[0].sequence == heads[1].sequence
+        desk.check()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.slow
+def test_crowds_on_the_last_sliver_across_chains(desk: Desk, database_url: str) -> None:
+    """Rounds of overlapping audiences, closings among them: no deadlock, no overspending."""
+    names = ("a", "b", "c", "d")
+    for name in names:
+        desk.open(name, epsilon=0.12)
+    audiences = [("a", "b", "c"), ("b", "c", "d"), ("a", "d"), ("c",), ("a", "b", "c", "d"), ("d",)]
+    for audience in audiences:
+        desk.ask(audience, krr(100_000))
+    barrier = threading.Barrier(len(audiences))
+
+    def work(place: int) -> int:
+        admitted = 0
+        with Store.connect(database_url) as own:
+            barrier.wait(WAIT_SECONDS_MAX)
+            for number in range(25):
+                request = RoundRequest(
+                    round_id=f"{place}-{number}",
+                    cohort=audiences[place][0],
+                    audience=audiences[place] if len(audiences[place]) > 1 else (),
+                    round=krr(100_000),
+                )
+                outcome = register_and_admit(own, desk.accountant, request, actor="ada")[0]
+                if isinstance(outcome, Admitted):
+                    admitted += 1
+                    if number % 4 == 1:
+                        void(own, desk.accountant, request.round_id, reason="cancelled", actor="ada")
+                    elif number % 4 == 3:
+                        settle(own, desk.accountant, request.round_id, reports=90_000, actor="ada")
+        return admitted
+
+    with ThreadPoolExecutor(len(audiences)) as pool:
+        admitted = list(pool.map(work, range(len(audiences)), timeout=WAIT_SECONDS_MAX * 4))
+    assert sum(admitted) > 0
+    for name in names:
+        assert desk.spent(name) <= 0.12
+        assert EntryKind.REFUSED in {entry.kind for entry in desk.store.entries_of(name)}
+    desk.check()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_faster_writer_in_one_chain_is_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.open(*BOTH)
+    desk.ask(BOTH, name="first")
+    views = desk.store.views(BOTH)
+    drafts: list[Any] = []
+
+    def instead(_views: Any, given: Any) -> Any:
+        drafts.extend(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(desk.store, "append_to_all", instead)
+    with pytest.raises(KeyboardInterrupt):
+        void(desk.store, desk.accountant, "first", reason="cancelled", actor="ada")
+    monkeypatch.undo()
+    desk.ask(("tablets",))
+    heads = desk.store.heads()
+    with pytest.raises(LostRace, match="moved on"):
+        desk.store.append_to_all(views, drafts)
+    assert desk.store.heads() == heads
+
+
+def test_raising_a_budget_lets_the_next_one_in(desk: Desk) -> None:
+    desk.open("phones")
+    desk.open("tablets", epsilon=0.05)
+    assert isinstance(desk.ask(BOTH, krr(5_000)), Refused)
+    change_budget(desk.store, desk.accountant, "tablets", epsilon=1.0, reason="the board agreed", actor="ada")
+    assert isinstance(desk.ask(BOTH, krr(5_000)), Admitted)
+    desk.check()
