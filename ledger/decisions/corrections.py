@@ -48,11 +48,12 @@ def correct(
 
     Args:
         store: the ledger.
-        accountant: what computes.
+        accountant: computes privacy losses.
         round_id: a round that is admitted or settled, or an incident.
-        changes: the fields of the round that were otherwise, as in a round's JSON form.
-        reason: why it is told now.
-        actor: who tells it. Telling the same as the last time, for the same reason, gives the same answer.
+        changes: the fields of the round that differ, as in a round's JSON form.
+        reason: the reason of the correction.
+        actor: the author of the correction. The same correction again, with the same reason, gives the same
+            answer.
 
     Raises:
         NotFound: no such round.
@@ -80,7 +81,7 @@ def correct(
             record = None
         is_known = record is not None and record.state in CORRECTABLE
         if view.cohort.status == "frozen" and len(cohorts) > 1 and not is_known:
-            return None  # it lost its entries about the round; what the others have is told to them
+            return None  # it lost its entries about the round; only the other cohorts record the correction
         if record is None:
             raise NotFound(f"cohort {view.cohort.name!r} has no round {stored.round_id!r}")
         if record.state not in CORRECTABLE:

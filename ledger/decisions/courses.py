@@ -30,7 +30,8 @@ def course_of(store: Store, record: RoundRecord) -> Course:
 
 
 def described_now(record: RoundRecord) -> ShuffledRound:
-    """Return what is said of a round by now: what was declared, settled, corrected or told last."""
+    """Returns the present description of a round: as declared, settled, corrected, or recorded as an incident
+    last."""
     described = record.request.round
     if record.incident is not None:
         described = record.incident.round or IN_CLEAR
@@ -43,7 +44,7 @@ def described_now(record: RoundRecord) -> ShuffledRound:
 
 
 def first_accounted(record: RoundRecord) -> ShuffledRound:
-    """Return what a round was accounted as when it was admitted, or told as an incident."""
+    """Returns the round that was accounted at admission, or when the incident was recorded."""
     first = record.incident or record.outcome
     if not isinstance(first, Incident | Admitted):
         raise AssertionError("nothing was charged for the round")
@@ -51,7 +52,7 @@ def first_accounted(record: RoundRecord) -> ShuffledRound:
 
 
 def changes_of(step: Step) -> tuple[HoldingChange, ...]:
-    """Return how what is held changes."""
+    """Returns the changes of the rounds held."""
     return tuple(HoldingChange(accounted=kind, count=count) for kind, count in step.changes.items())
 
 

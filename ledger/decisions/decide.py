@@ -33,7 +33,7 @@ from shuffle_ledger.ledger.values.requests import (
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What is answered, and the numbers that decided."""
+    """The answer, and the numbers that decided."""
 
     accounted: ShuffledRound
     reason: RefusalReason | None  # None: admitted
@@ -195,7 +195,7 @@ def _draft(
         "accounted": decision.accounted.to_mapping(),
         "requested": decision.requested.to_mapping() if decision.requested else None,
         "privacy_loss": loss,
-        # The row says these too; here nobody changes them unseen.
+        # The row has these too; in the entry every change of them is detected.
         "registration": stored.registration,
         "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
         **decision.details,

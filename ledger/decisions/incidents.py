@@ -43,16 +43,16 @@ class _Told:
 
     @property
     def truth(self) -> ShuffledRound:
-        """What is charged: of an unknown release everything, as if reports had been released in the clear."""
+        """Returns the round to charge: for an unknown release, reports in the clear."""
         return self.described or IN_CLEAR
 
     def is_told_by(self, incident: Incident) -> bool:
-        """Return whether a recorded incident says the same."""
+        """Returns whether a recorded incident has the same contents."""
         said = (incident.round, incident.released.to_mapping(), incident.reason)
         return said == (self.described, self.released.to_mapping(), self.reason)
 
     def check_past(self, now: datetime) -> None:
-        """Raise InvalidValue if something is said to be released in the future."""
+        """Raises InvalidValue if the stated release is in the future."""
         for name, moment in (
             ("released_after", self.released.after),
             ("released_before", self.released.before),

@@ -31,7 +31,7 @@ Tried = TypeVar("Tried")
 
 
 class _Drafts(NamedTuple):
-    """What is to be appended, one entry to each of some cohorts that were read."""
+    """The entries to append, one to each of the cohorts that were read."""
 
     views: Sequence[CohortView]
     listed: Sequence[EntryDraft]

@@ -126,7 +126,7 @@ def outcome_from(entry: LedgerEntry) -> Outcome:
 def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outcome:
     """Return the decision that an entry's body records; raises Damaged when it records none.
 
-    `accounted` is what the body says is charged, for those who know.
+    `accounted` is the round that the body charges, if the caller has parsed it already.
     """
     if body.kind is EntryKind.ADMITTED:
         return Admitted(
@@ -162,7 +162,7 @@ def joint_outcome(bodies: Sequence[EntryBody], accounted: ShuffledRound | None =
     """Return the decision that entries of all cohorts of a round record: the first one's, with the numbers
     of all of them if there are several.
 
-    `accounted` is what the first body says is charged, for those who know.
+    `accounted` is the round that the first body charges, if the caller has parsed it already.
     """
     outcome = outcome_in(bodies[0], accounted)
     if len(bodies) > 1 and isinstance(outcome, Admitted):
@@ -271,6 +271,6 @@ def _refused_by(cohort: str, numbers: Mapping[str, Any]) -> RefusedBy:
 
 
 def collected_on(body: EntryBody) -> date | None:
-    """Return when the round of an admitted or refused entry was collected, if it was said."""
+    """Returns the date on which the round of an admitted or refused entry was collected, if it was given."""
     text = body.details.get("request", {}).get("collected_on")
     return date.fromisoformat(text) if text else None

@@ -30,7 +30,7 @@ _DIGITS = 3  # of the epsilon0 that fits
 class Fits:
     """What would fit now in place of a round. Each value was itself certified to fit."""
 
-    rounds: int  # so many such rounds; 100,000 (200 if not of policy fixed) means that or more
+    rounds: int  # number of such rounds; 100,000 (200 if not of policy fixed) means that or more
     epsilon0: (
         float | None
     )  # one such round with this epsilon0; None: no single epsilon0 decides, or none fits

@@ -24,11 +24,11 @@ def really_shuffled(
 ) -> ShuffledRound:
     """Return the round to charge when `reports` reports arrived.
 
-    What dominates them stays charged. Otherwise that is the slot of the truth, rounded once: of what was
-    declared, with the reports that arrived.
+    If the accounted round dominates the round that arrived, it stays charged. Otherwise the charge is the
+    slot, rounded once, of the declared round with the reports that arrived.
 
     Args:
-        accounted: what the round was charged when it was admitted.
+        accounted: the round that was charged at admission.
         declared: the round as it was registered.
         reports: the reports that arrived, in the unit of the registration.
         numerical_policy: the policy of the settlement's entry; its slot rule applies, and older ones make the
@@ -50,7 +50,7 @@ def really_shuffled(
 
 
 def _is_covered(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> bool:
-    """Whether what was charged for the declared round dominates it with so many reports."""
+    """Returns whether the charge of the declared round covers it with `reports` reports."""
     if declared.sampled_from is None or accounted.sampled_from is None:
         return declared.sampled_from is None and reports >= accounted.reports
     if declared.honest_fraction < 1:

@@ -28,13 +28,13 @@ def refuse_more_of_strata(record: RoundRecord, reports: int) -> None:
 def refuse_unproven_of_strata(
     record: RoundRecord, truth: ShuffledRound, changes: Mapping[str, object]
 ) -> None:
-    """Raise InvalidValue if nothing is proven of a round as it is told, whose cohorts were sampled by
-    themselves.
+    """Raises InvalidValue if no bound is proven for the corrected round, whose cohorts were sampled
+    separately.
 
     Args:
         record: the round so far.
-        truth: what is told.
-        changes: the fields that are told.
+        truth: the corrected round.
+        changes: the corrected fields.
     """
     if not record.request.stratified or truth.sampled_from is None:
         return

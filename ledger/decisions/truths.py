@@ -15,8 +15,7 @@ def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
     A sampled user who sent nothing was at risk all the same: with fewer reports than declared the sampling
     rate stays (rounded up), with more it rises.
 
-    Guarantee: it dominates what was released, if the round was what was declared but for the number of
-        reports.
+    Guarantee: it dominates the release, if only the number of reports differs from the declaration.
     """
     changes = {"reports": reports}
     if declared.sampled_from is not None:
@@ -28,15 +27,15 @@ def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
 
 
 def restated(described: ShuffledRound, changes: Mapping[str, object]) -> ShuffledRound:
-    """Return a round that differs in some of its fields from what was said of it.
+    """Returns a round with some fields changed.
 
     Args:
-        described: what was said.
-        changes: fields of the JSON form with their new values. If only the number of reports changes, it is
-            as `truth_of` says. How a round is analysed goes with the kind of its randomizer.
+        described: the round as recorded so far.
+        changes: fields of the JSON form with their new values. If only the number of reports changes, the
+            result is that of `truth_of`. The analysis changes with the kind of the randomizer.
 
     Raises:
-        InvalidParameter: there is no such round.
+        InvalidParameter: the changed round is not valid.
     """
     reports = changes.get("reports")
     if set(changes) == {"reports"} and type(reports) is int and reports >= 1:
@@ -50,11 +49,11 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
 
 
 def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:
-    """Return the kind under which a round counts without the shuffler.
+    """Returns the kind as which a round counts without the shuffler.
 
     Args:
-        kinds: what it was accounted as when it was admitted, and after each correction. The first one that
-            no earlier one covers on a device, and no later one replaces.
+        kinds: the accounted kinds at admission and after each correction. The result starts with the first
+            one, and becomes each later one whose local privacy it does not cover.
     """
     first, *later = kinds
     for kind in later:
