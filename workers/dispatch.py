@@ -23,7 +23,8 @@ from shuffle_ledger.workers.queues import is_rabbitmq, queue_names
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
 OVERDUE_SECONDS = 300.0
-SWEEP_ROUNDS_MAX = 1000
+SWEEP_ROUNDS_MAX = 1000  # read and marked in one transaction
+SWEEP_BATCHES_MAX = 50  # transactions of a sweep: it queues at most 50,000 rounds
 CONFIRM_TIMEOUT_SECONDS = 5.0  # how long the broker may take to say that it has a message
 _BROKERS_MAX = 8
 
@@ -46,13 +47,13 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
     answer = _answer(store, round_id)
     if not isinstance(answer, Pending):
         return answer
-    if not publish(_app_of(settings), round_id):
+    if not publish_or_mark(store, _app_of(settings), round_id):
         return _answer(store, round_id)
     return _wait(store, round_id, settings.decision_timeout_seconds)
 
 
 def publish(app: Celery, round_id: str) -> bool:
-    """Queue a round; False when the broker cannot be reached: the row stays, and the sweeper finds it."""
+    """Queue a round; False when the broker does not take it: the row stays, and the sweeper finds it."""
     try:
         app.send_task(
             ADMIT_ROUND,
@@ -67,20 +68,40 @@ def publish(app: Celery, round_id: str) -> bool:
     return True
 
 
+def publish_or_mark(store: Store, app: Celery, round_id: str) -> bool:
+    """Queue a round as `publish` does; one that the broker does not take is queued by the next sweep."""
+    queued = publish(app, round_id)
+    if not queued:
+        store.mark_unqueued([round_id])
+    return queued
+
+
 def sweep(
     store: Store, app: Celery, *, older_than_seconds: float = OVERDUE_SECONDS, limit: int = SWEEP_ROUNDS_MAX
 ) -> int:
-    """Queue again, in order, what was neither decided nor queued for a while; return how many were queued."""
+    """Queue again, in order, what the broker did not take, and what waited for longer than this.
+
+    Returns how many were queued. After the first round that the broker does not take, the next sweep goes on.
+    """
     queued = 0
-    for round_id in store.take_overdue(older_than_seconds=older_than_seconds, limit=limit):
-        if not publish(app, round_id):
+    for _ in range(SWEEP_BATCHES_MAX):
+        overdue = store.take_overdue(older_than_seconds=older_than_seconds, limit=limit)
+        for place, round_id in enumerate(overdue):
+            if not publish(app, round_id):
+                store.mark_unqueued(overdue[place:])
+                return queued
+            queued += 1
+        if len(overdue) < limit:
             break
-        queued += 1
+    return queued
+
+
+def report_stuck(store: Store, *, limit: int = SWEEP_ROUNDS_MAX) -> None:
+    """Write each stuck round into the log."""
     for stuck in store.stuck(limit=limit):
         _log.error(
             "round %s is stuck after %d attempts: %s", stuck.round_id, stuck.attempts, stuck.last_error
         )
-    return queued
 
 
 def queue_lengths(settings: Settings) -> dict[str, int] | None:

@@ -17,8 +17,16 @@ from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor, Store
 from shuffle_ledger.ledger.values import SigningKey
-from shuffle_ledger.workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, app
-from shuffle_ledger.workers.dispatch import sweep
+from shuffle_ledger.workers.celery_app import (
+    ADMIT_ROUND,
+    CHECKPOINT,
+    RECOMPUTE,
+    REPORT_STUCK,
+    SWEEP,
+    VERIFY,
+    app,
+)
+from shuffle_ledger.workers.dispatch import report_stuck, sweep
 from shuffle_ledger.workers.recomputation import answer_batch
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
@@ -45,6 +53,12 @@ def admit_round(self: Task, round_id: str) -> None:
 def sweep_pending() -> None:
     """Queue again what was lost between the database and a worker."""
     _log.info("queued %d overdue rounds", sweep(_store(), app))
+
+
+@app.task(name=REPORT_STUCK)
+def report_stuck_rounds() -> None:
+    """Write the rounds that no worker tries any more into the log."""
+    report_stuck(_store())
 
 
 @app.task(name=VERIFY)

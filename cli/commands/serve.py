@@ -21,8 +21,6 @@ from shuffle_ledger.ledger.values import Outcome, Pending
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.api import Dispatch
 
-BROKER_TIMEOUT_SECONDS = 2
-
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -79,25 +77,17 @@ def dispatch_of(session: Session) -> Dispatch:
     from shuffle_ledger.ledger.api import Dispatch  # noqa: PLC0415 - as above
 
     if session.settings.broker_url is None:
-        return Dispatch(decide=functools.partial(_decide_here, session))
+        return Dispatch(
+            decide=functools.partial(_decide_here, session), health=functools.partial(health_of, session)
+        )
     from shuffle_ledger.workers.celery_app import create_app as create_celery  # noqa: PLC0415 - a broker needs it
-    from shuffle_ledger.workers.dispatch import publish  # noqa: PLC0415 - as above
+    from shuffle_ledger.workers.dispatch import publish_or_mark  # noqa: PLC0415 - as above
 
     celery = create_celery(session.settings)
-
-    def broker_answers() -> bool:
-        try:
-            with celery.connection_for_write() as connection:
-                connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT_SECONDS)
-        except Exception:  # noqa: BLE001 - whatever the transport raises, it does not answer
-            return False
-        return True
-
     return Dispatch(
         decide=functools.partial(_decide_here, session),
-        publish=functools.partial(publish, celery),
+        publish=functools.partial(publish_or_mark, session.store, celery),
         health=functools.partial(health_of, session),
-        broker_answers=broker_answers,
     )
 
 

@@ -93,7 +93,7 @@ def create_app(
     for expected, handler in handlers.items():
         app.add_exception_handler(expected, _readable(handler))
     app.add_middleware(Gate, store=store, door=door, sessions=sessions)
-    app.add_middleware(_Observed, metrics=metrics)
+    app.add_middleware(_Observed, service=service, metrics=metrics)
     return app
 
 
@@ -125,8 +125,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 class _Observed:
     """ASGI middleware, the outermost: measures every answer, and adds what every answer carries."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, service: Service, metrics: Metrics) -> None:
         self._app = app
+        self._service = service
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,7 +145,8 @@ class _Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS, *secure]
+                ending = _ENDING if self._service.is_ending else ()
+                message["headers"] = [*message["headers"], *_HEADERS, *secure, *ending]
             await send(message)
 
         try:
@@ -158,5 +160,6 @@ class _Observed:
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_ENDING = ((b"connection", b"close"),)  # a client that connects again is sent to another server
 # Only where the request came by TLS: a browser that reached the server by HTTP must not be locked out of it.
 _SECURE = ((b"strict-transport-security", b"max-age=31536000"),)

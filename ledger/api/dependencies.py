@@ -49,8 +49,7 @@ class Dispatch:
 
     decide: Callable[[Accountant, str], Outcome | Pending]  # in this process
     publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
-    broker_answers: Callable[[], bool] | None = None
-    health: Callable[[], Health] | None = None  # with the broker's queues; None: the ledger's own
+    health: Callable[[], Health] | None = None  # with checkpoints and queues; None: the ledger's own
 
 
 @dataclass(kw_only=True)
@@ -67,6 +66,7 @@ class Service:
     budgets: RecentBudgets  # at the desk for reading
     auditing: Desk
     door: Door
+    is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
