@@ -29,12 +29,14 @@ CONNECT_TIMEOUT_SECONDS = 4.0
 RECONNECT_SECONDS_MAX = 5.0  # between attempts; with SWEEP_EVERY_SECONDS, what waited is queued within 30 s
 
 
-class _Connection(Connection):  # type: ignore[misc]  # Kombu publishes few types
+class _Connection(Connection):
     """A connection whose attempts to reach a broker that is down are at most a few seconds apart."""
 
     def ensure_connection(self, *arguments: Any, **named: Any) -> Connection:
         """Connect, retrying as Kombu does, which by itself waits up to 30 seconds between attempts."""
-        return super().ensure_connection(*arguments, **{"interval_max": RECONNECT_SECONDS_MAX, **named})
+        named = {"interval_max": RECONNECT_SECONDS_MAX, **named}
+        connected: Connection = super().ensure_connection(*arguments, **named)  # type: ignore[no-untyped-call]
+        return connected
 
 
 class _Amqp(AMQP):  # type: ignore[misc]  # Celery publishes no types

@@ -346,7 +346,8 @@ def health_of(session: Session) -> Health:
     from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints  # noqa: PLC0415 - few commands need it
     from shuffle_ledger.ledger.health import health  # noqa: PLC0415 - as above
 
-    found = health(session.store, ScheduledCheckpoints.of(session.settings))
+    checkpoints, acknowledged = ScheduledCheckpoints.of(session.settings), session.settings.acknowledged
+    found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
     from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
