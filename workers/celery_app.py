@@ -9,6 +9,7 @@ from celery.app.amqp import AMQP
 from kombu.connection import Connection
 
 from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers import worker_logs  # noqa: F401 - its import connects it to Celery
 from shuffle_ledger.workers.queues import is_rabbitmq, queue_names, work_queues
 
 ADMIT_ROUND = "shuffle_ledger.admit_round"

@@ -13,7 +13,9 @@ from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.decisions import admit_in_order, present_answer
+from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
 from shuffle_ledger.ledger.values import Outcome, Pending
@@ -54,10 +56,12 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
 
 def publish(app: Celery, round_id: str) -> bool:
     """Queue a round; False when the broker does not take it: the row stays, and the sweeper finds it."""
+    request_id = request_ids.current()
     try:
         app.send_task(
             ADMIT_ROUND,
             args=[round_id],
+            headers={MESSAGE_HEADER: request_id} if request_id is not None else None,
             ignore_result=True,
             timeout=CONFIRM_TIMEOUT_SECONDS,
             confirm_timeout=CONFIRM_TIMEOUT_SECONDS,

@@ -14,6 +14,7 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.ledger import logs
 from shuffle_ledger.ledger.decisions import admit_in_order
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
@@ -51,7 +52,8 @@ def serve(
 
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     trusted_proxies = checked_proxies(forwarded_allow_ips)
-    with open_session(settings) as session, written_to_stderr():
+    logging = logs.written_to_stderr(settings.log_format)
+    with open_session(settings) as session, logging, written_to_stderr():
         app = create_app(settings, session.store, dispatch_of(session))
         where = f"http://{host}:{port}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)

@@ -119,6 +119,7 @@ def config_for(app: FastAPI, limits: Limits, *, host: str, port: int, trusted_pr
         http=functools.partial(BoundedProtocol, connections_max=limits.connections),  # type: ignore[arg-type]
         ws="none",
         backlog=limits.backlog,
+        log_config=None,  # `ledger.logs` writes what is logged
         log_level="info",
         access_log=False,
         server_header=False,

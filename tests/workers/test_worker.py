@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -18,6 +19,7 @@ from kombu.exceptions import OperationalError
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.decisions import pending_rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
@@ -36,8 +38,9 @@ from shuffle_ledger.workers.celery_app import (
 from shuffle_ledger.workers.dispatch import decide, publish, report_stuck, sweep
 from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
-from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
+from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
 
+SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
 
@@ -261,3 +264,23 @@ def test_a_round_registered_while_the_broker_is_down_says_so(
     assert json.loads(healthy.stdout)["alarms"] == ["BROKER cannot be reached; rounds stay pending"]
     embedded = CliRunner().invoke(main, ["round", "retry", "a", "--json"])
     assert (embedded.exit_code, json.loads(embedded.stdout)["outcome"]) == (ExitCode.DONE, "admitted")
+
+
+@pytest.mark.system
+def test_a_workers_lines_carry_the_request_that_queued_the_round(
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
+) -> None:
+    request_round("a")
+    request_round("b")
+    app, log = create_app(broker), tmp_path / "log"
+    with request_ids.bound("req-77"):
+        assert publish(app, "a")
+    assert publish(app, "b")
+    with running(broker, log, SCRIPT, "worker", "--no-sweep", more={"SHUFFLE_LEDGER_LOG_FORMAT": "json"}):
+        awaited(lambda: len(store.pending(limit=10)) == 0, log)
+        awaited(lambda: "round b: " in log.read_text("utf-8"), log)
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines() if line.startswith("{")]
+    (first,) = [line for line in lines if line["message"] == "round a: admitted"]
+    (second,) = [line for line in lines if line["message"] == "round b: admitted"]
+    assert (first["request_id"], first["level"]) == ("req-77", "info")
+    assert re.fullmatch(r"[0-9a-f-]{36}", second["request_id"])  # the task's own
