@@ -21,6 +21,19 @@ from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
 from shuffle_ledger.ledger.verification.verifier import verify
 
+# The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.
+ALARMS = (
+    "BROKEN",
+    "OVERSPENT",
+    "FROZEN",
+    "STUCK",
+    "WAITING",
+    "UNVERIFIED",
+    "CHECKPOINT",
+    "DISK",
+    "BROKER",
+    "DEAD",
+)
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
 VERIFIED_ALARM_SECONDS = 7 * 86_400.0
@@ -47,6 +60,7 @@ class Health:
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
     acknowledged: tuple[str, ...] = ()  # alarms that the operator's settings acknowledge
+    workers: int | None = None  # that take rounds from the broker; None as for `queues`
     queues: Mapping[str, int] | None = None  # messages at the broker; None: there is none, or nobody asked it
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from dataclasses import dataclass
 
 from amqp.exceptions import AMQPError, MessageNacked
 from amqp.exceptions import NotFound as AmqpNotFound
@@ -108,24 +109,42 @@ def report_stuck(store: Store, *, limit: int = SWEEP_ROUNDS_MAX) -> None:
         )
 
 
-def queue_lengths(settings: Settings) -> dict[str, int] | None:
-    """Return how many messages wait in each queue, by name; None when the broker cannot be asked.
+@dataclass(frozen=True, kw_only=True)
+class BrokerState:
+    """What waits at the broker, and how many workers it knows."""
 
-    Only RabbitMQ is asked. A queue that nobody has declared yet is left out.
+    lengths: dict[str, int]  # messages, by the queue's name
+    workers: int  # consumers of rounds: one for each `worker`, whatever its concurrency
+
+
+def queue_lengths(settings: Settings) -> dict[str, int] | None:
+    """Return how many messages wait in each queue, by name; None when the broker cannot be asked."""
+    state = broker_state(settings)
+    return None if state is None else state.lengths
+
+
+def broker_state(settings: Settings) -> BrokerState | None:
+    """Return the lengths of the queues and the number of workers; None when the broker cannot be asked.
+
+    Only RabbitMQ is asked. A queue that was not declared yet is left out.
     """
     if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
         return None
     lengths: dict[str, int] = {}
+    workers = 0
+    names = queue_names(settings.queue)
     try:
         with _app_of(settings).connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=CONFIRM_TIMEOUT_SECONDS)
-            for name in vars(queue_names(settings.queue)).values():
+            for name in vars(names).values():
                 with contextlib.suppress(AmqpNotFound), connection.channel() as channel:
-                    lengths[name] = channel.queue_declare(name, passive=True).message_count
+                    declared = channel.queue_declare(name, passive=True)
+                    lengths[name] = declared.message_count
+                    workers = declared.consumer_count if name == names.rounds else workers
     except (OperationalError, AMQPError, OSError) as error:
         _log.warning("the broker cannot be asked: %s", error)
         return None
-    return lengths
+    return BrokerState(lengths=lengths, workers=workers)
 
 
 def queue_alarms(settings: Settings, lengths: dict[str, int] | None) -> list[str]:

@@ -350,11 +350,12 @@ def health_of(session: Session) -> Health:
     found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
-    from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
+    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms  # noqa: PLC0415 - as in `decide`
 
-    queues = queue_lengths(session.settings)
+    state = broker_state(session.settings)
+    queues = state.lengths if state is not None else None
     alarms = (*found.alarms, *queue_alarms(session.settings, queues))
-    return replace(found, alarms=alarms, queues=queues)
+    return replace(found, alarms=alarms, queues=queues, workers=state.workers if state is not None else None)
 
 
 @contextmanager

@@ -65,7 +65,8 @@ def create_app(
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
     )
-    metrics = Metrics()
+    metrics = Metrics(service)
+    service.observe_decision = metrics.observe_decision
     app = FastAPI(
         title="shuffle-ledger",
         version=version("shuffle-ledger"),
@@ -78,6 +79,7 @@ def create_app(
         generate_unique_id_function=description.operation_id,
     )
     app.state.service = service
+    app.state.metrics = metrics
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     routers = (
         cohorts.router,
@@ -123,6 +125,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     left_over = asyncio.create_task(service.decide_left_over())
     yield
     left_over.cancel()
+    app.state.metrics.close()
 
 
 class _Observed:

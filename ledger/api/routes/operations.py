@@ -63,9 +63,9 @@ def metrics_router(metrics: Metrics) -> APIRouter:
 
     @found.get("/v1/metrics", responses=answers(200, None, "Prometheus' text format."))
     @found.get("/metrics", include_in_schema=False)
-    async def show_metrics(token: Watcher, service: Asked) -> Response:
-        """Read the metrics, for Prometheus. A token limited to some cohorts may not: they speak of all."""
+    async def show_metrics(token: Watcher) -> Response:
+        """Read the metrics, for Prometheus. A token limited to some cohorts may not: they are about all."""
         refuse_limited(token)
-        return Response(await in_thread(metrics.text, service.store), media_type=CONTENT_TYPE)
+        return Response(await in_thread(metrics.text), media_type=CONTENT_TYPE)
 
     return found
