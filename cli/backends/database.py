@@ -366,14 +366,16 @@ def health_of(session: Session) -> Health:
     from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints  # noqa: PLC0415 - few commands need it
     from shuffle_ledger.ledger.health import health  # noqa: PLC0415 - as above
 
-    found = health(session.store, ScheduledCheckpoints.of(session.settings))
+    checkpoints, acknowledged = ScheduledCheckpoints.of(session.settings), session.settings.acknowledged
+    found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
-    from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
+    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms  # noqa: PLC0415 - as in `decide`
 
-    queues = queue_lengths(session.settings)
+    state = broker_state(session.settings)
+    queues = state.lengths if state is not None else None
     alarms = (*found.alarms, *queue_alarms(session.settings, queues))
-    return replace(found, alarms=alarms, queues=queues)
+    return replace(found, alarms=alarms, queues=queues, workers=state.workers if state is not None else None)
 
 
 @contextmanager

@@ -152,6 +152,7 @@ _PROBLEM: Schema = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "request_id": {"type": "string", "description": "As in `X-Request-Id`, and in the server's log."},
         "field": {"type": "string"},
         "value": {"type": ["string", "null"]},
         "expected": {"type": "string"},
