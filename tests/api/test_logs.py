@@ -35,7 +35,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
 
 
 def awaited_lines(written: io.StringIO, count: int) -> list[str]:
-    """Wait until the log has this number of lines, and return them: the last line is written after its answer."""
+    """Wait for this number of lines in the log: the last one is written after its answer."""
     deadline = time.monotonic() + 10
     while len(lines := written.getvalue().splitlines()) < count and time.monotonic() < deadline:
         time.sleep(0.01)
