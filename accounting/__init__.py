@@ -1,5 +1,4 @@
-"""Certified accounting of shuffled rounds of local differential privacy: pure numbers in, pure numbers
-out."""
+"""Certified accounting of shuffled rounds of local differential privacy: pure functions of parameters."""
 
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.attacks import attack_delta, attack_epsilon

@@ -1,4 +1,5 @@
-"""The accountant: the one door through which certified numbers leave this package."""
+"""The accountant: it computes privacy losses of rounds and certifies epsilon and delta of their
+composition."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBo
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import charge_of
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
 from shuffle_ledger.accounting.pld.approximate import (
     ROUNDED,
     delta_interval_with_slack,
@@ -38,45 +40,54 @@ from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpened_epsilon
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound, certain_round
 
+#: Relative width of intervals of epsilon by default, and the least that can be asked for.
 DEFAULT_PRECISION = 1e-3
 LEAST_PRECISION = 1e-6
 
-# What is remembered: losses, a fraction of the memory a process may take; charges, of a few hundred bytes
-# each; and the kinds in answered questions, all of them together.
-_MAXIMUM_BYTES_OF_LOSSES = 128 << 20
-_MAXIMUM_CHARGES_REMEMBERED = 8192
-_MAXIMUM_KINDS_IN_QUESTIONS = 1 << 16
-_POINTS_REMEMBERED = 1024
-# Width of the smoothing kernel of a round's profile, in units of the root of the precision.
+# Limits of what one accountant keeps in memory: bytes of privacy losses, charges (a few hundred bytes each),
+# kinds of rounds in answered questions, and deltas of the last rounds with slack.
+_LOSS_BYTES_KEPT = 128 << 20
+_CHARGES_KEPT = 8192
+_QUESTION_KINDS_KEPT = 1 << 16
+_DELTAS_KEPT = 1024
+# Smoothing of a round's profile, in units of the root of the precision. Smaller: closer bounds, more nodes.
 _PROFILE_SMOOTHING = 0.38
-# Losses computed elsewhere are compared with the profile this coarsely, at so many orders.
-_PLAUSIBLE = 0.05
-_PLAUSIBLE_POINTS = 24
+# Smoothing of the profile with which a loss from elsewhere is compared, and the number of orders.
+_CHECK_SMOOTHING = 0.05
+_CHECK_POINTS = 24
+# Points of the bounds on a profile's tail for Renyi divergences.
 _TAIL_POINTS = 512
-# Rounds of no larger share of the variance may be accounted by themselves, with as much of delta.
-_LIGHT = 1e-3
-# Deltas of which shares keep their digits.
-_DIVISIBLE = 1e-300
+# If an answer is too wide, rounds with at most this share of the variance are accounted separately, with this
+# share of delta.
+_LIGHT_SHARE = 1e-3
+# Smaller deltas are not divided: their shares would lose digits.
+_LEAST_DIVIDED_DELTA = 1e-300
 _UNKNOWN = Interval(upper=math.inf, lower=0.0, truncation=math.inf)
-# Where answers are wider than asked, losses that hardly happen are set aside, at these shares of delta. Then
-# all are computed again for these shares of the precision, in rounds of few kinds that took little work.
-_NEGLIGIBLE_TAILS = (1e-5, 1e-3, 1e-1)
-_FINER = (0.25, 0.02)
-_FINEST = 1e-5
-_HELPED = 0.8  # of the width: what finer losses leave, or even finer ones are not made
-_NEXT_TO_NOTHING = 1e-4  # of a deviation: no losses are so fine that relative widths are small there
-_FEW_KINDS = 4
+# If an answer is wider than asked, the largest losses of these shares of delta are set aside, in turn. Then
+# losses are computed anew for these shares of the precision, but not below the last number, for at most this
+# many kinds, and if the work (see `_work`) for each kind is limited.
+_TAIL_SHARES = (1e-5, 1e-3, 1e-1)
+_FINER_SHARES = (0.25, 0.02)
+_FINEST_PRECISION = 1e-5
+_MOST_REFINED_KINDS = 4
 _MOST_WORK = {0.25: 20_000, 0.02: 6_000}
-# Shares of the precision for decisions that an interval leaves open, and the most work of rounds for that.
-_DECIDING = (0.1, 0.01)
-_MOST_WORK_DECIDING = 100_000
-_UNCERTAIN = 30  # of samples with some dishonest users
+# Refinement ends if the width stays above this share of the last one.
+_HELPFUL_SHARE = 0.8
+# Epsilons below this many deviations of the loss are not refined: no lattice makes their relative width
+# small.
+_LEAST_REFINED_DEVIATIONS = 1e-4
+# Precisions, as shares of the usual one, for decisions that an interval leaves open, and the most work for
+# that.
+_DECIDING_SHARES = (0.1, 0.01)
+_MOST_DECIDING_WORK = 100_000
+# Factor of the work if the number of honest reports is random.
+_WORK_OF_MIXTURE = 30
 
 _Question = tuple[frozenset[tuple[ShuffledRound, int]], tuple[str, float]]
 
 
 class _Remembered(NamedTuple):
-    """A round's loss, and what compositions asked of its two pairs."""
+    """A round's privacy loss, with the cached moments and characteristic functions of its two pairs."""
 
     loss: RoundLoss
     upper: LossSpectrum
@@ -84,7 +95,7 @@ class _Remembered(NamedTuple):
 
 
 class Accountant:
-    """Computes and remembers the privacy losses of rounds, and certifies their composition.
+    """Computes and caches the privacy losses of rounds, and certifies epsilon and delta of their composition.
 
     Args:
         precision: wanted relative width of intervals of epsilon, from 1e-6 to 0.1.
@@ -108,11 +119,12 @@ class Accountant:
         self._pure: tuple[frozenset[tuple[ShuffledRound, int]], Callable[[float], Interval]] | None = None
 
     def knows(self, shuffled: ShuffledRound) -> bool:
-        """Whether the round's privacy loss is in memory."""
+        """Returns whether the round's privacy loss is in memory."""
         return shuffled in self._losses
 
     def adopt(self, shuffled: ShuffledRound, loss: RoundLoss) -> None:
-        """Remember a privacy loss computed elsewhere for this round, under the same numerical policy."""
+        """Stores a privacy loss that was computed elsewhere for this round, with the same numerical
+        policy."""
         if shuffled in self._losses:
             self._loss_bytes -= self._losses.pop(shuffled).loss.nbytes
             self._answers.forget()
@@ -122,21 +134,21 @@ class Accountant:
             loss, LossSpectrum(loss.upper, self._spectra), LossSpectrum(loss.lower, self._spectra)
         )
         self._loss_bytes += loss.nbytes
-        while self._loss_bytes > _MAXIMUM_BYTES_OF_LOSSES and len(self._losses) > 1:
+        while self._loss_bytes > _LOSS_BYTES_KEPT and len(self._losses) > 1:
             _, oldest = self._losses.popitem(last=False)
             self._loss_bytes -= oldest.loss.nbytes
 
     def encloses(self, shuffled: ShuffledRound, loss: RoundLoss) -> bool:
-        """Whether a loss from elsewhere has the round's profile between its pairs, at orders all along the
-        profile.
+        """Returns whether the pairs of a loss from elsewhere enclose the round's profile at orders all along
+        it.
 
-        True for every loss this package computed for the round; a loss of another round is told apart by the
-        bounds of its own profile.
+        True for every loss that this package computed for the round. A loss of another round is rejected if
+        its profile is outside of the bounds on this round's profile.
         """
-        profile = RoundProfile(shuffled, smoothing=_PLAUSIBLE)
+        profile = RoundProfile(shuffled, smoothing=_CHECK_SMOOTHING)
         if loss.upper.support < profile.largest_loss * (1 - 1e-12):
             return False
-        losses = np.linspace(0.0, profile.end, _PLAUSIBLE_POINTS)[:-1] ** 2 / profile.end
+        losses = np.linspace(0.0, profile.end, _CHECK_POINTS)[:-1] ** 2 / profile.end
         bounds = profile.outline(np.expm1(losses))
         above = np.array([loss.upper.hockey_stick_divergence(float(x)) for x in losses])
         below = np.array([loss.lower.hockey_stick_divergence(float(x)) for x in losses])
@@ -144,12 +156,12 @@ class Accountant:
         return bool(np.all(enough) and np.all(below * (1 - 1e-9) <= bounds.upper))
 
     def privacy_loss(self, shuffled: ShuffledRound) -> RoundLoss:
-        """The privacy loss of one round.
+        """Returns the privacy loss of one round, computed if it is not in memory.
 
         Guarantee: its pairs enclose the round's privacy profile at every order.
 
         Raises:
-            InvalidParameter: no round is given.
+            InvalidParameter: `shuffled` is not a round.
         """
         return self._remembered(shuffled).loss
 
@@ -160,23 +172,29 @@ class Accountant:
         return self._losses[shuffled]
 
     def knows_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
-        """Whether the round's charge, or the privacy loss it is computed from, is in memory."""
+        """Returns whether the round's charge, or the privacy loss that it is computed from, is in memory."""
         return self.remembers_charge(shuffled, filters) or shuffled in self._losses
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
-        """Whether `charge` answers from memory."""
+        """Returns whether the round's charge is in memory."""
         return (shuffled, filters.without_totals) in self._charges
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
-        """What a round costs each of a budget's filters; see `charge_of`. Remembered."""
+        """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`."""
         repetition, filters = filters.repetition, filters.without_totals
         key = (shuffled, filters)
         if key not in self._charges:
             loss = self._remembered(shuffled).loss
             certain = 0.0 if filters.accounts is None else loss.certain
             slack = _slack({shuffled: 1})
-            self._charges[key] = charge_of(loss.upper, filters, slack=slack, certain_loss=certain)
-            while len(self._charges) > _MAXIMUM_CHARGES_REMEMBERED:
+            self._charges[key] = charge_of(
+                loss.upper,
+                filters,
+                slack=slack,
+                certain_loss=certain,
+                largest_loss=shuffled.randomizer.exact_loss,
+            )
+            while len(self._charges) > _CHARGES_KEPT:
                 self._charges.popitem(last=False)
         if repetition is None:
             return self._charges[key]
@@ -185,14 +203,14 @@ class Accountant:
     def certify(
         self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
     ) -> Certificate:
-        """Certified epsilon at `delta` of rounds, each repeated as often as `rounds` says.
+        """Returns a certified interval of epsilon at `delta` for rounds together.
 
         Args:
-            rounds: kinds of rounds, and how often each is repeated.
+            rounds: kinds of rounds, and the number of rounds of each kind.
             delta: in (0, 1).
-            budget: an epsilon. Where the interval contains it, and does not tell whether the rounds are
-                within it, ten times narrower ones are computed until one tells, at most twice, and not for
-                rounds whose losses take minutes.
+            budget: an epsilon. If the interval contains it, so that a comparison with it is undecided,
+                intervals that are ten and a hundred times narrower are computed, unless that would take
+                minutes.
 
         Guarantee: `epsilon_lower <= epsilon <= epsilon_upper`, where epsilon is the exact value of the
             rounds' analyses, provided the rounds' parameters were fixed before the first one.
@@ -204,7 +222,7 @@ class Accountant:
         rounds = _checked(rounds)
         certificate = self._answers.get(rounds, ("delta", delta), self._epsilon)
         if budget is not None and _leaves_open(certificate, budget) and self._are_quick(rounds):
-            for share in _DECIDING:
+            for share in _DECIDING_SHARES:
                 precision = max(self.precision * share, LEAST_PRECISION)
                 certificate = self._with_precision(precision).certify(rounds, delta=delta)
                 if not _leaves_open(certificate, budget):
@@ -212,7 +230,7 @@ class Accountant:
         return certificate
 
     def _with_precision(self, precision: float) -> Accountant:
-        """This accountant, or one of another precision, which is kept."""
+        """Returns this accountant, or one with another precision, which is kept."""
         if precision == self.precision:
             return self
         if precision not in self._finer:
@@ -220,15 +238,16 @@ class Accountant:
         return self._finer[precision]
 
     def _are_quick(self, rounds: Mapping[ShuffledRound, int]) -> bool:
-        """Whether losses of all rounds for a finer precision take no more than seconds."""
-        return sum(self._work(one) for one in rounds) <= _MOST_WORK_DECIDING
+        """Returns whether the losses of all rounds at a finer precision take at most seconds."""
+        return sum(self._work(one) for one in rounds) <= _MOST_DECIDING_WORK
 
     def certify_delta(self, rounds: Mapping[ShuffledRound, int], *, epsilon: float) -> Certificate:
-        """Certified delta at `epsilon >= 0` of rounds, each repeated as often as `rounds` says.
+        """Returns a certified interval of delta at `epsilon >= 0` for rounds together.
 
-        Guarantee: `delta_lower <= delta <= delta_upper`, as for `certify`. `precise` means that delta's width
-            is what the wanted width of epsilon makes of it: at an epsilon larger by that the upper bound is
-            no more than the lower one here, but for as large a share.
+        Guarantee: `delta_lower <= delta <= delta_upper`, as for `certify`. `precise` means that the lower
+        bound is at
+            least `1 - precision` times the upper one, or times the upper bound at the epsilon that is larger
+            by the relative precision.
 
         Raises:
             InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
@@ -240,22 +259,24 @@ class Accountant:
     def profile(
         self, rounds: Mapping[ShuffledRound, int], *, epsilons: Sequence[float]
     ) -> tuple[Certificate, ...]:
-        """The privacy profile: a certified delta at each of the epsilons, as by `certify_delta`.
+        """Returns the privacy profile: certified deltas at the epsilons, as of `certify_delta`.
 
         Raises:
-            InvalidParameter: as there, or the epsilons are no sequence.
+            InvalidParameter: as of `certify_delta`, or `epsilons` is not a sequence.
         """
         if isinstance(epsilons, str | bytes | Mapping) or not isinstance(epsilons, Iterable):
             raise InvalidParameter("epsilons", epsilons, "a sequence of numbers")
         return tuple(self.certify_delta(rounds, epsilon=epsilon) for epsilon in epsilons)
 
     def renyi_divergence(self, rounds: Mapping[ShuffledRound, int], *, order: float) -> RenyiBound:
-        """Renyi divergence of rounds together, in both directions: the sum of theirs.
+        """Returns bounds on the Renyi divergence of rounds together, the sum of theirs, valid in both
+        directions.
 
-        Guarantee: `lower <= divergence <= upper`, of the rounds' analyses. It holds for rounds whose
-            parameters depend on what earlier ones revealed, too, if the sums of the bounds do not. Rounds
-            with a local delta have none: `upper` is then infinite, as it is from order 1 on where losses
-            are.
+        Guarantee: `lower <= divergence <= upper`, of the rounds' analyses. If parameters depend on what
+        earlier
+            rounds revealed, it still holds if the sums of the bounds do not depend on that. Rounds with a
+            local delta have no finite divergence: `upper` is infinite, as it is from order 1 on if losses are
+            infinite.
 
         Raises:
             InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from 0.
@@ -285,7 +306,7 @@ class Accountant:
         if count == 0:
             interval = Interval(upper=0.0, lower=0.0)
         elif slack == 0:
-            interval, nothing = _UNKNOWN, _NEXT_TO_NOTHING * math.sqrt(above.variance)
+            interval, nothing = _UNKNOWN, _LEAST_REFINED_DEVIATIONS * math.sqrt(above.variance)
             if count == 1:
                 interval = self._single(rounds, delta)
             if not interval.is_within(self.precision) and interval.upper >= nothing:
@@ -308,7 +329,7 @@ class Accountant:
         )
 
     def _promised(self, rounds: Mapping[ShuffledRound, int]) -> Promise:
-        """What the rounds promise one by one, added up."""
+        """Returns the sum of the rounds' own guarantees."""
         return Promise.of(
             (
                 one.randomizer.guarantee or (self._remembered(one).loss.upper.support, 0.0),
@@ -318,39 +339,40 @@ class Accountant:
         )
 
     def _single(self, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
-        """Bounds on the epsilon of one round, from its pairs and its own profile."""
+        """Returns bounds on the epsilon of a single round, from its pairs and from its profile."""
         interval = pair_epsilon(self.privacy_loss(_only(rounds)), delta)
         return sharpened_epsilon(_only(rounds), interval, delta, self.precision)
 
     def _apart(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
-        """The interval, or where it is wider than asked one from rounds of hardly any variance beside the
-        others by themselves: epsilons add up where deltas do, and fewer rounds tell less."""
-        if not self._is_wide(interval) or delta < _DIVISIBLE:
+        """Returns the interval; if it is wider than asked, narrowed by accounting the rounds with little
+        variance separately: epsilons at shares of delta add up to an upper bound, and fewer rounds have a
+        lower one."""
+        if not self._is_wide(interval) or delta < _LEAST_DIVIDED_DELTA:
             return interval
         variance = {one: count * self._remembered(one).upper.variance for one, count in rounds.items()}
-        most = _LIGHT * math.fsum(variance.values())
+        most = _LIGHT_SHARE * math.fsum(variance.values())
         light = {one: count for one, count in rounds.items() if variance[one] <= most}
         heavy = {one: count for one, count in rounds.items() if one not in light}
         if not light or not heavy:
             return interval
-        more = self.certify(light, delta=_LIGHT * delta).epsilon_upper
-        upper = self.certify(heavy, delta=(1 - 2 * _LIGHT) * delta).epsilon_upper + more
+        more = self.certify(light, delta=_LIGHT_SHARE * delta).epsilon_upper
+        upper = self.certify(heavy, delta=(1 - 2 * _LIGHT_SHARE) * delta).epsilon_upper + more
         lower = self.certify(heavy, delta=delta).epsilon_lower
         return interval.intersection(Interval(upper=upper * (1 + 1e-15), lower=min(lower, upper)))
 
     def _narrowed(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
-        """The interval, or while it is wider than asked one without far losses that hardly happen, and then
-        from finer losses where they are cheap to have."""
-        for share in (1.0, *_FINER):
+        """Returns the interval; while it is wider than asked, narrowed first without the largest, improbable
+        losses, and then with losses on finer lattices if these take little time."""
+        for share in (1.0, *_FINER_SHARES):
             if not self._is_wide(interval):
                 break
-            precision = max(self.precision * share, min(_FINEST, self.precision))
+            precision = max(self.precision * share, min(_FINEST_PRECISION, self.precision))
             if share < 1 and (precision >= self.precision or not self._are_cheap(rounds, share)):
                 break
             source = self._with_precision(precision)
             before = interval.width
             losses = [(source.privacy_loss(one), count) for one, count in rounds.items()]
-            for tail in _NEGLIGIBLE_TAILS:
+            for tail in _TAIL_SHARES:
                 mass = tail * delta / sum(rounds.values())
                 above, below = (_without_tails(losses, mass, side) for side in SIDES)
                 both = interval.intersection(epsilon_interval(above, below, delta, precision))
@@ -358,27 +380,30 @@ class Accountant:
                     interval = both
                 if not self._is_wide(interval):
                     break
-            if share < 1 and interval.width > _HELPED * before:
-                break  # what is wide is something else
+            if share < 1 and interval.width > _HELPFUL_SHARE * before:
+                break  # the width has another cause
         return interval
 
     def _is_wide(self, interval: Interval) -> bool:
-        """Whether an interval is wider than asked."""
+        """Returns whether a finite interval is wider than asked."""
         return interval.width < math.inf and not interval.is_within(self.precision)
 
     def _are_cheap(self, rounds: Mapping[ShuffledRound, int], share: float) -> bool:
-        """Whether losses for this share of the precision take no more than seconds."""
-        return len(rounds) <= _FEW_KINDS and all(self._work(one) <= _MOST_WORK[share] for one in rounds)
+        """Returns whether losses at this share of the precision take at most seconds."""
+        return len(rounds) <= _MOST_REFINED_KINDS and all(
+            self._work(one) <= _MOST_WORK[share] for one in rounds
+        )
 
     def _work(self, shuffled: ShuffledRound) -> float:
-        """About how long the round's loss took to compute: its losses times the terms of each."""
+        """Returns a measure of the time that the round's privacy loss takes: its losses times the terms of
+        each."""
         losses = self._remembered(shuffled).loss.upper.index.size
         randomizer = shuffled.randomizer
         terms = 1
         if isinstance(randomizer, DecomposedRandomizer):
             terms = randomizer.terms(str(shuffled.analysis))
         certain = shuffled.sampled_from is None or shuffled.honest_fraction == 1
-        return losses * terms * (1 if certain else _UNCERTAIN)
+        return losses * terms * (1 if certain else _WORK_OF_MIXTURE)
 
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
@@ -393,7 +418,7 @@ class Accountant:
             interval, later = self._narrowed_delta(interval, later, rounds, epsilon)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
-            later += (1 + math.exp(min(epsilon * (1 + self.precision), 700.0))) * slack
+            later += (1 + math.exp(min(epsilon * (1 + self.precision), LARGEST_EXPONENT))) * slack
         else:
             interval = self._promised(rounds).delta(interval, epsilon)
         return Certificate(
@@ -409,10 +434,10 @@ class Accountant:
     def _narrowed_delta(
         self, interval: Interval, later: float, rounds: Mapping[ShuffledRound, int], epsilon: float
     ) -> tuple[Interval, float]:
-        """Bounds on delta at epsilon, and an upper one just beyond; while the first are wider than asked,
-        without far losses that are hardly probable beside the upper one."""
+        """Returns bounds on delta at `epsilon`, and an upper bound at a slightly larger epsilon. While the
+        bounds are wider than asked, losses that are improbable beside the upper bound are left out."""
         losses = [(self.privacy_loss(one), count) for one, count in rounds.items()]
-        for tail in _NEGLIGIBLE_TAILS:
+        for tail in _TAIL_SHARES:
             if is_precise_delta(interval, later, self.precision):
                 break
             mass = tail * interval.upper / sum(rounds.values())
@@ -420,17 +445,18 @@ class Accountant:
             found, after = delta_interval(above, below, epsilon, self.precision)
             before, both, later = interval.width, interval.intersection(found), min(later, after)
             interval = both if both.lower <= both.upper else interval
-            if interval.width > _HELPED * before:
+            if interval.width > _HELPFUL_SHARE * before:
                 break
         return interval, later
 
     def _pure_delta(self, rounds: Mapping[ShuffledRound, int]) -> Callable[[float], Interval]:
-        """Bounds on delta at an epsilon without slack, remembered for the rounds that were asked for last."""
+        """Returns a function that bounds delta without slack at an epsilon; its answers are kept for the last
+        rounds."""
         kinds = frozenset(rounds.items())
         if self._pure is None or self._pure[0] != kinds:
             above, below, count = self._compositions(rounds)
 
-            @functools.lru_cache(maxsize=_POINTS_REMEMBERED)
+            @functools.lru_cache(maxsize=_DELTAS_KEPT)
             def bounds(epsilon: float) -> Interval:
                 if count == 1:
                     return pair_delta(self.privacy_loss(_only(rounds)), epsilon)
@@ -447,8 +473,8 @@ class Accountant:
 
 
 class _Answers:
-    """Certificates that were asked for lately, bounded in the kinds of rounds their questions name
-    together."""
+    """A cache of certificates, least recently used out first, limited in the kinds of rounds of all
+    questions."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[_Question, Certificate] = OrderedDict()
@@ -460,7 +486,7 @@ class _Answers:
         asked: tuple[str, float],
         answer: Callable[[Mapping[ShuffledRound, int], tuple[str, float]], Certificate],
     ) -> Certificate:
-        """The answer to a question, computed unless it is remembered."""
+        """Returns the answer to a question, computed if it is not in the cache."""
         question = (frozenset(rounds.items()), asked)
         if question in self._known:
             self._known.move_to_end(question)
@@ -468,19 +494,19 @@ class _Answers:
         certificate = answer(rounds, asked)
         self._known[question] = certificate
         self._kinds += 1 + len(rounds)
-        while self._kinds > _MAXIMUM_KINDS_IN_QUESTIONS:
+        while self._kinds > _QUESTION_KINDS_KEPT:
             (kinds, _), _ = self._known.popitem(last=False)
             self._kinds -= 1 + len(kinds)
         return certificate
 
     def forget(self) -> None:
-        """Drop everything: a round's loss was replaced."""
+        """Drops all answers, since a round's loss was replaced."""
         self._known.clear()
         self._kinds = 0
 
 
 def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
-    """The rounds that there are any of, with checked counts."""
+    """Returns the rounds with positive counts, after a check of rounds and counts."""
     if not isinstance(rounds, Mapping):
         raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
     for one in rounds:
@@ -498,7 +524,7 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
 def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
     smoothing = _PROFILE_SMOOTHING * math.sqrt(precision)
     profile = RoundProfile(shuffled, smoothing=smoothing)
-    # Where chance decides how many users are honest, orders cost much.
+    # If the number of honest reports is random, orders are expensive.
     simple = profile if profile.is_simple else RoundProfile(shuffled.typical, smoothing=smoothing)
     upper, lower = from_profile(
         profile,
@@ -516,19 +542,19 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
 
 
 def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: Side) -> Composition:
-    """The composition of one side's pairs, each without far losses of so much probability."""
+    """Returns the composition of one side's pairs, each without its largest losses of probability `mass`."""
     spectra = SpectrumMemory()
     pairs = [(loss.side(side).without_tail(mass), count) for loss, count in losses]
     return Composition([(LossSpectrum(pair, spectra), count) for pair, count in pairs], side)
 
 
 def _slack(rounds: Mapping[ShuffledRound, int]) -> float:
-    """Total variation slack of all rounds together, rounded up; 0 or at least 1e-300."""
+    """Returns the sum of the rounds' slacks (total variation distances), rounded up."""
     return math.fsum(count * one.slack for one, count in rounds.items()) * (1 + ROUNDED / 4)
 
 
 def _leaves_open(certificate: Certificate, budget: float) -> bool:
-    """Whether narrower bounds may tell whether a certified epsilon is within a budget."""
+    """Returns whether the interval leaves open whether epsilon is within the budget."""
     return certificate.epsilon_lower <= budget < certificate.epsilon_upper < math.inf
 
 

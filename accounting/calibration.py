@@ -1,4 +1,4 @@
-"""How much local privacy must be given up, and no more: the largest epsilon0 that meets a target.
+"""Calibration: the largest local epsilon0 with which rounds meet a target epsilon and delta.
 
 Rounds are charged as a ledger charges them: as their slots, by the rule of a cohort's policy.
 """
@@ -23,33 +23,37 @@ from shuffle_ledger.accounting.randomizers.notation import complete_randomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.rounds.slots import slot_for
 
-_COARSE = 1e-2
-_CLOSE = 2e-3  # how closely the place to begin at is sought, relative
-_STEPS = 60
-# The policies under which a calibration may hold, as ledgers name them.
+# Precision of the accountant that finds the place where the search begins, and relative precision of that
+# place.
+_COARSE_PRECISION = 1e-2
+_START_PRECISION = 2e-3
+_MOST_STEPS = 60
+# The policies for which a calibration is possible, as ledgers name them.
 _POLICIES = ("fixed", "plan", "adaptive")
-# Up to this number of rounds, every smaller number whose bound may be larger is composed too. Of more rounds,
-# all together have to stay so far below the budget that no smaller number can have a bound above it.
-_LISTED = 1000
+# Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
+# must stay so far below the budget that no smaller number can have a bound above it.
+_MOST_CHECKED_ROUNDS = 1000
 
-#: The epsilon that a policy compares with the target when it decides on the last of the rounds, all described
-#: alike; infinite where it would refuse one of them.
+#: Returns the epsilon that a policy compares with the target when it decides on the last of the rounds, all
+#: with the same description; infinite if the policy would refuse one of them.
 Decides = Callable[[ShuffledRound], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The largest local privacy parameter that certainly meets a target, to the precision asked for.
+    """The largest local privacy parameter that certainly meets a target, up to the precision.
 
     Attributes:
-        epsilon0: certainly meets it.
-        epsilon0_beyond: the smallest one seen that is not certain to: at most by the precision larger,
-            relative to it; None when the largest accepted one still meets the target.
-        round: the round at `epsilon0`.
+        epsilon0: the parameter; it certainly meets the target.
+        epsilon0_beyond: the smallest larger parameter that was tried and is not certain to meet the target,
+            relatively larger by at most the precision; None if the largest accepted parameter meets the
+            target.
+        round: the round with `epsilon0`.
         accounted: its slot, which a ledger charges.
         policy: the policy that admits the rounds.
-        epsilon_decided_upper: what that policy compares with the target when it decides on the last round.
-        certificate: what the rounds' slots cost together, by composition.
+        epsilon_decided_upper: the epsilon that the policy compares with the target when it decides on the
+            last round.
+        certificate: epsilon of the rounds' slots together, by composition.
     """
 
     epsilon0: float
@@ -70,24 +74,24 @@ def calibrate(
     policy: str = "fixed",
     precision: float = DEFAULT_PRECISION,
 ) -> Calibration:
-    """The largest epsilon0 with which a new cohort that has this budget admits `rounds` rounds.
+    """Returns the largest epsilon0 with which a new cohort with this budget admits `rounds` rounds.
 
     Args:
-        described: a round's JSON form, with a randomizer whose epsilon0 is left out, such as `krr(k=10)`;
-            where several parts lack one, they all get the same.
-        epsilon: the target, above 0.
-        delta: the target.
+        described: a round's JSON form, with a randomizer without epsilon0, such as `krr(k=10)`; several parts
+            without one all get the same.
+        epsilon, delta: the target, both positive.
         rounds: number of such rounds.
-        policy: what decides. `fixed`: the composition of the rounds' slots, parameters being fixed in
-            advance; `plan`: the same, composed before the first round; `adaptive`: the filters that the first
-            round chooses.
+        policy: the policy that decides. `fixed`: the composition of the rounds' slots, with parameters fixed
+            in advance; `plan`: the same, composed before the first round; `adaptive`: the filters that the
+            first round chooses.
         precision: wanted relative width of the answer, and of privacy losses.
 
     Guarantee: `epsilon_decided_upper` is at most the target, and the policy admits all rounds, one after the
         other, if it computes with this precision. The rounds' slots together are `(epsilon, delta)`-private.
 
     Raises:
-        InvalidParameter: a value is out of range, no epsilon0 is left out, or none meets the target.
+        InvalidParameter: a value is out of range, every part has an epsilon0, or no epsilon0 meets the
+            target.
     """
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
     if policy not in _POLICIES:
@@ -133,24 +137,24 @@ def calibrate_by(
     width: float = DEFAULT_PRECISION,
     spent: float = 0.0,
 ) -> Calibration:
-    """The largest epsilon0 with which a policy admits rounds, by what it decides.
+    """Returns the largest epsilon0 with which a policy admits rounds, given the policy's decision as a
+    function.
 
     Args:
-        decides: what is compared with `epsilon`, for rounds with some epsilon0. It need not rise with that:
-            the answer is one for which it was asked.
-        described: as for `calibrate`.
-        epsilon: the target.
-        delta: the target.
+        decides: returns the epsilon that is compared with `epsilon`, for a round with some epsilon0. It need
+            not be monotone: the answer is one of the values that were tried.
+        described: as of `calibrate`.
+        epsilon, delta: the target.
         rounds: number of rounds that `decides` is about.
-        policy: the policy that decides, for the record.
+        policy: name of the policy, for the record.
         accountant: computes the certificate.
         width: wanted relative width of the answer.
-        spent: epsilon that other rounds cost before; nothing rests on it but where the search begins.
+        spent: epsilon that earlier rounds cost; it affects only where the search begins.
 
     Guarantee: `decides` is at most `epsilon` at the answer.
 
     Raises:
-        InvalidParameter: as for `calibrate`.
+        InvalidParameter: as of `calibrate`.
     """
     if not isinstance(described, Mapping):
         raise InvalidParameter("round", described, "a mapping with a round's fields")
@@ -163,19 +167,19 @@ def calibrate_by(
     def is_met(epsilon0: float) -> bool:
         return decided(epsilon0) <= epsilon
 
-    # Without amplification epsilon0 counts in full every time; beyond that, nothing is sure to be enough.
+    # Without amplification every round costs epsilon0; this much is always enough, up to round-off.
     simple = min(max((epsilon - spent) / rounds, validation.MINIMUM_EPSILON0), validation.MAXIMUM_EPSILON0)
     nearly = max(simple * (1 - 1e-12), validation.MINIMUM_EPSILON0)
     least = next((one for one in (simple, nearly, validation.MINIMUM_EPSILON0) if is_met(one)), None)
     if least is None:
         expected = f"a target that epsilon0 = {exact_text(validation.MINIMUM_EPSILON0)} meets"
         raise InvalidParameter("epsilon", epsilon, expected)
-    coarse = Accountant(precision=max(accountant.precision, _COARSE))
-    # Variances add up, about.
-    target = math.sqrt(max((epsilon - spent) * (epsilon + spent), (epsilon * _COARSE) ** 2))
+    coarse = Accountant(precision=max(accountant.precision, _COARSE_PRECISION))
+    # Variances add up, approximately.
+    target = math.sqrt(max((epsilon - spent) * (epsilon + spent), (epsilon * _COARSE_PRECISION) ** 2))
 
     def excess(epsilon0: float) -> float:
-        """Logarithm of what the rounds cost by themselves in units of the target."""
+        """Returns the logarithm of the rounds' cost alone, in units of the target."""
         slot = slot_for(_completed(described, epsilon0))
         cost = coarse.certify({slot: rounds}, delta=delta).epsilon_upper
         return math.log(min(max(cost, 1e-300), 1e300) / target)
@@ -201,22 +205,22 @@ def decided_by_composition(
     epsilon: float,
     precision: float,
 ) -> float:
-    """The epsilon that a policy compares with the budget when it composes and decides on the last round;
-    infinite where it may refuse an earlier one.
+    """Returns the epsilon that a composing policy compares with the budget when it decides on the last round;
+    infinite if it may refuse an earlier one.
 
-    Fewer rounds cost no more, but bounds on their cost are wider or narrower by the precision. So every
-    number of rounds whose bound may be as large as epsilon is composed.
+    Fewer rounds do not cost more, but the bounds on their cost may be larger, by the precision. So every
+    number of rounds whose bound may exceed the budget is composed.
 
     Args:
-        composed: the certified epsilon of a number of rounds, together with the rounds held.
+        composed: returns the certified epsilon of a number of rounds, together with the rounds held.
         shuffled: the round as declared.
-        rounds: how many.
+        rounds: number of rounds.
         epsilon: the budget.
         precision: relative width of certified intervals.
     """
     cost = composed(shuffled, rounds)
     far = epsilon * (1 - 2 * precision)
-    if cost > epsilon or (rounds > _LISTED and cost > far):
+    if cost > epsilon or (rounds > _MOST_CHECKED_ROUNDS and cost > far):
         return max(cost, math.nextafter(epsilon, math.inf))
     below = cost
     for count in range(rounds - 1, 0, -1):
@@ -247,7 +251,8 @@ def _target(epsilon: object) -> float:
 
 
 def _crossing(excess: Callable[[float], float], least: float) -> float:
-    """About where a rising function crosses 0, from `least` on; the largest epsilon0 when it does not."""
+    """Returns about where a rising function crosses 0, from `least` on; the largest epsilon0 if it does
+    not."""
     low = high = least
     while excess(high) <= 0:
         if high >= validation.MAXIMUM_EPSILON0:
@@ -256,7 +261,7 @@ def _crossing(excess: Callable[[float], float], least: float) -> float:
     if low == high:
         return low
     found = scipy.optimize.brentq(
-        excess, low, high, xtol=_CLOSE * low, rtol=_CLOSE, maxiter=_STEPS, disp=False
+        excess, low, high, xtol=_START_PRECISION * low, rtol=_START_PRECISION, maxiter=_MOST_STEPS, disp=False
     )
     return float(found)
 
@@ -264,8 +269,8 @@ def _crossing(excess: Callable[[float], float], least: float) -> float:
 def _bracket(
     is_met: Callable[[float], bool], least: float, about: float, width: float
 ) -> tuple[float, float | None]:
-    """An epsilon0 that meets the target, and a slightly larger one that does not, if there is any; `least`
-    meets it."""
+    """Returns an epsilon0 that meets the target, and a slightly larger one that does not, or None. `least`
+    must meet the target."""
     low, high, step = about, about, width / 4
     while low > least and not is_met(low):
         high, low, step = low, max(low * (1 - step), least), 2 * step
@@ -273,7 +278,7 @@ def _bracket(
         low, high, step = high, min(high * (1 + step), validation.MAXIMUM_EPSILON0), 2 * step
     if is_met(high):
         return high, None
-    for _ in range(_STEPS):
+    for _ in range(_MOST_STEPS):
         if high - low <= width * low:
             break
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Certified intervals, and how wide they are for which reason."""
+"""Certified intervals, and the causes of their width."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 
-#: Names everything that can change a number; it changes with any of it.
+#: Version of everything that can change a number; any such change gets a new name.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-22"
 _POLICY_PREFIX = "shuffle-ledger-numerics-"
 _OLDEST_POLICY = 2
 
-_SMALLEST = 1e-300
-
 
 def is_known_policy(name: str) -> bool:
-    """Whether this version still knows the slot rule that a numerical policy laid down."""
+    """Returns whether this version still has the slot rule of a numerical policy."""
     number = name.removeprefix(_POLICY_PREFIX)
     newest = int(NUMERICAL_POLICY.removeprefix(_POLICY_PREFIX))
     return name == f"{_POLICY_PREFIX}{number}" and number in map(str, range(_OLDEST_POLICY, newest + 1))
@@ -24,11 +22,11 @@ def is_known_policy(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorBudget:
-    """Width of a certified interval by cause, in the unit of the answer.
+    """The width of a certified interval by cause, in the unit of the answer.
 
     Attributes:
-        discretization: losses put on a lattice, profiles interpolated, kinks smoothed.
-        truncation: infinite and negligible losses, translates, nodes left out, slack.
+        discretization: the lattice of losses, the interpolation of profiles, the smoothing of kinks.
+        truncation: infinite and negligible losses, aliasing, nodes that are left out, slack.
         round_off: floating-point arithmetic.
     """
 
@@ -42,15 +40,14 @@ class Certificate:
     """A certified interval for rounds whose parameters were fixed in advance.
 
     Attributes:
-        epsilon_upper: at least the exact epsilon of the rounds' analyses; infinite when no finite one is
+        epsilon_upper: upper bound on the exact epsilon of the rounds' analyses; infinite if no finite one is
             certain.
-        epsilon_lower: at most that epsilon; infinite when it certainly is.
-        delta_upper: at least the exact delta at epsilon; equal to the delta asked for when epsilon was
-            computed.
-        delta_lower: at most that delta; likewise.
-        rounds: number of rounds composed.
-        error: width of the interval by cause, in the unit of what was computed.
-        precise: whether the interval is as narrow as was asked for.
+        epsilon_lower: lower bound on that epsilon; infinite if it certainly is infinite.
+        delta_upper: upper bound on the exact delta at epsilon; the given delta if epsilon was computed.
+        delta_lower: lower bound on that delta; likewise.
+        rounds: number of rounds together.
+        error: width of the computed interval by cause, in its unit.
+        precise: whether the interval is as narrow as asked.
         method: the numerical policy.
     """
 
@@ -64,12 +61,12 @@ class Certificate:
     method: str = NUMERICAL_POLICY
 
     def __repr__(self) -> str:
-        """The interval in few digits: lower bounds are rounded down, upper bounds up."""
+        """Returns the interval in few digits: lower bounds are rounded down, upper bounds up."""
         width = "" if self.precise else ", wider than asked"
         return f"<Certificate: epsilon {self._epsilon()}, delta {self._delta()}, rounds {self.rounds}{width}>"
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """Returns the same as a table, for notebooks."""
         rows = {
             "epsilon": self._epsilon(),
             "delta": self._delta(),
@@ -91,9 +88,9 @@ class RenyiBound:
     """Bounds on a Renyi divergence of some order, the same in both directions.
 
     Attributes:
-        order: above 0; Kullback-Leibler at 1.
-        upper: at least the divergence; may be infinite.
-        lower: at most the divergence.
+        order: above 0; at 1 the divergence is the Kullback-Leibler divergence.
+        upper: upper bound on the divergence; may be infinite.
+        lower: lower bound on the divergence.
     """
 
     order: float
@@ -103,7 +100,7 @@ class RenyiBound:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Bounds on one number, with the parts of their distance that are not discretization."""
+    """Bounds on one number, and the parts of their distance that truncation and round-off cause."""
 
     upper: float
     lower: float
@@ -112,22 +109,24 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """Distance of the bounds; infinite when the upper one alone is."""
+        """Returns the distance of the bounds; infinite if only the upper one is infinite."""
         return 0.0 if self.lower == self.upper else self.upper - self.lower
 
     def is_within(self, precision: float) -> bool:
-        """Whether the width is no more than that, relative to the upper bound."""
+        """Returns whether the width is at most `precision` times the upper bound."""
         return self.width <= precision * self.upper and self.width < math.inf
 
     def error(self) -> ErrorBudget:
-        """The width by cause; what truncation and round-off do not explain is discretization.
+        """Returns the width by cause; the part that truncation and round-off do not explain is
+        discretization.
 
-        These are bounds on what each of them does. Where they come to more than the width, each is its share.
+        Truncation and round-off are upper bounds. If they add up to more than the width, they are scaled down
+        to it.
         """
         if self.width == math.inf:
             return ErrorBudget(discretization=0.0, truncation=self.truncation, round_off=self.round_off)
         truncation, round_off = min(self.truncation, self.width), min(self.round_off, self.width)
-        share = min(1.0, self.width / max(truncation + round_off, _SMALLEST))
+        share = min(1.0, self.width / max(truncation + round_off, 1e-300))
         truncation, round_off = truncation * share, round_off * share
         return ErrorBudget(
             discretization=max(self.width - truncation - round_off, 0.0),
@@ -136,7 +135,7 @@ class Interval:
         )
 
     def intersection(self, other: Interval) -> Interval:
-        """The interval both agree on, with the causes of the narrower one."""
+        """Returns the intersection of both intervals, with the causes of the narrower one."""
         narrow = self if self.width <= other.width else other
         return Interval(
             upper=min(self.upper, other.upper),

@@ -1,19 +1,19 @@
-"""What `accounting` raises: one root, few children."""
+"""The errors of `accounting`: one root class and its subclasses."""
 
 from __future__ import annotations
 
 
 class AccountingError(Exception):
-    """Root of every error raised by `accounting`."""
+    """Root of all errors that `accounting` raises."""
 
 
 class InvalidParameter(AccountingError, ValueError):
-    """A value that no sound answer exists for.
+    """A parameter for which there is no sound answer.
 
     Attributes:
         field: name of the parameter, as users write it.
-        value: what was given.
-        expected: what would have been accepted, as a phrase.
+        value: the given value.
+        expected: the accepted values, as a phrase.
     """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
@@ -27,7 +27,7 @@ class InvalidParameter(AccountingError, ValueError):
 
 
 class DamagedPrivacyLoss(AccountingError):
-    """Stored bytes of a privacy loss that are not what `to_bytes` wrote."""
+    """Stored bytes of a privacy loss that `to_bytes` did not write."""
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What notebooks show of a value: a table of names and texts, as HTML in which every text is escaped."""
+"""HTML tables of names and texts for notebooks; every text is escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shuffle_ledger.accounting.printed_numbers import exact_text, lower_text, up
 
 
 def interval_text(lower: float, upper: float) -> str:
-    """Returns a certified interval, "LOWER to UPPER", or the one number that it is.
+    """Returns a certified interval as "LOWER to UPPER", or as one number if both ends are equal.
 
     Guarantee: the first number is at most `lower`, and the second is at least `upper`.
     """
@@ -19,7 +19,7 @@ def interval_text(lower: float, upper: float) -> str:
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
-    """Returns a table of two columns with a caption; texts are escaped, and nothing else is interpreted."""
+    """Returns a table of two columns with a caption; all texts are escaped."""
     cells = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(value))}</td></tr>'
         for name, value in rows.items()

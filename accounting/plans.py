@@ -1,4 +1,5 @@
-"""Plans: rounds declared before the first output is seen, and which slot a released round stands in."""
+"""Plans: rounds that are declared before the first output, and the slot of the plan that a released round
+takes."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ from shuffle_ledger.accounting.rounds.dominance import NESTED, fits
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.validation import MAXIMUM_EPSILON0
 
-_SMALLEST_EPSILON0 = 1e-3
-_BISECTIONS = 12
+_SMALLEST_SUGGESTION = 1e-3  # epsilon0, below which none is suggested
+_BISECTIONS = 12  # enough for three significant digits
 
 
 def largest_common_epsilon0(
     accountant: Accountant, slots: Mapping[ShuffledRound, int], *, epsilon: float, delta: float
 ) -> float | None:
-    """The largest epsilon0, to three digits or so, with which all slots together stay within a budget.
+    """Returns about the largest epsilon0, to three digits, with which all slots together stay within a
+    budget.
 
-    None when none does, or when a slot's randomizer has no single epsilon0. The answer was itself certified
-    to fit.
+    The result is None if there is none, or if a slot's randomizer has no single epsilon0.
+
+    Guarantee: the slots with the returned epsilon0 are certified to fit.
     """
 
     def holds(epsilon0: float) -> bool:
@@ -34,7 +37,7 @@ def largest_common_epsilon0(
         return accountant.certify(changed, delta=delta, budget=epsilon).epsilon_upper <= epsilon
 
     try:
-        low, high = _SMALLEST_EPSILON0, MAXIMUM_EPSILON0
+        low, high = _SMALLEST_SUGGESTION, MAXIMUM_EPSILON0
         if not holds(low):
             return None
         if holds(high):
@@ -58,7 +61,7 @@ def place(kinds: Sequence[ShuffledRound], claimed: int | None, truth: ShuffledRo
         kinds: the plan's kinds of slots, in its order.
         claimed: position of the kind that the round claimed when it was admitted; None if nothing admitted
             it.
-        truth: what was really released.
+        truth: the round as it was really released.
 
     Guarantee: if every released round stands in a slot of its kind and each slot holds one round, the
         composition of all slots bounds everything released, however rounds and slots were chosen.

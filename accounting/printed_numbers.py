@@ -1,7 +1,7 @@
-"""Numbers as people read them: upper bounds are rounded up, lower bounds down, what was given stays exact.
+"""Numbers in text for people: upper bounds are rounded up, lower bounds down, given numbers are exact.
 
-Every sentence, table, page and drawing takes its numbers from here. Arithmetic is decimal, and exact on the
-float, so that what is printed is a bound too.
+Every sentence, table, page and drawing takes its numbers from here. The arithmetic is decimal and starts from
+the exact value of the float, so that the printed number is a bound too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DIGITS = 6  # significant digits of a bound
 UNBOUNDED = "unbounded"
 _UNKNOWN = "unknown"
 _LEAST_POWER = -4  # smaller numbers, and those with more digits than asked for, are written with an exponent
-_EXACT = Context(prec=1200)  # digits: more than any float has, in thousands too
+_EXACT = Context(prec=1200)  # more digits than any float has
 
 
 def upper_text(value: float | None, *, digits: int = DIGITS) -> str:
@@ -21,21 +21,21 @@ def upper_text(value: float | None, *, digits: int = DIGITS) -> str:
 
     None and infinity are "unbounded", NaN is "unknown".
 
-    Guarantee: the decimal number that the text spells is at least `value`.
+    Guarantee: the decimal number in the text is at least `value`.
     """
     return _bound(math.inf if value is None else value, digits, ROUND_CEILING)
 
 
 def lower_text(value: float, *, digits: int = DIGITS) -> str:
-    """Returns a lower bound, or what is left of a budget, with at most `digits` digits, rounded down.
+    """Returns a lower bound, or the rest of a budget, with at most `digits` significant digits, rounded down.
 
-    Guarantee: the decimal number that the text spells is at most `value`.
+    Guarantee: the decimal number in the text is at most `value`.
     """
     return _bound(value, digits, ROUND_FLOOR)
 
 
 def exact_text(value: float) -> str:
-    """Returns a number that was given, such as a budget, by the shortest digits that read back as it."""
+    """Returns a given number, such as a budget, with the fewest digits that read back as the same float."""
     if math.isnan(value):
         return _UNKNOWN
     if math.isinf(value):
@@ -44,12 +44,12 @@ def exact_text(value: float) -> str:
 
 
 def upper_column(value: float, *, decimals: int) -> str:
-    """Returns an upper bound with that many decimals, rounded up, for a column of numbers."""
+    """Returns an upper bound with `decimals` decimals, rounded up, for a column of numbers."""
     return _column(value, decimals, ROUND_CEILING)
 
 
 def lower_column(value: float, *, decimals: int) -> str:
-    """Returns a lower bound with that many decimals, rounded down, for a column of numbers."""
+    """Returns a lower bound with `decimals` decimals, rounded down, for a column of numbers."""
     return _column(value, decimals, ROUND_FLOOR)
 
 

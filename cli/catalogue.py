@@ -14,10 +14,7 @@ _FOLDER = "shuffle_ledger.cli.commands"
 COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "amplify": ("amplify:amplify", "Bound the privacy loss of one shuffled round."),
     "compose": ("compose:compose", "Bound the privacy loss of all rounds in FILE together."),
-    "calibrate": (
-        "calibrate:calibrate_",
-        "Find the largest epsilon0 that certainly meets a target; leave it out of the randomizer: krr(k=10).",
-    ),
+    "calibrate": ("calibrate:calibrate_", "Find the largest epsilon0 with which a cohort admits T rounds."),
     "init": ("init:init", "Make the ledger's tables, or bring them up to date."),
     "cohort": (None, "Open, list and show cohorts."),
     "cohort open": ("cohort:open_", "Open the cohort NAME with a budget."),
@@ -53,7 +50,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "round correct": (
         "round:correct_",
-        "Record what the released round ID truly was, where it was otherwise than was said.",
+        "Record the true parameters of the released round ID, where they differ from those declared.",
     ),
     "round show": ("round:show_", "Show the round ID and all that has happened to it."),
     "round retry": (
@@ -80,7 +77,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "audit checkpoint": ("audit:checkpoint", "Sign the head of every chain."),
     "audit statement": (
         "audit_statement:statement",
-        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.",
+        "State what was promised to COHORT's users, and whether it was kept: exits with 6 if unknown.",
     ),
     "audit recover": (
         "audit_recover:recover",
@@ -97,7 +94,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "token create": ("token:create_", "Create a token for NAME, the actor of what is done with it."),
     "token list": (
         "token:list_",
-        "List every token there is or was, without the secrets, which nobody has.",
+        "List all tokens, present and past, without their secrets, which are not stored.",
     ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
@@ -108,7 +105,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "health": (
         "health:health",
-        "Show what waits, what is stuck and what verification found: exits with 0 when nobody is needed.",
+        "Show what waits, what is stuck and what verification found: exits with 0 if there is no alarm.",
     ),
     "demo": ("demo:demo", "Account a year of telemetry rounds for six cohorts, and draw it."),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -162,7 +163,7 @@ def require(module: str) -> None:
     Raises:
         ModuleNotFoundError: it is not; `failure_of` names the extra.
     """
-    if importlib.util.find_spec(module) is None:
+    if module not in sys.modules and importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
@@ -177,8 +178,8 @@ def _missing_extra(error: BaseException) -> str | None:
 
 
 def _is_of_interruption(error: BaseException) -> bool:
-    """Whether somebody interrupted the command: a library that is interrupted may fail by an error of its own
-    while it cleans up."""
+    """Returns whether the command was interrupted: an interrupted library may raise another error while it
+    cleans up."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return True
     before = error.__cause__ or error.__context__

@@ -1,8 +1,8 @@
-"""Who may do what through the HTTP API: tokens, their roles, and the cohorts they are limited to.
+"""Access to the HTTP API: tokens, their roles, and the cohorts that they are limited to.
 
 A token is shown once, as `sl_ID_SECRET`; the database keeps SHA-256 of the secret. The secret has 256 random
-bits, so nobody finds it by trying, with or without its digest: a slow hash, which protects secrets that
-people choose, would protect nothing here and let strangers make the server work hard.
+bits, so guessing is hopeless, with or without the digest. A slow hash protects secrets that people choose;
+here it would protect nothing, and would let strangers make the server work hard.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIFETIME_DAYS_MAX = 3660.0
 SCOPE_MAX = 1000  # cohorts
 _ID_BYTES, _SECRET_BYTES = 8, 32
 _WRITTEN = re.compile(rf"sl_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})", re.ASCII)
-# What a text that is no token is compared as, so that it takes the same steps as one that is.
+# A malformed token is compared as this one, so that it takes the same steps, and time, as a well-formed one.
 _NOBODY, _NOTHING = "-" * 2 * _ID_BYTES, "0" * 2 * _SECRET_BYTES
 
 
@@ -155,7 +155,8 @@ def authenticate(store: Store, text: str) -> AccessToken | None:
 
 
 def token_by_id(store: Store, token_id: str) -> AccessToken | None:
-    """Return a token that is valid now, None if there is none: for who proved before that he has it."""
+    """Returns the token with this identifier if it is valid now, else None. The caller has proved before that
+    it holds the secret."""
     found = _stored_now(store, token_id)
     return _public(found[0]) if found and _is_valid(*found) else None
 

@@ -29,7 +29,7 @@ class NotCollectable(Conflict):
 
 
 class InvalidValue(LedgerError, ValueError):
-    """A value nobody may store: names the field, what came and what was expected."""
+    """A value that cannot be stored. The message names the field, the given value and the accepted values."""
 
     def __init__(self, *, field: str, value: object, expected: str) -> None:
         """Compose the sentence "field: got value, expected ..."."""

@@ -18,7 +18,7 @@ _MODE = 0o644  # a temporary file would be its owner's alone
 def write_bytes_whole(path: Path, content: bytes) -> None:
     """Write a file: afterwards it holds all of `content`, or what it held before.
 
-    What is no file, such as a device or a pipe, is written into: it must not be replaced.
+    A device or a pipe is written into, not replaced.
 
     Raises:
         OSError: the file cannot be written.
@@ -53,7 +53,7 @@ def alone_in(directory: Path) -> Iterator[None]:
         while not _is_locked(descriptor):
             if time.monotonic() > ends:
                 raise TimeoutError(f"another process has been writing into {directory} for too long")
-            time.sleep(_LOCK_POLL_SECONDS)  # flock has no time limit of its own
+            time.sleep(_LOCK_POLL_SECONDS)  # flock has no time limit
         yield
     finally:
         os.close(descriptor)

@@ -42,7 +42,9 @@ class Health:
     cohorts_overspent: int  # their promise is broken
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
-    queues: Mapping[str, int] | None = None  # messages at the broker; None: there is none, or nobody asked it
+    queues: Mapping[str, int] | None = (
+        None  # messages at the broker; None: there is no broker, or it was not asked
+    )
 
 
 def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Health:
@@ -92,7 +94,7 @@ def verify_oldest(store: Store, accountant: Accountant, *, enough: Callable[[], 
     """Verify cohorts, those whose verification is oldest first, until `enough()`; return their names.
 
     At least one is verified, each at most once. The chain is replayed whole, numbers are sampled, and the
-    head that was good the last time must still be part of the chain. What is found is stored and logged.
+    head that was good the last time must still be part of the chain. The findings are stored and logged.
     """
     known = store.verifications()
     names = {cohort.name for cohort in store.cohorts()} | set(known)
@@ -106,7 +108,7 @@ def verify_oldest(store: Store, accountant: Accountant, *, enough: Callable[[], 
 
 
 def health_document(found: Health) -> dict[str, Json]:
-    """Return the state of a ledger after whether nobody is needed."""
+    """Returns the state of a ledger, preceded by whether it is healthy (no alarm)."""
     fields = {field.name: document_of(getattr(found, field.name)) for field in dataclasses.fields(found)}
     return {"healthy": not found.alarms, **fields}
 

@@ -80,7 +80,7 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
 def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
     """Store a round's loss and return the digest of the stored one.
 
-    Somebody else may have been first, with other precision: then his is the one that everybody uses.
+    Another process may have stored one first, with another precision: then all processes use that one.
     """
     key = _key(accounted)
     blob = accountant.privacy_loss(accounted).to_bytes()

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _not_empty(cls, value: object) -> object:
-        # What a setting means by default may be another ledger, or nobody who decides.
+        # The default of an empty setting could mean another ledger, or no worker that decides.
         if value == "":
             raise ValueError("it is empty: give it a value, or unset it")
         return value

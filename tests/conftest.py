@@ -176,7 +176,7 @@ def _own_server(programs: Path) -> Iterator[str]:
 
 
 def _reachable(programs: Path, home: Path, user: str | None) -> Path:
-    """Return the programs where the user may run them: under a home of root's own, nobody may."""
+    """Returns the programs where the user may run them: under the home of root, no other user may."""
     if user is None:
         return programs
     tried = subprocess.run(

@@ -42,7 +42,7 @@ def create_app(settings: Settings) -> Celery:
         # Quorum queues know no prefetch that is shared by consumers: Celery must notice them.
         worker_detect_quorum_queues=True,
         worker_consumer="shuffle_ledger.workers.consumer:RoundConsumer",
-        # What is computed when the broker is lost is still worth finishing: the answer goes to the database.
+        # A computation is finished even if the broker is lost: its result goes to the database.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_remote_control=False,
         task_soft_time_limit=SOFT_TIME_LIMIT_SECONDS,
@@ -82,7 +82,7 @@ def _schedule(settings: Settings) -> dict[str, object]:
 
 
 def _every(task: str, seconds: float) -> dict[str, object]:
-    # Nobody is waiting for it: one that was not begun when the next is due is dropped.
+    # No caller waits for it: a task that was not begun when the next one is due is dropped.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
 

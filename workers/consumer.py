@@ -1,4 +1,5 @@
-"""What a worker process does at the broker and for its keeper, beside running tasks."""
+"""The worker process: its connection to the broker and its signs of life for a supervisor, beside running
+tasks."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def sweep(
 def queue_lengths(settings: Settings) -> dict[str, int] | None:
     """Return how many messages wait in each queue, by name; None when the broker cannot be asked.
 
-    Only RabbitMQ is asked. A queue that nobody has declared yet is left out.
+    Only RabbitMQ is asked. A queue that was not declared yet is left out.
     """
     if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
         return None

@@ -1,4 +1,5 @@
-"""The queues: what is at the broker, how much may wait there, and where messages end that nobody can handle.
+"""The queues at the broker: their names, their limits, and the dead-letter queue for messages that cannot be
+handled.
 
 On RabbitMQ all are quorum queues: replicated, with a delivery limit, and a dead-letter queue behind them. A
 classic queue of the same name, from elsewhere, would be refused by the broker: the names end in `.rounds`,
@@ -16,18 +17,18 @@ from kombu.entity import Exchange, Queue
 DELIVERY_LIMIT = 10
 WAITING_MAX = 100_000  # then the broker refuses, and rounds wait in their table instead
 UPKEEP_WAITING_MAX = 16  # a sweep that was missed need not be made up for
-RECOMPUTATION_WAITING_MAX = 4096  # then whoever asks computes by himself
+RECOMPUTATION_WAITING_MAX = 4096  # beyond it, the asking process computes itself
 DEAD_MAX = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueNames:
-    """What the queues of one ledger are called at the broker."""
+    """The names of one ledger's queues at the broker."""
 
     rounds: str  # identifiers of rounds to decide
     upkeep: str  # sweeps and verifications
     recomputation: str  # parts of bundles whose numbers are computed again
-    dead: str  # messages that nobody could handle
+    dead: str  # messages that could not be handled
 
 
 def queue_names(prefix: str) -> QueueNames:
@@ -61,7 +62,7 @@ def work_queues(prefix: str, *, rabbitmq: bool) -> list[Queue]:
 
 
 def dead_letter_queue(prefix: str) -> Queue:
-    """Return RabbitMQ's queue for messages that were rejected or delivered too often; nobody consumes it."""
+    """Return RabbitMQ's queue for messages that were rejected or delivered too often; it has no consumer."""
     name = queue_names(prefix).dead
     arguments = {"x-queue-type": "quorum", "x-max-length": DEAD_MAX}
     return Queue(name, Exchange(name, type="fanout", durable=True), durable=True, queue_arguments=arguments)

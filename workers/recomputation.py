@@ -29,7 +29,7 @@ from shuffle_ledger.workers.dispatch import CONFIRM_TIMEOUT_SECONDS
 
 BATCH = 64  # questions in a task: a second or so
 IN_FLIGHT_MAX = 256  # tasks
-EXPIRES_SECONDS = 3600.0  # whoever asked has answered for himself by then
+EXPIRES_SECONDS = 3600.0  # the asking process has computed the answer itself by then
 _ACCOUNTANTS = 4
 _WIDEST = 0.05  # relative, of an answer that is used
 
@@ -41,10 +41,10 @@ _log = logging.getLogger(__name__)
 class WithWorkers:
     """Answers questions together with workers.
 
-    **Guarantee**: a worker's answers are used only if they are to the very batch that was sent, all intervals
-    are such and not wide, and the one among them, drawn by lot afterwards, that is computed here too agrees.
-    Whatever is not used is computed here. That finds mistakes; workers are the auditor's own, and whoever
-    does not trust them asks none.
+    **Guarantee**: a worker's answers are used only if they belong to the batch that was sent, all of them are
+    valid and narrow intervals, and one of them, chosen at random afterwards and recomputed here, agrees. All
+    other answers are computed here. This detects mistakes. It does not detect every attack: use only workers
+    that the auditor trusts.
     """
 
     def __init__(self, settings: Settings, accountant: Accountant) -> None:
@@ -101,7 +101,7 @@ class WithWorkers:
         except _LOST as error:
             _log.warning("a worker's answers cannot be had: %s", error)
             return None
-        # Which one is computed here too nobody knows who answered.
+        # Recomputes one randomly chosen answer to check the worker, which cannot know the choice.
         place = secrets.randbelow(len(batch))
         if found is None or not _agree(found[place], self._here(batch[place])):
             _log.error("a worker's answers are not to what was asked, or not right: computing them here")

@@ -1,4 +1,4 @@
-"""Decompositions of local randomizers: the masses every proof of amplification works with.
+"""Decompositions of local randomizers: the masses that the proofs of amplification use.
 
 A local randomizer `R` with inputs `x0`, `x1` is *decomposed* into component distributions `Q_j` when
 `R(x0) = sum_j a_j Q_j`, `R(x1) = sum_j b_j Q_j` and, for every input x of every other user, `R(x) >= sum_j
@@ -19,32 +19,31 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
-#: The least probability of an output that parts of a randomizer make together, or that a user makes who may
-#: be silent.
+#: Least positive probability of an output of several randomizers together, or of a user who may be silent:
+#: smaller ones are an error, since floats could lose them.
 LEAST_PROBABILITY = 1e-280
-# Sums of masses are checked to this many units in the last place of 1: decompositions are built by a few
-# operations each.
+# Sums of masses are checked to this absolute accuracy: a few operations make each mass.
 _SUM_TOLERANCE = 1e-12
-#: Components of different ratios that can be summed over.
+#: Largest number of components with different ratios. More: memory and time of every sum.
 MAXIMUM_COMPONENTS = 4096
-_MAXIMUM_PRODUCTS = 1 << 20
-_DIGITS = 2.0**46
-# What the rounding of two terms may leave of them where they cancel.
-_ALIKE = 2.0**-48
+_MAXIMUM_PRODUCTS = 1 << 20  # components of a product, before equal ones are joined
+_EQUAL_DIGITS = 2.0**46  # numbers that agree to 46 binary digits count as equal
+# Relative size up to which a difference of two nearly equal terms is round-off, and counts as 0.
+_ROUND_OFF_LEFT = 2.0**-48
 
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """Masses `(a, b, c)` of the components of a local randomizer.
+    """The masses `(a, b, c)` of the components of a local randomizer.
 
     `a[j]` and `b[j]` are the probabilities that the differing user's report falls in component j under `x0`
     and `x1` (each sums to 1); `c[j]` is the mass that every other user is guaranteed to put there (sums to at
     most 1; the rest is a leftover component on which the differing user never falls). Arrays have shape
     (components,) and are read-only.
 
-    `difference` is `a - b`, given where it is known to more digits than the two tell; likewise `rest`, the
-    mass of the leftover component, to relative round-off. Without it that is `1 - sum(c)`, as far as units of
-    1 tell: less counts as nothing.
+    `difference` is `a - b`; it can be given with more digits than the subtraction has. `rest` is the mass of
+    the leftover component with relative round-off; without it, the mass is computed as `1 - sum(c)`, with the
+    absolute round-off of 1, and a negative result counts as 0.
 
     Guarantee: the round of n users is dominated by the pair whose hockey-stick divergence is
     `E[(G_1 + ... + G_n)_+] / n` with i.i.d. `G = (a_j - e^eps b_j) / c_j` with probability `c_j`, else 0,
@@ -85,11 +84,11 @@ class Decomposition:
 
     @property
     def leftover(self) -> float:
-        """Mass of other users' reports that hide nothing, in [0, 1]."""
+        """Returns the probability that another user's report hides nothing, in [0, 1]."""
         return max(0.0, 1.0 - math.fsum(self.c)) if self.rest is None else self.rest
 
     def swapped(self) -> Decomposition:
-        """The decomposition of the pair in the other direction: `a` and `b` exchanged."""
+        """Returns the decomposition of the pair in the other direction: `a` and `b` exchanged."""
         return self._other_direction
 
     @functools.cached_property
@@ -97,7 +96,7 @@ class Decomposition:
         return Decomposition(self.b, self.a, self.c, -self.difference, self.rest)
 
     def signature(self) -> tuple[tuple[float, ...], ...]:
-        """A value that decompositions of the same divergences share, but for rounding."""
+        """Returns a value that is equal for decompositions with the same divergences, up to round-off."""
         return self._signature
 
     @functools.cached_property
@@ -109,18 +108,17 @@ class Decomposition:
         return tuple(sorted(tuple(row) for row in columns.tolist()))
 
     def merged(self) -> Decomposition:
-        """The same divergences with fewer components: equal ratios `a : b : c` joined, empty components
-        dropped.
+        """Returns a decomposition with the same divergences and fewer components: equal ratios `a : b : c`
+        are joined, empty components dropped.
 
         Guarantee: `G` depends on a component through its ratios only, so joining equal ratios changes no
-            divergence. Ratios, and differences of ratios, that differ by less than one in 2^46 count as
-            equal: rounding.
+            divergence. Ratios, and differences of ratios, that agree to 46 binary digits count as equal.
         """
         return self._joined
 
     def merged_exactly(self) -> Decomposition:
-        """The same where every digit of the ratios tells: components of masses that were given, not
-        computed."""
+        """Returns the same, but joins only components whose ratios agree in every digit: for masses that were
+        given, not computed."""
         return _merged(self.a, self.b, self.c, self.difference, self.rest, digits=np.asarray)
 
     @functools.cached_property
@@ -129,21 +127,22 @@ class Decomposition:
 
 
 def product(first: Decomposition, second: Decomposition) -> Decomposition:
-    """Decomposition of a pair of reports, one of each randomizer, shuffled as one: the components multiply.
+    """Returns the decomposition of two reports, one of each randomizer, that are shuffled as one: components
+    multiply.
 
-    `difference` is `(a - b)` of the product without the cancellation of two large terms; where its two halves
-    are alike but for rounding, it is 0.
+    `difference` is computed without cancellation of two large terms; if its two halves differ by round-off
+    only, it is 0.
     Source: Su, Cheng, Wang, Theorem 9.
 
     Raises:
-        InvalidParameter: more components than can be summed over, or too improbable ones.
+        InvalidParameter: there would be too many components, or too improbable ones.
     """
     if first.a.size * second.a.size > _MAXIMUM_PRODUCTS:
         raise _too_many(first.a.size * second.a.size)
     sums = np.multiply.outer(first.a + first.b, second.difference)
     others = np.multiply.outer(first.difference, second.a + second.b)
     difference = (sums + others) / 2
-    difference[np.abs(difference) <= _ALIKE * np.abs(sums)] = 0.0
+    difference[np.abs(difference) <= _ROUND_OFF_LEFT * np.abs(sums)] = 0.0
     a, b = (_multiplied(getattr(first, x)[:, None], getattr(second, x)).ravel() for x in "ab")
     c = np.multiply.outer(first.c, second.c).ravel()
     known = first.rest is not None and second.rest is not None
@@ -152,13 +151,13 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
 
 
 def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decomposition:
-    """Decomposition of a user who runs part i with probability `weights[i]`, visibly: the components side by
-    side.
+    """Returns the decomposition of a user who runs part i with probability `weights[i]`, visibly in the
+    report: all parts' components together.
 
     Source: Su, Cheng, Wang, Theorem 11.
 
     Raises:
-        InvalidParameter: more components than can be summed over, or too improbable ones.
+        InvalidParameter: there would be too many components, or too improbable ones.
     """
     pairs = list(zip(weights, parts, strict=True))
     a, b = (np.concatenate([_multiplied(weight, getattr(part, x)) for weight, part in pairs]) for x in "ab")
@@ -172,8 +171,8 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
 
 
 def with_silence(part: Decomposition, participation: float) -> Decomposition:
-    """Decomposition of a user who reports with probability `participation`, by a secret coin, and else stays
-    silent."""
+    """Returns the decomposition of a user who reports with probability `participation`, by a secret coin, and
+    is silent otherwise."""
     silence = 1.0 - participation
     if silence == 0.0:
         return part
@@ -187,10 +186,10 @@ def with_silence(part: Decomposition, participation: float) -> Decomposition:
 
 
 def _multiplied(one: float | FloatArray, other: FloatArray) -> FloatArray:
-    """Probabilities of two things together; what is possible stays possible.
+    """Returns products of probabilities.
 
     Raises:
-        InvalidParameter: it is less likely than floats can tell from impossible.
+        InvalidParameter: a product of positive probabilities is below `LEAST_PROBABILITY`.
     """
     together = np.asarray(one * other, dtype=np.float64)
     lost = (together < LEAST_PROBABILITY) & (np.asarray(one) > 0) & (other > 0)
@@ -232,8 +231,8 @@ def _merged(
 
 
 def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Rounded ratios `a / c` and `b / c`, infinite where nobody hides what is there, and `(a - b) / c`, which
-    tells ratios apart that are nearly alike, 0 there."""
+    """Returns rounded ratios `a / c` and `b / c`, infinite for unhidden components (`c = 0`) with mass, and
+    `(a - b) / c`, which separates nearly equal ratios and is 0 for unhidden components."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [np.where(x > 0, rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
         gap = rounded(np.where(masses.c > 0, masses.difference / masses.c, 0.0))
@@ -241,9 +240,11 @@ def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def rounded(values: FloatArray) -> FloatArray:
-    """Values to 46 binary digits: what counts as equal."""
+    """Returns values rounded to 46 binary digits; equal results count as equal ratios."""
     mantissa, exponent = np.frexp(values)
-    return np.asarray(np.ldexp(np.round(mantissa * _DIGITS) / _DIGITS, exponent), dtype=np.float64)
+    return np.asarray(
+        np.ldexp(np.round(mantissa * _EQUAL_DIGITS) / _EQUAL_DIGITS, exponent), dtype=np.float64
+    )
 
 
 def _too_many(count: int) -> InvalidParameter:

@@ -1,7 +1,8 @@
-"""The sum over outcomes: every outcome of a small round, with its exact masses under both inputs.
+"""Enumeration of a small round: every outcome, with its probabilities under both inputs.
 
-Of `n` users the shuffler reveals how many reports fell in each component. Where few counts carry the mass
-they are listed; the rest is bounded and charged to the mass at infinity.
+The shuffler reveals how many of the n reports fell in each component. If few combinations of counts carry
+almost all of the mass, they are listed. The mass of the rest is bounded and added to the upper bound of the
+profile.
 """
 
 from __future__ import annotations
@@ -14,40 +15,55 @@ import numpy.typing as npt
 import scipy
 
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
-from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF, FloatArray, running_sums
+from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    UNDERFLOW,
+    UNIT_ROUND_OFF,
+    FloatArray,
+    running_sums,
+)
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
+# Natural logarithm of the tail probability at which a count is cut, about 1e-48: below every delta that
+# matters.
 _LOG_CUT = -110.0
-# Numbers of reports that all ways to divide are counted for, and of those that logarithms are added up for.
-_FEW = 1000
+# Up to this number of reports the number of all combinations is computed exactly; up to the second number
+# outcomes may be listed at all, since logarithms are added up count by count.
+_EXACTLY_COUNTED_REPORTS = 1000
 _MOST_REPORTS = 1 << 21
-# No more counts than these are not 0 in any outcome: each could have been 0, too, and 2^20 are not listed.
-_MOST_COUNTED = 20
-# A component hidden by less is hidden in no number: ratios to its mass overflow.
+# Most counts that are positive in one listed outcome: each could be 0 as well, and fewer than 2^20 are
+# listed.
+_MOST_POSITIVE_COUNTS = 20
+# Components with a smaller positive mass c are not listed: ratios to it overflow.
 _LEAST_HIDDEN = 1e-300
-_VAGUE = 1e-6
-_UNSURE = 1e-20
+# Outcomes with a larger relative error count with their whole mass as absolute error; nothing is listed if
+# that is more than the second number in all.
+_MOST_RELATIVE_ERROR = 1e-6
+_MOST_ABSOLUTE_ERROR = 1e-20
 #: Relative round-off of likelihood ratios less 1, and of their differences from orders.
 RATIO_ROUND_OFF = 32 * UNIT_ROUND_OFF
 
 
 class Outcomes(NamedTuple):
-    """Outcomes of a round, in no order; arrays have shape (outcomes,)."""
+    """Outcomes of a round, in no particular order; arrays have shape (outcomes,)."""
 
     ratio_excess: FloatArray  # P / Q - 1, inf where Q = 0
     p: FloatArray
     q: FloatArray
     p_minus_q: FloatArray
-    missing: float  # bound on the mass, under either law, of outcomes that are not listed
-    unsure: float  # bound on the error of masses that are known to few digits
-    relative_error: float  # bound on the relative round-off of every mass
-    terms: FloatArray  # moduli of what `P - Q` is a sum of: it is known to units of these
+    missing: float  # upper bound on the mass, under either law, of outcomes that are not listed
+    unsure: float  # upper bound on the total absolute error of masses with a large relative error
+    relative_error: float  # upper bound on the relative round-off of every other mass
+    terms: FloatArray  # sum of the moduli of the terms of `p_minus_q`: its round-off is in units of these
 
     def profile(self, excess: FloatArray) -> ProfileBounds:
-        """Bounds on the hockey-stick divergence of order `1 + excess`, shape of `excess` (ascending), and of
-        orders that are off from these by eight roundings."""
-        # What may be above an order counts, though it seems to be next to it.
+        """Returns bounds on the hockey-stick divergence of order `1 + excess`, each of the shape of `excess`
+        (ascending).
+
+        Guarantee: they hold also if an order is off by eight roundings; round-off and missing outcomes are
+            included.
+        """
+        # Ratios are rounded up: an outcome that may be above an order counts there.
         ratios, doubt = self.ratio_excess, self.terms / np.where(self.q > 0, self.q, 1.0)
         ratios = ratios + RATIO_ROUND_OFF * (doubt + np.abs(ratios))
         cell = np.searchsorted(excess, ratios, side="left") - 1
@@ -61,10 +77,10 @@ class Outcomes(NamedTuple):
         )
         gain_cell = np.bincount(cells, weights=gain, minlength=size)
         q_above = _suffix(q_cell)
-        # h_i = h_{i+1} + (r_{i+1} - r_i) Q(beyond r_{i+1}) + what lies in cell i: only positive terms.
+        # h_i = h_{i+1} + (r_{i+1} - r_i) Q(beyond r_{i+1}) + the outcomes of cell i: only positive terms.
         steps = np.append(np.diff(excess) * q_above[1:], 0.0)
         value = _suffix(gain_cell + steps)
-        added = UNIT_ROUND_OFF * (16 + ratios.size + size)  # one by one, and a term may be below a unit
+        added = UNIT_ROUND_OFF * (16 + ratios.size + size)  # plain summation; a term may be below a unit
         rounding = 16 * UNIT_ROUND_OFF * _suffix(doubt_cell) + (added + self.relative_error) * value
         rounding += RATIO_ROUND_OFF * _suffix(np.bincount(cells, weights=self.terms[inside], minlength=size))
         lower = np.maximum(value - rounding - self.unsure - UNDERFLOW, 0.0)
@@ -72,8 +88,8 @@ class Outcomes(NamedTuple):
 
 
 def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int) -> Outcomes | None:
-    """Every outcome of the blanket pair of `reports` users, or None when more than `limit` would have to be
-    listed.
+    """Returns every outcome of the blanket pair of `reports` users, or None if more than `limit` outcomes
+    would have to be listed, or if their masses would be too imprecise.
 
     Source: Su, Cheng, Wang, Theorem 4, before the expectation is taken.
     """
@@ -91,25 +107,25 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q > 0, gap / q, np.where(p > 0, np.inf, -1.0))
     seen = (p > 0) | (q > 0)
-    units = 32 + (10 + 2 * min(len(ranges), _MOST_COUNTED)) * magnitude
+    units = 32 + (10 + 2 * min(len(ranges), _MOST_POSITIVE_COUNTS)) * magnitude
     errors = UNIT_ROUND_OFF * np.append(units, np.full(int(bare.sum()), 32.0))
-    # A leftover of a few units is known to no digit: what rests on it counts in full, and not by its relative
+    # A leftover mass of a few units of 1 has no correct digit: masses that depend on it count in full as
     # error.
-    vague = errors > _VAGUE
+    vague = errors > _MOST_RELATIVE_ERROR
     unsure = float(np.maximum(p, q)[vague].sum()) + float((np.maximum(p, q) * errors)[vague].sum())
     relative_error = float(errors[~vague].max(initial=0.0))
-    if unsure > _UNSURE:
+    if unsure > _MOST_ABSOLUTE_ERROR:
         return None
     missing = 4 * (len(ranges) + 1) * math.exp(_LOG_CUT)
     return Outcomes(ratio[seen], p[seen], q[seen], gap[seen], missing, unsure, relative_error, terms[seen])
 
 
 def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> bool:
-    """Whether no more outcomes than `limit`, which is below 2^20, would have to be listed."""
+    """Returns whether at most `limit` outcomes would have to be listed; `limit` must be below 2^20."""
     if np.any((decomposition.c > 0) & (decomposition.c < _LEAST_HIDDEN)):
         return False
     free = int((decomposition.c > 0).sum()) - (decomposition.leftover == 0)
-    if reports <= _FEW and math.comb(reports + free, free) <= limit:
+    if reports <= _EXACTLY_COUNTED_REPORTS and math.comb(reports + free, free) <= limit:
         return True
     counted = _Counted.of(decomposition)
     if _fewest_counts(reports, counted.c) > limit:
@@ -120,18 +136,18 @@ def is_countable(decomposition: Decomposition, reports: int, *, limit: int) -> b
 
 
 class _Counted(NamedTuple):
-    """The components whose counts tell outcomes apart: those that others hide and the leftover one, but for
-    the most likely of all, which has the other reports.
+    """The components whose counts identify an outcome: the hidden ones and the leftover, without the most
+    likely one, whose count follows from the others.
 
     Attributes:
         c: masses, shape (components,).
-        ratios: `a/c`, `b/c`, `(a - b)/c` and its modulus, shape (4, components).
-        doubt: how far the logarithms of masses may be off beyond their own roundings, in units, shape
+        ratios: `a/c`, `b/c`, `(a - b)/c` and the modulus of the last, shape (4, components).
+        doubt: error of the logarithms of masses beyond their own round-off, in units of round-off, shape
             (components,).
         other: mass of the most likely component.
         other_ratios: its ratios, shape (4,).
-        other_doubt: how far the logarithm of what the others leave over of 1 may be off, in units.
-        unsure: mass that may be anywhere.
+        other_doubt: error of the logarithm of `1 - sum(c)`, in units of round-off.
+        unsure: absolute error of the sum of all masses.
     """
 
     c: FloatArray
@@ -144,18 +160,18 @@ class _Counted(NamedTuple):
 
     @classmethod
     def of(cls, decomposition: Decomposition) -> _Counted:
-        """Those of a decomposition."""
+        """Picks the components of a decomposition."""
         hidden, left = decomposition.c > 0, decomposition.leftover
         c, known = decomposition.c[hidden], decomposition.rest is not None
         sides = [getattr(decomposition, name)[hidden] / c for name in ("a", "b", "difference")]
         ratios, doubt = np.array([*sides, np.abs(sides[-1])]), np.zeros_like(c)
         if left > 0:
-            # Of what is not known but as 1 - sum(c), units of 1 are doubtful.
+            # A leftover mass that is computed as 1 - sum(c) has the absolute round-off of 1.
             c, ratios = np.append(c, left), np.column_stack([ratios, np.zeros(4)])
             doubt = np.append(doubt, 8.0 if known else 4 / left)
         largest = int(c.argmax())
         others = np.arange(c.size) != largest
-        # It is what the others leave over of 1, and no less sure than these.
+        # Its mass is 1 minus the others', and as precise as these.
         certain = known or bool(doubt[largest] > 0)
         share = (1 - float(c[largest]) if certain else 1.0) / float(c[largest])
         return cls(
@@ -169,14 +185,14 @@ class _Counted(NamedTuple):
         )
 
     def ranges(self, reports: int) -> list[FloatArray]:
-        """The `_counts` of every component."""
-        # None is above 1/2, for another is as likely.
+        """Returns the range of counts of every component; see `_counts`."""
+        # No mass is above 1/2, since the most likely component is not among them.
         everything = math.fsum([self.other, self.unsure, *self.c])
         return [_counts(reports, mass, everything - mass) for mass in self.c.tolist()]
 
 
 class _Listed(NamedTuple):
-    """Combinations of counts, by what is added up over their components: shape (combinations,)."""
+    """Combinations of counts, reduced to sums over their components: arrays of shape (combinations,)."""
 
     total: FloatArray  # the counts' sum
     log_mass: FloatArray  # of the counts' powers over their factorials
@@ -185,15 +201,16 @@ class _Listed(NamedTuple):
 
 
 def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> _Listed:
-    """All counts from the ranges, each of consecutive numbers, that sum to no more than the reports. Only
-    sums are kept: counts of many components would fill the memory."""
+    """Lists all combinations of counts, one from each range of consecutive numbers, that sum to at most
+    `reports`. Only sums over components are kept, which saves memory."""
     first = np.array([values[0] for values in ranges])
     may_be_last = np.cumsum(first[::-1])[::-1] == 0
     full, listed = [], np.zeros((3 + len(counted.ratios), 1))
     for values, c, ratios, doubt, last in zip(
         ranges, counted.c, counted.ratios.T, counted.doubt, may_be_last, strict=True
     ):
-        # Nothing can be added to these, which are most of all where a few reports are of many kinds.
+        # Combinations that use up all reports are finished. With few reports and many components, these are
+        # most of all.
         if last and listed[0].max(initial=0) == reports:
             full.append(listed[:, listed[0] == reports])
             listed = listed[:, listed[0] < reports]
@@ -212,17 +229,19 @@ def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> 
 
 
 def _fewest_counts(reports: int, c: FloatArray) -> float:
-    """At most as many as the combinations of all `_counts`, without listing any."""
+    """Returns a lower bound on the number of combinations of all `_counts`, without listing any."""
     # Chernoff's exponent at a share x is at most (x - c)^2 / (c (1 - c)).
     half = np.sqrt(-_LOG_CUT * reports * c * np.maximum(1 - c, 0.0))
     counts = np.minimum(half, reports * c) + np.minimum(half, reports * np.maximum(1 - c, 0.0)) - 1
-    return math.exp(min(float(np.log(np.maximum(counts, 2.0)).sum()), 700.0))
+    return math.exp(min(float(np.log(np.maximum(counts, 2.0)).sum()), LARGEST_EXPONENT))
 
 
 def _counts(reports: int, mass: float, rest: float) -> FloatArray:
-    """Counts of a component outside which `Bin(n, mass)` lies with probability at most `2 exp(_LOG_CUT)`; one
-    more on top, for the differing user's own report. What is left of 1 is given, too: it may have digits that
-    the mass has not."""
+    """Returns the consecutive counts of a component outside which `Bin(n, mass)` lies with probability at
+    most `2 exp(_LOG_CUT)`, and one more count above, for the differing user's own report.
+
+    `rest` is `1 - mass`, given because it may have more correct digits than the subtraction.
+    """
     mean = reports * mass
     # Bernstein's window: generous, then tightened by Chernoff's exponent.
     half = math.sqrt(2 * mean * -_LOG_CUT) - _LOG_CUT
@@ -239,8 +258,8 @@ def _counts(reports: int, mass: float, rest: float) -> FloatArray:
 
 
 def _log_multinomial(listed: _Listed, counted: _Counted, reports: int) -> tuple[FloatArray, FloatArray]:
-    """Logarithm of the multinomial mass of every combination of counts, and the magnitude its round-off is
-    proportional to.
+    """Returns the logarithm of the multinomial probability of every combination of counts, and the magnitude
+    that its round-off is proportional to, each of shape (combinations,).
 
     `n! / (n - N)!` is built as `n^N prod(1 - i/n)`, and `n` enters only through `n c`: no huge logarithm is
     subtracted.
@@ -254,9 +273,10 @@ def _log_multinomial(listed: _Listed, counted: _Counted, reports: int) -> tuple[
 
 
 def _log_falling(most: int, reports: int) -> FloatArray:
-    """Logarithms of `n (n - 1) ... (n - N + 1) / n^N` for N = 0 to `most`, each known to a few units."""
+    """Returns the logarithms of `n (n - 1) ... (n - N + 1) / n^N` for N = 0 to `most`, each with a relative
+    error of a few units."""
     share = np.arange(most) / reports
-    # Next to 1, where log1p would double what the rounding of the share is off, n - i has no rounding.
+    # Near 1, log1p would amplify the round-off of the share; n - i has none.
     terms = np.where(share < 0.5, np.log1p(-share), np.log((reports - np.arange(most)) / reports))
     return running_sums(terms)
 

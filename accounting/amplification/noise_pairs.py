@@ -1,7 +1,7 @@
-"""Pairs of distributions known outcome by outcome: counts with noise that users make together.
+"""Pairs of distributions (P, Q) known outcome by outcome: counts plus noise that all users contribute to.
 
-An outcome is kept by its mass q under Q and its likelihood ratio minus one, `x = P/Q - 1`, which is known to
-full relative accuracy even where the ratio is nearly 1; `p - q = x q`.
+An outcome is stored as its mass q under Q and its likelihood ratio minus one, `x = P/Q - 1`, which has full
+relative accuracy even if the ratio is nearly 1; `p - q = x q`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from shuffle_ledger.accounting.amplification.enumeration import RATIO_ROUND_OFF,
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 
-#: Outcomes that one pair may list.
+#: Largest number of outcomes of one pair. More: memory.
 MAXIMUM_OUTCOMES = 1 << 22
-# Natural logarithm of the probability at which counts are cut: far below every delta that is answered.
+# Natural logarithm of the tail probability at which counts are cut, and an upper bound on the mass that one
+# cut leaves out, about 1e-53: below every delta that matters.
 _LOG_CUT = -125.0
-_CUT = 16 * math.exp(_LOG_CUT)
-# More than what masses too small for a float hold together, under either law.
-_UNDERFLOW = 1e-280
-# Outcomes of a pair are put on at most so many losses before it is multiplied by another.
-_FINEST = 1200
-_COARSEST = 200
-# Roundings of products, sums over cells and shares of a split, relative to the masses.
-_COMBINING = 1e-8
+_CUT_MASS = 16 * math.exp(_LOG_CUT)
+# Upper bound on the total of masses that underflow, under either law.
+_UNDERFLOWN_MASS = 1e-280
+# A pair has between these numbers of losses before it is multiplied by another. More: closer bounds, more
+# work.
+_MOST_LOSSES = 1200
+_FEWEST_LOSSES = 200
+# Relative round-off of products, sums over cells and shares of a split.
+_COMBINING_ROUND_OFF = 1e-8
 
 
 class Masses(NamedTuple):
-    """Probabilities of consecutive counts, but for at most `_CUT` outside.
+    """Probabilities of consecutive counts; at most `_CUT_MASS` lies outside.
 
     Attributes:
         first: the first count.
         values: probabilities, shape (counts,).
-        relative_error: bound on their relative round-off.
+        relative_error: upper bound on their relative round-off.
     """
 
     first: int
@@ -45,10 +47,10 @@ class Masses(NamedTuple):
 
 
 def binomial_masses(trials: int, p: float) -> Masses:
-    """The law of `Bin(trials, p)`.
+    """Returns the law of `Bin(trials, p)`.
 
     Raises:
-        InvalidParameter: it spreads over more counts than can be listed.
+        InvalidParameter: it has more counts than can be listed.
     """
     first, last = _window(trials * p, trials * p * (1 - p), trials)
     counts = np.arange(first, last, dtype=np.float64)
@@ -57,17 +59,18 @@ def binomial_masses(trials: int, p: float) -> Masses:
 
 
 def poisson_masses(mean: float) -> Masses:
-    """The law of `Pois(mean)`.
+    """Returns the law of `Pois(mean)`.
 
     Raises:
-        InvalidParameter: it spreads over more counts than can be listed.
+        InvalidParameter: it has more counts than can be listed.
     """
     first, last = _window(mean, mean, None)
     return _from_ratios(first, math.log(mean) - np.log(np.arange(first + 1, last + 1, dtype=np.float64)))
 
 
 def _window(mean: float, variance: float, largest: int | None) -> tuple[int, int]:
-    """Counts outside which the law lies with probability at most `2 exp(_LOG_CUT)`: Bernstein's window."""
+    """Returns the first and the last count of Bernstein's window: outside, the law has a mass of at most
+    `2 exp(_LOG_CUT)`."""
     half = math.sqrt(2 * variance * -_LOG_CUT) - _LOG_CUT
     if 2 * half > MAXIMUM_OUTCOMES:
         expected = f"fewer reports or less noise each: at most {MAXIMUM_OUTCOMES} counts can be listed"
@@ -77,25 +80,26 @@ def _window(mean: float, variance: float, largest: int | None) -> tuple[int, int
 
 
 def _from_ratios(first: int, log_ratios: FloatArray) -> Masses:
-    """Masses from the logarithms of the ratios of neighbours; normalising takes common factors out."""
+    """Computes masses from the logarithms of the ratios of neighbours. Normalising removes any common
+    factor."""
     logs = np.concatenate([[0.0], np.cumsum(log_ratios)])
     logs -= logs.max()
     values = np.exp(logs)
     largest = float(np.abs(log_ratios).max(initial=0.0)) + float(np.abs(logs).max())
     error = 2 * UNIT_ROUND_OFF * (len(logs) + 1) * (8 + 4 * largest)
-    return Masses(first, values / values.sum(), error + _CUT)
+    return Masses(first, values / values.sum(), error + _CUT_MASS)
 
 
 class Pair(NamedTuple):
-    """A pair outcome by outcome; arrays have shape (outcomes,).
+    """A pair (P, Q) outcome by outcome; arrays have shape (outcomes,).
 
     Attributes:
         q: masses under Q.
-        x: likelihood ratios minus one, -1 or more.
+        x: likelihood ratios `P/Q` minus one, at least -1.
         infinite: mass under P of outcomes that are impossible under Q.
-        missing: bound on the mass, under either law, of outcomes left out.
-        relative_error: bound on the relative round-off of every mass.
-        ratio_error: the same of `x`, but for a few units.
+        missing: upper bound on the mass, under either law, of outcomes that are left out.
+        relative_error: upper bound on the relative round-off of every mass.
+        ratio_error: upper bound on the relative error of `x` beyond a few units of round-off.
     """
 
     q: FloatArray
@@ -106,7 +110,7 @@ class Pair(NamedTuple):
     ratio_error: float = 0.0
 
     def outcomes(self) -> Outcomes:
-        """The pair as a list to be summed over."""
+        """Returns the pair as a list of outcomes, which computes its profile."""
         q, gap = np.append(self.q, 0.0), np.append(self.q * self.x, self.infinite)
         p = np.append(self.q * (1 + self.x), self.infinite)
         terms = np.abs(gap) * (1 + self.ratio_error / RATIO_ROUND_OFF)
@@ -115,7 +119,7 @@ class Pair(NamedTuple):
 
 
 def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
-    """`1 + Bin(trials, p)` against `Bin(trials, p)`, or, not `up`, the other way round.
+    """Returns the pair `1 + Bin(trials, p)` against `Bin(trials, p)`, or the other way round if not `up`.
 
     The ratio at count k is `k (1-p) / ((trials - k + 1) p)`.
     """
@@ -127,7 +131,7 @@ def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
     high = float(exact)
     above = (k - high) - float(exact - Fraction(high))
     cut_below, cut_above = law.first > 0, last < trials
-    missing = (cut_below + cut_above) * _CUT + _UNDERFLOW
+    missing = (cut_below + cut_above) * _CUT_MASS + _UNDERFLOWN_MASS
     if up:
         x = above / ((trials - k + 1) * p)
         if not cut_below:
@@ -144,7 +148,7 @@ def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
 
 
 def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
-    """`1 + Pois(mean)` against `Pois(mean)`, or, not `up`, the other way round.
+    """Returns the pair `1 + Pois(mean)` against `Pois(mean)`, or the other way round if not `up`.
 
     The ratio at count k is `k / mean`.
     """
@@ -154,9 +158,9 @@ def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
     high = float(mean)
     above = (k - high) - float(mean - Fraction(high))
     cut_below = law.first > 0
-    # Masses are those of the rounded mean: off by its rounding times how far counts are from it.
+    # The masses use the rounded mean: their error is its round-off times the distance of the count from it.
     error = law.relative_error + 4 * UNIT_ROUND_OFF * len(k)
-    missing = (1 + cut_below) * _CUT + _UNDERFLOW
+    missing = (1 + cut_below) * _CUT_MASS + _UNDERFLOWN_MASS
     if up:
         return Pair(law.values, above / high, 0.0, missing, error)
     # Q is Pois(k - 1) at k, and P is Pois(k).
@@ -165,9 +169,9 @@ def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
 
 
 def multiplied(first: Pair, second: Pair) -> Pair:
-    """Both pairs, independently."""
+    """Returns the product of the pairs: the law of two independent outcomes."""
     x, y = first.x[:, None], second.x[None, :]
-    # Impossible is impossible, however the sum is rounded.
+    # An outcome that is impossible under P stays so, however the sum is rounded.
     product = np.where((x == -1) | (y == -1), -1.0, x + y + x * y)
     q = np.multiply.outer(first.q, second.q).ravel()
     infinite = first.infinite + second.infinite - first.infinite * second.infinite
@@ -176,27 +180,29 @@ def multiplied(first: Pair, second: Pair) -> Pair:
         product.ravel(),
         infinite,
         first.missing + second.missing,
-        first.relative_error + second.relative_error + _COMBINING,
+        first.relative_error + second.relative_error + _COMBINING_ROUND_OFF,
         first.ratio_error + second.ratio_error,
     )
 
 
 def losses_for(outcomes: int) -> int:
-    """How many losses two factors may have each, so that their product has about so many outcomes."""
-    return max(_COARSEST, min(_FINEST, math.isqrt(outcomes)))
+    """Returns the number of losses that each of two factors may have, so that their product has about
+    `outcomes` outcomes."""
+    return max(_FEWEST_LOSSES, min(_MOST_LOSSES, math.isqrt(outcomes)))
 
 
 def coarsened(pair: Pair, losses: int, *, up: bool) -> Pair:
-    """A pair of at most about `losses` outcomes, whose divergences are at least (up) or at most the pair's.
+    """Returns a pair of at most about `losses` outcomes that bounds the given pair.
 
-    Up: every outcome is split onto the two neighbours on a grid of ratios, with both its masses kept; down:
-    the outcomes of a cell become one.
+    Guarantee: its divergences are at least the pair's if `up`, else at most. Up, every outcome is split
+    between its two neighbours on a grid of ratios, which keeps its masses under P and Q. Down, the outcomes
+    of a cell become one, a post-processing.
     """
     possible = pair.x > -1
     ratios = np.log1p(pair.x[possible])
     if pair.x.size <= losses or ratios.size == 0 or ratios.min() == ratios.max():
         return pair
-    # Finest within a few deviations of 0, where the mass is.
+    # The grid is finest within a few deviations of ratio 1, which have most of the mass.
     scale = 3 * math.sqrt(float((pair.q[possible] * np.minimum(ratios * ratios, 1.0)).sum()))
     least, most = math.asinh(ratios.min() / scale), math.asinh(ratios.max() / scale)
     nodes = np.expm1(scale * np.sinh(np.linspace(least, most, losses)))
@@ -218,5 +224,5 @@ def coarsened(pair: Pair, losses: int, *, up: bool) -> Pair:
     return pair._replace(
         q=np.append(masses[kept], impossible * rest),
         x=np.append(ends[kept], -rest),
-        relative_error=pair.relative_error + _COMBINING,
+        relative_error=pair.relative_error + _COMBINING_ROUND_OFF,
     )

@@ -1,5 +1,5 @@
-"""Profiles of shuffled reports before sampling: what a round of so many honest users reveals, by whatever
-argument bounds it."""
+"""Privacy profiles of the shuffled reports of a number of honest users, before sampling: one class for each
+way to bound them."""
 
 from __future__ import annotations
 
@@ -21,47 +21,55 @@ from shuffle_ledger.accounting.amplification.random_size.contour import Counts
 from shuffle_ledger.accounting.amplification.random_size.tables import CountTable, CountTables
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import chernoff
 from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, order_less_one
+from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    UNIT_ROUND_OFF,
+    FloatArray,
+    order_less_one,
+)
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Lists of outcomes that one profile keeps, and outcomes in them.
-_REMEMBERED = 4
-_REMEMBERED_OUTCOMES = 2_000_000
-_REMEMBERED_SEARCHES = 8
-# Outcomes that one of many pairs may have listed, however many pairs there are.
+# A profile keeps these for later questions: lists of outcomes of noise pairs, outcomes of blanket pairs, and
+# searches for the worst pair. More: memory.
+_LISTS_KEPT = 4
+_OUTCOMES_KEPT = 2_000_000
+_SEARCHES_KEPT = 8
+# Number of outcomes of one pair that may be listed, however many pairs share the limit.
 _OUTCOMES_OF_ONE = 50_000
-# Pairs that are looked at one by one even where a rough bound is enough.
+# Crude bounds are computed pair by pair for at most this many pairs; for more, from common tilts.
 _FEW_PAIRS = 8
-# Of pairs with more outcomes altogether orders cost something, even if these are listed.
-_FEW_LISTED = 300_000
-# Width of the smoothing of a first look at a profile.
-_ROUGH = 0.2
-# What moving an order may change in a profile is little where it is this share of what smoothing does.
-_LITTLE = 0.1
-# The same where orders are off by roundings only, of the bound.
-_LITTLE_ROUNDING = 1e-10
-# What smoothing does, as a share of what it did, where grids were to blame for most of what it seemed to do.
-_GRIDS = 0.5
+# If more pairs than that have more outcomes than this altogether, more orders cost noticeable time.
+_CHEAP_OUTCOMES = 300_000
+# Smoothing of a sketch of a profile, as of `blanket_profile`.
+_SKETCH_SMOOTHING = 0.2
+# An order that is off is accepted if it changes a bound by at most this share of the smoothing's square.
+_MOVED_PER_SMOOTHING = 0.1
+# The same if orders are off by round-off only, as a share of the bound.
+_MOVED_BY_ROUND_OFF = 1e-10
+# Least share of the smoothing's effect that is left when the exact pairs replace those on grids: the grids
+# caused most of the width.
+_LEAST_SHARE_WITHOUT_GRIDS = 0.5
 
 
 def moved(
     bounds: Callable[[FloatArray], ProfileBounds], excess: FloatArray, off: FloatArray, *, little: float
 ) -> ProfileBounds:
-    """Bounds on a convex profile that falls from at most 1, at orders that may be so far off.
+    """Returns bounds on a convex profile that falls from at most 1, valid at all orders within `off` of those
+    given.
 
     Args:
-        bounds: those at orders as they stand.
+        bounds: returns bounds at exactly the given orders minus one.
         excess: orders minus one, ascending, shape (orders,).
-        off: by how much an order may be less or more, shape (orders,).
-        little: what orders may change in a bound, relative, without being moved.
+        off: largest error of each order, in either direction, shape (orders,).
+        little: relative change of a bound up to which the slope's bound is used instead of new evaluations.
     """
     upper, lower = bounds(excess)
     nearer = np.maximum(excess - off, 0.0)
-    # It falls no faster than it did on average since the order before.
+    # A convex profile falls no faster here than on average since the order before.
     run, before = nearer - np.append(0.0, excess[:-1]), np.append(1.0, upper[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         rise = np.where((excess > 0) & (before > 0), off * before / np.maximum(run, 0.0), 0.0)
-    # Next to where nothing is left any more all orders are to be moved.
+    # Near the end of the profile all orders are evaluated anew.
     over = excess[upper <= 0][:1]
     far = (rise > little * upper) | ((before <= 0) & (nearer < over.sum()))
     upper, lower = upper + rise, np.maximum(lower - rise, 0.0)
@@ -72,20 +80,21 @@ def moved(
 
 
 def rounded_orders(bounds: Callable[[FloatArray], ProfileBounds], excess: FloatArray) -> ProfileBounds:
-    """As `moved`, at orders that are off by a few roundings."""
-    return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_LITTLE_ROUNDING)
+    """Returns what `moved` does, for orders that are off by a few roundings."""
+    return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_MOVED_BY_ROUND_OFF)
 
 
 class MechanismProfile(ABC):
-    """The privacy profile of the shuffled reports of a number of honest users.
+    """The privacy profile of the shuffled reports of a number of honest users: the largest hockey-stick
+    divergence of neighbouring datasets, as a function of the order.
 
     Attributes:
         largest_loss: privacy loss beyond which the profile is exactly 0; may be infinite.
-        last_loss: privacy loss beyond which the profile is exactly flat, None where that is not known.
+        last_loss: privacy loss beyond which the profile is constant, None if that is not known.
 
-    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order at
-    least 1, and the profile falls as honest users are added. The float that is nearest to the order of
-    `largest_loss`, on whichever side, stands for that loss.
+    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order of at
+    least 1, and the profile falls as honest users are added. The float nearest to the order
+    `exp(largest_loss)`, above or below it, counts as that order.
     """
 
     largest_loss: float
@@ -93,37 +102,38 @@ class MechanismProfile(ABC):
 
     @abstractmethod
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        """Returns bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
 
     def near(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """`bounds` that hold at orders that are off by a few roundings, too."""
+        """Returns `bounds` that hold also if the orders are off by a few roundings."""
         return rounded_orders(functools.partial(self.bounds, honest), excess)
 
     @abstractmethod
     def infinity(self, honest: int) -> float:
-        """A lower bound on the mass at infinite loss."""
+        """Returns a lower bound on the probability of infinite loss."""
 
     @abstractmethod
     def is_listed(self, honest: int) -> bool:
-        """Whether the profile, a sharper one too, is one sum over outcomes, so that more orders cost next to
-        nothing."""
+        """Returns whether this profile, and its sharper version, is a sum over listed outcomes, so that more
+        orders cost almost no time."""
 
     def of_counts(self, counts: Counts, first: float, last: float) -> CountTable | None:
-        """`bounds` of every number of honest users at once, at orders from `1 + first` to `1 + last`; None
-        where these would not be as close, or no faster."""
+        """Returns a table of `bounds` for every number of honest users at once, at orders from `1 + first` to
+        `1 + last`; None if the table would be less precise or not faster."""
         return None
 
     def sharper(self, share: float) -> MechanismProfile:
-        """The same profile, with bounds that smoothing keeps apart by about so much of what it does here, if
-        it does."""
+        """Returns the same profile with closer bounds: the distance that smoothing causes falls to about
+        `share` of the present one. A profile without smoothing returns itself."""
         return self
 
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """About `bounds`, cheaply: of a pair that seems the largest. Nothing may rest on it."""
+        """Returns a cheap estimate of `bounds`, of one pair that is probably the largest. It is not a
+        bound."""
         return self.bounds(honest, excess)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
-        """Logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
+        """Returns the logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
         with np.errstate(divide="ignore"):
             logarithm: FloatArray = np.log(self.bounds(honest, excess).upper)
         return logarithm
@@ -134,15 +144,15 @@ class BlanketProfile(MechanismProfile):
 
     Args:
         above: one decomposition for each pair of inputs that may be the worst, or pairs in every direction.
-        below: the same for lower bounds; None when `above` is exact.
-        between: the pairs themselves where those are near them and faster; sharper bounds are theirs.
+        below: the same for lower bounds; None if `above` is exact.
+        between: the exact pairs, if `above` and `below` are faster approximations; `sharper` uses these.
         weight: factor of the divergences.
-        largest_loss: loss beyond which the profile is exactly 0.
-        room: relative room that bounds make for the rounding of masses.
-        doubt: the same, absolute.
-        blur: how far off the ratios of components may be, relative, since nearly equal ones were joined.
-        smoothing: width of the quadrature's smoothing; see `blanket_profile`.
-        outcomes: number of outcomes that may be listed; rounds with more are summed by quadrature.
+        largest_loss: privacy loss beyond which the profile is exactly 0.
+        room: relative room in the bounds for the round-off of masses.
+        doubt: absolute room, likewise.
+        blur: bound on the relative error of the components' ratios, since nearly equal ones were joined.
+        smoothing: smoothing of the quadrature; see `blanket_profile`.
+        outcomes: number of outcomes that may be listed; rounds with more are computed by quadrature.
     """
 
     def __init__(
@@ -173,7 +183,7 @@ class BlanketProfile(MechanismProfile):
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
-        inside = excess < order_less_one(min(self.largest_loss, 700.0))
+        inside = excess < order_less_one(min(self.largest_loss, LARGEST_EXPONENT))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
             found = self._moved if self._blur else self._largest
@@ -203,7 +213,7 @@ class BlanketProfile(MechanismProfile):
         return CountTable.of(excess, ProfileBounds(upper, lower), blur=self._blur, reach=reach)
 
     def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """Bounds on the largest profile of the pairs as they stand."""
+        """Returns bounds on the largest profile of the pairs, as if their ratios were exact."""
         found, best = self._search(self._above, honest).largest(excess)
         if self._below is self._above:
             return found
@@ -213,35 +223,40 @@ class BlanketProfile(MechanismProfile):
         return ProfileBounds(found.upper, lower)
 
     def _moved(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """The same where ratios are known, or alike, to fewer digits: orders are as far off as these."""
+        """Returns the same if ratios have the relative error `blur`: the orders are then off by a
+        corresponding amount."""
         off = self._blur * (excess - 2 * math.expm1(-self.largest_loss))
         upper, lower = moved(
-            functools.partial(self._largest, honest), excess, off, little=_LITTLE * self._smoothing**2
+            functools.partial(self._largest, honest),
+            excess,
+            off,
+            little=_MOVED_PER_SMOOTHING * self._smoothing**2,
         )
-        # Beyond order 1 it falls no faster than the order rises.
+        # From order 1 on the profile falls no faster than the order rises.
         below = np.maximum(off - excess, 0.0)
         return ProfileBounds(upper + below, np.maximum(lower - below, 0.0))
 
     def sharper(self, share: float) -> BlanketProfile:
-        """See `MechanismProfile.sharper`: it begins with what was found here."""
+        """See `MechanismProfile.sharper`. The new profile starts with the bounds found here."""
         found = copy.copy(self)
         found.sharpen(share)
         return found
 
     def sharpen(self, share: float) -> None:
-        """Let smoothing keep bounds apart by about so much of what it did."""
+        """Lowers the smoothing, in place, so that it causes about `share` of its present distance of
+        bounds."""
         if self._between is not None:
             self._above = self._below = self._between
-            share = max(share, _GRIDS)
+            share = max(share, _LEAST_SHARE_WITHOUT_GRIDS)
         self._smoothing *= math.sqrt(share)
         self._worst = OrderedDict((key, one.smoothed(self._smoothing)) for key, one in self._worst.items())
 
     def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.sketch`."""
-        inside = excess < order_less_one(min(self.largest_loss, 700.0))
+        inside = excess < order_less_one(min(self.largest_loss, LARGEST_EXPONENT))
         upper, lower = np.zeros_like(excess), np.zeros_like(excess)
         if np.any(inside):
-            rough = self._search(self._above, honest).smoothed(_ROUGH)
+            rough = self._search(self._above, honest).smoothed(_SKETCH_SMOOTHING)
             upper[inside], lower[inside] = rough.sketch(excess[inside])
         return ProfileBounds(upper * self._weight, lower * self._weight)
 
@@ -255,7 +270,7 @@ class BlanketProfile(MechanismProfile):
         others = (one for one in (self._below, self._between) if one is not None and one is not self._above)
         sides = [self._above, *others]
         pairs = max(map(len, sides))
-        limit = self._outcomes.limit if pairs <= _FEW_PAIRS else _FEW_LISTED // pairs
+        limit = self._outcomes.limit if pairs <= _FEW_PAIRS else _CHEAP_OUTCOMES // pairs
         limit = min(limit, self._outcomes.limit)
         return all(is_countable(one, honest, limit=limit) for side in sides for one in side)
 
@@ -270,10 +285,10 @@ class BlanketProfile(MechanismProfile):
         return np.asarray(np.logaddexp(largest, doubt))
 
     def _search(self, pairs: Pairs, honest: int) -> WorstPair:
-        """The search for the largest of the pairs' profiles."""
+        """Returns the search for the largest of the pairs' profiles, from the cache if it is there."""
         key = (id(pairs), honest)
         if key not in self._worst:
-            while len(self._worst) >= _REMEMBERED_SEARCHES:
+            while len(self._worst) >= _SEARCHES_KEPT:
                 self._worst.popitem(last=False)
             self._worst[key] = WorstPair(
                 pairs=pairs,
@@ -285,10 +300,10 @@ class BlanketProfile(MechanismProfile):
 
 
 class _ListedOutcomes:
-    """Outcomes of pairs of so many reports, remembered for a while.
+    """A cache of the outcomes of pairs.
 
     Args:
-        limit: number of outcomes that may be listed.
+        limit: largest number of outcomes of one pair that are listed.
     """
 
     def __init__(self, limit: int) -> None:
@@ -298,21 +313,21 @@ class _ListedOutcomes:
         self._beyond: dict[tuple[int, int], bool] = {}
 
     def of(self, pairs: Pairs, place: int, honest: int) -> Outcomes | None:
-        """The outcomes of one of the pairs, None when there are too many."""
+        """Returns the outcomes of the pair at a position, None if there are too many."""
         key = (id(pairs), place, honest)
         if key not in self._known:
             found = None
             if not self._is_beyond(pairs, place, honest):
                 found = enumerate_outcomes(pairs[place], honest, limit=self.limit)
             self._size += 0 if found is None else found.p.size
-            while self._size > _REMEMBERED_OUTCOMES and self._known:
+            while self._size > _OUTCOMES_KEPT and self._known:
                 _, oldest = self._known.popitem(last=False)
                 self._size -= 0 if oldest is None else oldest.p.size
             self._known[key] = found
         return self._known[key]
 
     def _is_beyond(self, pairs: Pairs, place: int, honest: int) -> bool:
-        """Whether too many outcomes would have to be listed, as far as that is known without looking."""
+        """Returns whether the pair is known, without listing, to have too many outcomes."""
         if not pairs.is_whole(place):
             return False
         key = (id(pairs), honest)
@@ -322,7 +337,7 @@ class _ListedOutcomes:
 
 
 def _directions(pairs: Sequence[Decomposition]) -> Pairs:
-    """The pairs in both directions, each profile once."""
+    """Returns the pairs in both directions, without repeated profiles."""
     if isinstance(pairs, Pairs):
         return pairs
     seen: dict[object, Decomposition] = {}
@@ -334,11 +349,11 @@ def _directions(pairs: Sequence[Decomposition]) -> Pairs:
 
 
 class PairProfile(MechanismProfile):
-    """The profile of pairs that are known outcome by outcome, the largest of them at every order.
+    """The profile of pairs that are known outcome by outcome: the largest of their profiles at every order.
 
     Args:
-        above: pairs above the mechanism's, one for each direction, given the number of honest users.
-        below: pairs below them.
+        above: returns pairs above the mechanism's, one for each direction, given the number of honest users.
+        below: returns pairs below the mechanism's, likewise.
     """
 
     def __init__(self, above: Callable[[int], list[Pair]], below: Callable[[int], list[Pair]]) -> None:
@@ -353,7 +368,7 @@ class PairProfile(MechanismProfile):
         return ProfileBounds(np.minimum(upper, 1.0), lower)
 
     def near(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """See `MechanismProfile.near`: sums over outcomes make room for orders' roundings as for ratios'."""
+        """See `MechanismProfile.near`. The room for the round-off of ratios covers that of orders."""
         return self.bounds(honest, excess)
 
     def infinity(self, honest: int) -> float:
@@ -368,7 +383,7 @@ class PairProfile(MechanismProfile):
     def _outcomes(self, side: str, honest: int) -> list[Outcomes]:
         key = (side, honest)
         if key not in self._made:
-            while len(self._made) >= _REMEMBERED:
+            while len(self._made) >= _LISTS_KEPT:
                 self._made.popitem(last=False)
             self._made[key] = [pair.outcomes() for pair in self._makers[side](honest)]
         return self._made[key]

@@ -1,8 +1,8 @@
-"""Witnesses: neighbouring datasets whose divergence is known exactly, so that no analysis can promise less.
+"""Witnesses: neighbouring datasets whose divergence is known exactly, a lower bound for every analysis.
 
-All users but one hold the same value. If `a`, `b` and `c` are the laws of a report under the two values of
-the differing user and under the others' value, `(a, b, c)` is a decomposition in which nothing is bounded:
-the pair it makes is the round itself, seen through the ratios `a : b : c` of its outputs.
+All users except one hold the same value. Let `a` and `b` be the laws of a report under the two values of the
+differing user, and `c` the law under the others' value. Then `(a, b, c)` is a decomposition without any loss:
+its blanket pair is the round itself, reduced to the ratios `a : b : c` of the outputs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from shuffle_ledger.accounting.numeric.arrays import FloatArray
 
 
 def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
-    """Witnesses of k-ary randomized response: the others hold a third value, where there is one, or the
-    second."""
+    """Returns witnesses of k-ary randomized response: the others hold a third value (if `k >= 3`), or the
+    second value."""
     least = 1 / (math.exp(epsilon0) + k - 1)
     masses = np.array([least, least, least, (k - 3) * least] if k >= 3 else [least, least])
     hits = np.eye(len(masses), 3)
@@ -26,17 +26,20 @@ def of_response(k: int, epsilon0: float) -> tuple[Decomposition, ...]:
 
 
 def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
-    """Witnesses where a report agrees with each value by an independent fair sign, `e` times as likely if it
-    does."""
+    """Returns witnesses of mechanisms in which a report agrees with each value by an independent fair sign; a
+    report that agrees with the user's value is `exp(epsilon0)` times as likely."""
     patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
 
 
 def of_bits(flipped: float, unset: float, epsilon0: float) -> tuple[Decomposition, ...]:
-    """Witnesses of unary encodings: another's bit is set with probability `flipped`, and unset `1 / unset`
-    times as likely as the user's own.
+    """Returns witnesses of unary encodings.
 
-    A set bit is `exp(epsilon0)` times as likely as an unset one to be the user's own.
+    Args:
+        flipped: probability that a bit of another value is set.
+        unset: probability that the own value's bit is unset, over the probability that another value's bit
+            is.
+        epsilon0: local privacy: a set bit is `exp(epsilon0)` times as likely as an unset one to be the own.
     """
     patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
     ones = patterns.sum(axis=1)
@@ -46,7 +49,8 @@ def of_bits(flipped: float, unset: float, epsilon0: float) -> tuple[Decompositio
 def _witnesses(
     masses: FloatArray, hits: FloatArray, epsilon0: float, *, third: bool
 ) -> tuple[Decomposition, ...]:
-    """Of outputs with probability `masses * exp(epsilon0 * hits[:, i])` under value i."""
+    """Returns the witnesses of outputs with probability `masses * exp(epsilon0 * hits[:, i])` under value
+    i."""
     first, second, other = (masses * np.exp(epsilon0 * hits[:, i]) for i in range(3))
     difference = masses * np.exp(epsilon0 * hits[:, 1]) * np.expm1(epsilon0 * (hits[:, 0] - hits[:, 1]))
     return tuple(
@@ -55,11 +59,11 @@ def _witnesses(
 
 
 def thinned(witness: Decomposition, rate: float) -> Decomposition:
-    """The witness of a user who is sampled with probability `rate`, and else replaced by one of the
-    others."""
+    """Returns the witness of a user who is sampled with probability `rate`, and otherwise replaced by one of
+    the others."""
     if rate == 1.0:
         return witness
-    # Outputs that neither value of the user makes are those of his replacement.
+    # Outputs that are impossible under both values of the user are those of the replacement.
     a, b, c, difference = (
         np.append(getattr(witness, name), more)
         for name, more in (("a", 0.0), ("b", 0.0), ("c", witness.leftover), ("difference", 0.0))

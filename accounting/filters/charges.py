@@ -1,9 +1,9 @@
-"""What a round costs the filters: the smallest certified charges, from the pair above its privacy loss.
+"""Charges: the smallest certified cost of a round in each filter, from the pair above its privacy loss.
 
-A round of charge c at a reserve v is dominated, together with Gaussian noise of variance v, by a Gaussian
-mechanism of variance v + c, but for a mass `leak_rate * c`. Both divergences are convex in the order: between
-two orders the round's lies below its chord and the Gaussian's above any tangent, so that comparing a chord
-with a tangent at the ends of a cell settles the whole cell.
+A charge c at a reserve v is enough if the round together with a Gaussian mechanism of variance v is dominated
+by a Gaussian mechanism of variance `v + c`, up to a mass of `leak_rate * c`. Both divergences are convex in
+the order. Between two orders the round's is below its chord, and the Gaussian's above any tangent. So a
+comparison of chord and tangent at both ends of a cell of orders decides the whole cell.
 """
 
 from __future__ import annotations
@@ -21,55 +21,73 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
 
-# Charges are rounded up to so many significant bits, which keeps exact sums short.
-_BITS = 32
-_PRECISION = 2e-4  # of a charge, relative
-_MARGIN = 1e-4  # on top of it, so that whoever looks again, with other round-off, finds it enough
-# More smoothing than this many times the charge would hardly make it smaller, only harder to compute.
-_SMOOTHEST = 1024.0
-# Charges that near to the smallest there may be are not computed again for more noise.
-_GAUSSIAN_ENOUGH = 2.0**-8
-# Orders to a deviation of the smoothing, for the root of how many charges it is: chords are off by the square
-# of a step, and a charge moves the profile by its share of the variance.
+# Significant bits of a charge, which is rounded up to them. Fewer: shorter exact sums, larger charges.
+_CHARGE_BITS = 32
+# Relative precision of the search for the smallest charge, and a margin on top of it, so that a check on
+# another computer, with other round-off, still finds the charge enough.
+_SEARCH_PRECISION = 2e-4
+_CHARGE_MARGIN = 1e-4
+# Largest reserve that is used, in units of the charge: a larger one would barely lower the charge, at more
+# work.
+_MOST_SMOOTHING = 1024.0
+# A charge within this relative distance of the least possible one is not computed again for larger reserves.
+_NEAR_THE_LEAST = 2.0**-8
+# Orders in one deviation of the smoothing: this number times the root of `smoothing / charge`, and at least
+# the second number. The error of chords is the square of a step, and a charge moves the profile by its share
+# of the variance.
 _SMOOTHED_STEPS = 8.0
-_SMOOTHED_STEPS_MIN = 64.0
-# Orders to a deviation of the Gaussian, where nothing is smoothed.
+_FEWEST_SMOOTHED_STEPS = 64.0
+# Orders in one deviation of the Gaussian without smoothing.
 _BARE_STEPS = 40.0
-_GROWTH = 0.012  # and of neighbouring losses, far out
-_FINE_DEVIATIONS = 9.0
-_KERNEL_POINTS_MAX = 1 << 22
-# For sums of as many terms as a pair has losses, some 2^-37 of the sum, and for rounded places of losses: up
-# to 2^-31 of the profile where the noise is as narrow as `_KERNEL_POINTS_MAX` allows.
-_ROOM = 2.0**-30
-# The round-off of a tangent's few operations.
-_LINE_ROOM = 2.0**-48
-_SMALLEST = 1e-30
+# Orders are evenly spaced up to this many deviations; beyond, losses grow by this ratio.
+_EVEN_DEVIATIONS = 9.0
+_GROWTH = 0.012
+# Largest array of a smoothing kernel; beyond it only the trivial bound is known.
+_MOST_KERNEL_POINTS = 1 << 22
+# Relative room in profiles: for sums over a pair's losses about 2^-37, and for rounded places of losses up to
+# 2^-31, if the noise is as narrow as `_MOST_KERNEL_POINTS` allows.
+_PROFILE_ROUND_OFF = 2.0**-30
+# Relative room for the few operations of a tangent.
+_TANGENT_ROUND_OFF = 2.0**-48
+_SMALLEST_CHARGE = 1e-30
+# Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
 
-_Test = Callable[[float], bool]  # of a charge: does the filter's theorem hold at it?
+_Test = Callable[[float], bool]  # whether the condition of a filter's theorem holds at a charge
 
 
 def charge_of(
-    pair: PrivacyLossDistribution, filters: FilterSet, *, slack: float = 0.0, certain_loss: float = 0.0
+    pair: PrivacyLossDistribution,
+    filters: FilterSet,
+    *,
+    slack: float = 0.0,
+    certain_loss: float = 0.0,
+    largest_loss: Fraction | None = None,
 ) -> Charge:
-    """The smallest certified charge of every filter, and the part of the accounts of delta if there are any.
+    """Returns about the smallest certified charge of every filter, and what the round uses of the accounts of
+    delta, if there are any.
 
     Args:
         pair: the pair above the round's profile.
         filters: the budget's filters.
-        slack: total variation distance of the round to the one the pair dominates.
-        certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
+        slack: total variation distance of the round to the one that the pair dominates.
+        certain_loss: the part of the pair's mass at infinity that the accounts pay for; 0 without accounts.
+        largest_loss: an exact bound on the round's finite losses, if known; the pair's own is rounded up.
 
-    Guarantee: every charge is what its filter's theorem asks for, floating-point round-off included.
+    Guarantee: the condition of every filter's theorem holds at its charge, floating-point round-off included.
     """
     account: tuple[Fraction, ...] = ()
     if filters.accounts is not None:
         account = (_rounded_up(certain_loss), _rounded_up(slack))
         pair, slack = pair.unless_revealed(certain_loss), 0.0
     gaussian = _gaussian_charges(pair, filters.gaussian, slack)
-    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
-    charges = {"gaussian": tuple(map(_rounded_up, gaussian)), "renyi": tuple(map(_rounded_up, renyi))}
-    return Charge(**charges, account=account)
+    renyi = [_rounded_up(_renyi_charge(pair, one, slack)) for one in filters.renyi]
+    if largest_loss is not None and slack == 0 and pair.infinity == 0:
+        renyi = [
+            min(cost, largest_loss) if math.isinf(one.order) else cost
+            for one, cost in zip(filters.renyi, renyi, strict=True)
+        ]
+    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(renyi), account=account)
 
 
 def is_covered(
@@ -80,22 +98,22 @@ def is_covered(
     slack: float = 0.0,
     finer: float = 1.0,
 ) -> bool:
-    """Whether a charge, whoever made it, is shown to be what the theorem of every Gaussian and Renyi filter
-    asks for.
+    """Returns whether a charge is proven to meet the condition of the theorem of every Gaussian and Renyi
+    filter, whatever its origin.
 
     Args:
         pair: a pair above the round's profile.
-        slack: total variation distance of the round to the one the pair dominates.
-        finer: how many times as many orders to look at as `charge_of` does.
+        slack: total variation distance of the round to the one that the pair dominates.
+        finer: number of orders, in units of the number that `charge_of` uses.
 
-    Guarantee: True only where the theorems hold, floating-point round-off included; what `charge_of` answers
-        for the same pair and slack is covered.
+    Guarantee: True only if the theorems' conditions hold, floating-point round-off included. The charge that
+        `charge_of` returns for the same pair and slack is covered.
     """
     if filters.accounts is not None:
         certain_loss, paid = charge.account
         if certain_loss < 0 or paid < Fraction(slack):
             return False
-        # Whatever part of the mass at infinity the account pays for, the filters need not pay.
+        # The filters do not pay for the mass at infinity that the account pays for.
         pair, slack = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity)), 0.0
     return _gaussian_covered(pair, filters.gaussian, charge.gaussian, slack, finer) and all(
         _is_enough(cost, one, slack, partial(_covering_test, pair, one))
@@ -110,7 +128,8 @@ def _gaussian_covered(
     slack: float,
     finer: float,
 ) -> bool:
-    """Whether the charge at every reserve is shown to be enough, there or at a smaller reserve."""
+    """Returns whether the charge at every reserve is proven to be enough, at that reserve or at a smaller
+    one."""
     shown: list[Fraction] = []
     for reserve, cost in zip(rules.reserves, costs, strict=True):
         at_less = any(one <= cost for one in shown)
@@ -124,11 +143,12 @@ def _gaussian_covered(
 def _is_enough(
     cost: Fraction, rules: GaussianFilter | RenyiFilter, slack: float, make_test: Callable[[], _Test]
 ) -> bool:
-    """Whether a charge's leak is all mass, or both its slack and its dominating pair suffice."""
+    """Returns whether a charge is enough: its leak covers all mass, or it pays for the slack and passes the
+    test."""
     if Fraction(rules.leak_rate) * cost >= 1:
         return True
     value = _float_below(cost)
-    has_room = value >= _SMALLEST and Fraction(slack) <= Fraction(rules.slack_rate) * cost
+    has_room = value >= _SMALLEST_CHARGE and Fraction(slack) <= Fraction(rules.slack_rate) * cost
     return has_room and make_test()(value)
 
 
@@ -139,13 +159,14 @@ def _float_below(value: Fraction) -> float:
 
 def _rounded_up(value: float) -> Fraction:
     mantissa, exponent = math.frexp(value)
-    return Fraction(math.ceil(math.ldexp(mantissa, _BITS))) * Fraction(2) ** (exponent - _BITS)
+    return Fraction(math.ceil(math.ldexp(mantissa, _CHARGE_BITS))) * Fraction(2) ** (exponent - _CHARGE_BITS)
 
 
 def _gaussian_charges(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> list[float]:
-    """The charge at every reserve. What holds at less noise holds at more, so that they never rise."""
+    """Returns the charge at every reserve, never rising: a charge that is enough with less noise is with
+    more."""
     charges: list[float] = []
-    known, enough = -1.0, _least_to_hope_for(pair) * (1 + _GAUSSIAN_ENOUGH)
+    known, enough = -1.0, _about_least(pair) * (1 + _NEAR_THE_LEAST)
     for reserve in rules.reserves:
         smoothing = _smoothing(pair, reserve)
         before = charges[-1] if charges else math.inf
@@ -160,7 +181,9 @@ def _gaussian_charges(pair: PrivacyLossDistribution, rules: GaussianFilter, slac
 def _gaussian_charge(
     pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float
 ) -> float:
-    everything = (1 + _ROOM) / rules.leak_rate  # its leak is all mass: it covers whatever a round reveals
+    everything = (
+        1 + _PROFILE_ROUND_OFF
+    ) / rules.leak_rate  # its leak covers all mass, so it covers every round
     least = _least(pair, rules, slack)
     if least >= everything:
         return least
@@ -168,24 +191,25 @@ def _gaussian_charge(
 
 
 def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
-    """The smallest charge that is tried."""
+    """Returns the smallest charge that is tried."""
     return max(_about(pair) / 4, _for_slack(rules, slack))
 
 
 def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
-    """The smallest charge that pays for a round's slack."""
-    return slack / rules.slack_rate * (1 + _ROOM) if slack > 0 else 0.0
+    """Returns the smallest charge that pays for a round's slack."""
+    return slack / rules.slack_rate * (1 + _PROFILE_ROUND_OFF) if slack > 0 else 0.0
 
 
 def _gaussian_test(
     pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
 ) -> _Test:
-    """The theorem's condition on charges. The orders looked at are the same for all of them."""
+    """Returns the condition of the Gaussian theorem as a test of charges; it uses the same orders for all
+    charges."""
     about, least = _about(pair), _least(pair, rules, slack)
     smoothing = _smoothing(pair, reserve)
     leak = rules.leak_rate * least
     if smoothing:
-        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _SMOOTHED_STEPS_MIN) * finer
+        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _FEWEST_SMOOTHED_STEPS) * finer
         losses, values = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
     else:
         losses, values = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
@@ -193,18 +217,19 @@ def _gaussian_test(
 
 
 def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
-    """So much of a reserve is looked at: a charge at less noise holds at more."""
-    return min(reserve, _SMOOTHEST * _about(pair))
+    """Returns the part of a reserve that is used; a charge that is enough with less noise is enough with
+    more."""
+    return min(reserve, _MOST_SMOOTHING * _about(pair))
 
 
 def _about(pair: PrivacyLossDistribution) -> float:
-    """The variance of the Gaussian pair of the same total variation: about what a round is charged."""
-    return max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST)
+    """Returns the variance of the Gaussian pair with the same total variation, an estimate of the charge."""
+    return max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST_CHARGE)
 
 
-def _least_to_hope_for(pair: PrivacyLossDistribution) -> float:
-    """About what a round is charged at any reserve: the variance of the Gaussian pair of the same total
-    variation, or of the same divergence of order 2 if that is less. Nothing rests on it.
+def _about_least(pair: PrivacyLossDistribution) -> float:
+    """Returns about the least charge at any reserve: the variance of the Gaussian pair with the same total
+    variation, or with the same Renyi divergence of order 2 if that is smaller. No guarantee depends on it.
     """
     with np.errstate(over="ignore"):
         moment = float(pair.p @ np.expm1(pair.losses) + pair.q @ np.expm1(-pair.losses))
@@ -212,17 +237,18 @@ def _least_to_hope_for(pair: PrivacyLossDistribution) -> float:
 
 
 def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
-    everything = (1 + _ROOM) / rules.leak_rate
+    everything = (1 + _PROFILE_ROUND_OFF) / rules.leak_rate
     if slack > 0 and rules.slack_rate == 0:
         return everything
-    least = max(_for_slack(rules, slack), _SMALLEST)
+    least = max(_for_slack(rules, slack), _SMALLEST_CHARGE)
     if least >= everything:
         return least
     return _smallest(_renyi_test(pair, rules), least, everything)
 
 
 def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bool = False) -> _Test:
-    """The theorem's condition on charges. With `partly` a part of a loss's mass may leave the moment."""
+    """Returns the condition of the Renyi theorem as a test of charges. With `partly`, a part of one loss's
+    mass may be moved from the moment to the leak."""
     if math.isinf(rules.order):
         return lambda charge: _is_within(pair, charge, rules.leak_rate)
     theta = rules.order - 1
@@ -230,8 +256,8 @@ def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bo
     with np.errstate(over="ignore"):
         gains, pains = pair.p * np.expm1(theta * pair.losses), -pair.q * np.expm1(-theta * pair.losses)
     room = (64 + theta * pair.largest_loss) * UNIT_ROUND_OFF * (gains + pair.p + pair.q)
-    # The moment minus 1 when losses up to each position are kept. Those at the negatives of losses that are
-    # left out only lower it: they are counted as if they left it as it was.
+    # The moment minus 1 if the losses up to each position are kept. The negatives of the left out losses
+    # would lower it; they count as 0.
     surplus = np.append(0.0, np.cumsum(gains - pains + room))
 
     def holds(charge: float) -> bool:
@@ -243,25 +269,29 @@ def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bo
         moment = float(surplus[kept])
         if partly and kept:
             share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
-            moment -= float(share * (1 - _ROOM) * max(surplus[kept] - surplus[kept - 1], 0.0))
-        return math.log1p(max(moment, 0.0)) * (1 + _ROOM) <= theta * charge
+            moment -= float(share * (1 - _PROFILE_ROUND_OFF) * max(surplus[kept] - surplus[kept - 1], 0.0))
+        return math.log1p(max(moment, 0.0)) * (1 + _PROFILE_ROUND_OFF) <= theta * charge
 
     return holds
 
 
 def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
-    """The weakest conditions known, which hardly depend on where a pair has its losses.
+    """Returns the weakest known condition as a test of charges; it depends little on the lattice of the pair.
 
-    For largest losses: that the round is `(charge, leak)`-DP. Such a round reveals everything with the leak's
-    probability, and else has no larger loss (Kairouz, Oh, Viswanath, Theorem 3.3).
+    At infinite order the condition is that the round is `(charge, leak)`-DP. Such a round is dominated by one
+    that reveals everything with probability `leak`, and otherwise has no loss above `charge`.
+
+    Source: Kairouz, Oh, Viswanath, Theorem 3.3, for infinite order.
     """
     if math.isinf(rules.order):
-        return lambda charge: pair.hockey_stick_divergence(charge) * (1 + _ROOM) <= rules.leak_rate * charge
+        return lambda charge: (
+            pair.hockey_stick_divergence(charge) * (1 + _PROFILE_ROUND_OFF) <= rules.leak_rate * charge
+        )
     return _renyi_test(pair, rules, partly=True)
 
 
 def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -> bool:
-    """Whether losses beyond a charge are no more than its leak."""
+    """Returns whether the mass of losses beyond a charge is at most its leak."""
     quiet = np.flatnonzero(_mass_beyond(pair) <= leak_rate * charge)
     if quiet.size == 0:
         return False
@@ -272,26 +302,35 @@ def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -
 
 
 def _smallest(holds: _Test, least: float, most: float) -> float:
-    """About the smallest charge between `least` and `most` that holds; `most` does, whatever is said."""
+    """Returns about the smallest charge from `least` to `most` that passes the test, raised by a margin;
+    `most` must be enough without a test."""
     low = high = least
     while not holds(high):
         low, high = high, high * 2
         if high >= most:
             return most
-    while high > low * (1 + _PRECISION):
+    while high > low * (1 + _SEARCH_PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if holds(middle) else (middle, high)
-    return high * (1 + _MARGIN)
+    return high * (1 + _CHARGE_MARGIN)
 
 
 def _is_below(
     losses: FloatArray, values: FloatArray, smoothing: float, charge: float, leak_rate: float
 ) -> bool:
-    """Whether a profile is at most the leak of a charge, plus the rest of a Gaussian mechanism's profile.
+    """Returns whether a profile is at most `leak + (1 - leak)` times that of a Gaussian mechanism, at every
+    order.
 
-    The profile is convex, with these upper bounds at these losses, and falls beyond the last one.
+    Args:
+        losses: losses, ascending from 0.
+        values: upper bounds on the profile there; it is convex in the order and falls beyond the last loss.
+        smoothing: variance of the noise that the profile includes.
+        charge: the charge; the Gaussian mechanism has the variance `smoothing + charge`.
+        leak_rate: the leak is `leak_rate * charge`.
+
+    Guarantee: True only if it holds, round-off included.
     """
-    leak = min(leak_rate * charge * (1 - _ROOM), 1.0)
+    leak = min(leak_rate * charge * (1 - _PROFILE_ROUND_OFF), 1.0)
     if values[-1] > leak:
         return False
     last = int(np.argmax(values <= leak))
@@ -299,14 +338,14 @@ def _is_below(
         return True
     left, right = losses[:last], losses[1 : last + 1]
     middle = (left + right) / 2
-    touching = gaussian_tangents(math.sqrt((smoothing + charge) * (1 - _ROOM)), middle)
+    touching = gaussian_tangents(math.sqrt((smoothing + charge) * (1 - _PROFILE_ROUND_OFF)), middle)
     with np.errstate(over="ignore"):
         order = np.exp(middle)
         rise = touching.slope_lower * order * -np.expm1(left - middle)
         fall = touching.slope_upper * order * np.expm1(right - middle)
-    at_left = (touching.value + rise) * (1 - _LINE_ROOM)
-    at_right = touching.value * (1 - _LINE_ROOM) - fall * (1 + _LINE_ROOM)
-    room = _ROOM * (1 - leak)
+    at_left = (touching.value + rise) * (1 - _TANGENT_ROUND_OFF)
+    at_right = touching.value * (1 - _TANGENT_ROUND_OFF) - fall * (1 + _TANGENT_ROUND_OFF)
+    room = _PROFILE_ROUND_OFF * (1 - leak)
     enough = (leak + (1 - leak - room) * at_left >= values[:last]) & (
         leak + (1 - leak - room) * at_right >= values[1 : last + 1]
     )
@@ -316,7 +355,8 @@ def _is_below(
 def _bare_profile(
     pair: PrivacyLossDistribution, scale: float, leak: float, even: float, growth: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The profile of the pair itself at its losses and between them, as far as it is above the leak."""
+    """Returns losses, and upper bounds on the profile of the pair there, up to where it is well below the
+    leak."""
     knots = np.append(0.0, pair.losses)
     beyond_q = np.append(np.cumsum(pair.q[::-1])[::-1], 0.0)  # mass under Q above each knot
     steps = np.exp(knots[:-1]) * np.expm1(np.diff(knots))
@@ -327,13 +367,14 @@ def _bare_profile(
     above = np.minimum(np.searchsorted(knots, losses, side="left"), knots.size - 1)
     rest = np.exp(losses) * np.expm1(np.maximum(knots[above] - losses, 0.0))
     values = at_knots[above] + beyond_q[np.maximum(above - 1, 0)] * rest
-    return losses, values * (1 + _ROOM)
+    return losses, values * (1 + _PROFILE_ROUND_OFF)
 
 
 def _smoothed_profile(
     pair: PrivacyLossDistribution, variance: float, leak: float, steps: float, growth: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The profile of the pair together with Gaussian noise, at multiples of a part of the pair's spacing."""
+    """Returns losses, and upper bounds on the profile of the pair together with Gaussian noise of this
+    variance. The losses are multiples of a part of the pair's spacing."""
     deviation = math.sqrt(variance)
     end = _end(pair, leak) + (math.sqrt(2 * -math.log(leak / 8)) + 1) * deviation + variance
     fine = deviation / steps
@@ -344,8 +385,8 @@ def _smoothed_profile(
     masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p])
     lowest = int(-atoms[-1])
     highest = int(orders[-1] + atoms[-1])
-    if highest - lowest > _KERNEL_POINTS_MAX:
-        return np.zeros(1), np.ones(1)  # nothing is known but that it is at most 1
+    if highest - lowest > _MOST_KERNEL_POINTS:
+        return np.zeros(1), np.ones(1)  # the trivial bound
     positions = np.arange(lowest, highest + 1, dtype=np.float64)
     kernel = gaussian_divergence(deviation, positions * unit)[1]
     values = np.empty(orders.size)
@@ -353,12 +394,12 @@ def _smoothed_profile(
     for start in range(0, orders.size, rows):
         block = orders[start : start + rows, None] - atoms[None, :] - lowest
         values[start : start + rows] = kernel[block] @ masses
-    return orders.astype(np.float64) * unit, (values + pair.infinity) * (1 + _ROOM)
+    return orders.astype(np.float64) * unit, (values + pair.infinity) * (1 + _PROFILE_ROUND_OFF)
 
 
 def _graded(deviation: float, fine: float, end: float, growth: float) -> FloatArray:
-    """Losses from 0 to `end`, evenly and then geometrically spaced."""
-    even = min(_FINE_DEVIATIONS * deviation, end)
+    """Returns losses from 0 to `end`, first evenly and then geometrically spaced."""
+    even = min(_EVEN_DEVIATIONS * deviation, end)
     losses = np.append(np.arange(0.0, even, fine), even)
     if end > even:
         far = math.ceil(math.log(end / even) / math.log1p(growth))
@@ -367,12 +408,13 @@ def _graded(deviation: float, fine: float, end: float, growth: float) -> FloatAr
 
 
 def _mass_beyond(pair: PrivacyLossDistribution) -> FloatArray:
-    """Mass under P at each loss and above, and at infinity alone."""
-    return (np.append(np.cumsum(pair.p[::-1])[::-1], 0.0) + pair.infinity) * (1 + _ROOM)
+    """Returns upper bounds on the mass under P from each loss on, and on the mass at infinity, shape (losses
+    + 1,)."""
+    return (np.append(np.cumsum(pair.p[::-1])[::-1], 0.0) + pair.infinity) * (1 + _PROFILE_ROUND_OFF)
 
 
 def _end(pair: PrivacyLossDistribution, leak: float) -> float:
-    """A loss beyond which the pair's profile is well below a leak, or its largest one."""
+    """Returns a loss beyond which the pair's profile is well below the leak, or the pair's largest loss."""
     if pair.index.size == 0:
         return 0.0
     quiet = np.flatnonzero(_mass_beyond(pair) <= leak / 4)

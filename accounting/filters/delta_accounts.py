@@ -1,4 +1,5 @@
-"""Accounts of delta: what rounds that are only approximately private add to their pure versions.
+"""Accounts of delta, for rounds that are only approximately private: what they cost beyond their pure
+versions.
 
 Filters charge the pure version of a round. Two shares of the budget's delta pay for the rest: one for the
 probability that a round reveals everything, one for the total variation distance to the pure version.
@@ -16,21 +17,21 @@ from fractions import Fraction
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 
-# Beyond this epsilon any slack costs more than all of delta.
-_LARGEST_EPSILON = 700.0
-_ROOM = 2.0**-48  # round-off of an exponential and a sum, relative
+# Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
+_LARGEST_PRICED_EPSILON = 700.0
+_PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountsReading:
-    """What approximate rounds have used of each account, and the accounts, all in units of delta.
+    """The use of each account by approximate rounds, and the accounts, all in units of delta.
 
     Attributes:
         certain_loss_used_upper: probability that some round reveals everything, summed over rounds.
-        certain_loss_share: the account for it.
+        certain_loss_share: the share of delta for it.
         slack_used_upper: `(1 + exp(epsilon))` times the total variation distances, summed over rounds.
-        slack_share: the account for it.
-        epsilon: the epsilon at which the slack is judged: the largest budget the cohort has had.
+        slack_share: the share of delta for it.
+        epsilon: the epsilon in the price of slack: the largest budget that the cohort has had.
     """
 
     certain_loss_used_upper: float
@@ -60,24 +61,25 @@ class DeltaAccounts:
     epsilon: float
 
     def hold(self, spent: Sequence[Fraction]) -> bool:
-        """Whether both totals, `T` and `U`, are within their accounts."""
+        """Returns whether both totals, `T` and `U`, are within their accounts."""
         certain, slack = spent
         return certain <= self._certain_limit and slack <= self._slack_limit
 
     def most_more(self, spent: Sequence[Fraction], cost: Sequence[Fraction]) -> int | None:
-        """How many more rounds of one cost both accounts hold; None: as many as you like."""
+        """Returns how many more rounds of one cost fit in both accounts; None if the cost is 0, so that there
+        is no limit."""
         limits = (self._certain_limit, self._slack_limit)
         parts = [(limit - total) // one for limit, total, one in zip(limits, spent, cost, strict=True) if one]
         return max(min(parts), 0) if parts else None
 
     def at(self, epsilon: float) -> DeltaAccounts:
-        """The accounts of a budget that was raised to `epsilon`; they never go back."""
+        """Returns the accounts for a budget raised to `epsilon`; a smaller epsilon changes nothing."""
         if epsilon <= self.epsilon:
             return self
         return DeltaAccounts(certain_loss=self.certain_loss, slack=self.slack, epsilon=epsilon)
 
     def reading(self, spent: Sequence[Fraction]) -> AccountsReading:
-        """How much of each account is used, rounded up."""
+        """Returns the used part of each account, rounded up."""
         certain, slack = spent
         price = self._price
         used = math.inf if price is None and slack else _float_above(slack * (price or 0))
@@ -90,12 +92,12 @@ class DeltaAccounts:
         )
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {"certain_loss": self.certain_loss, "slack": self.slack, "epsilon": self.epsilon}
 
     @classmethod
     def from_mapping(cls, mapping: object) -> DeltaAccounts:
-        """The accounts that a JSON form describes; raises InvalidParameter."""
+        """Reads the JSON form; raises InvalidParameter if it is not one."""
         names = ("certain_loss", "slack", "epsilon")
         if not isinstance(mapping, Mapping) or set(mapping) != set(names):
             raise InvalidParameter("accounts", mapping, f"the fields {', '.join(names)}")
@@ -108,10 +110,11 @@ class DeltaAccounts:
 
     @functools.cached_property
     def _price(self) -> Fraction | None:
-        """At least `1 + exp(epsilon)`; None where that is beyond all numbers."""
-        if self.epsilon > _LARGEST_EPSILON:
+        """Returns an upper bound on `1 + exp(epsilon)`, the cost of a unit of slack; None if it is beyond all
+        floats."""
+        if self.epsilon > _LARGEST_PRICED_EPSILON:
             return None
-        return Fraction((1 + math.exp(self.epsilon)) * (1 + _ROOM))
+        return Fraction((1 + math.exp(self.epsilon)) * (1 + _PRICE_ROUND_OFF))
 
     @functools.cached_property
     def _certain_limit(self) -> Fraction:

@@ -1,7 +1,7 @@
-"""The filters of a budget, and what rounds cost them together.
+"""The filters of a budget, and the total of rounds' charges in them.
 
-A round is charged before it is released: a number for every filter, the smallest certified one (see
-`charges.py`). Charges add exactly. Rounds go on while one of the filters holds.
+A round is charged before it is released: one number for every filter, about the smallest certified one (see
+`charges.py`). Charges add up exactly. Rounds may go on while at least one filter holds.
 """
 
 from __future__ import annotations
@@ -26,44 +26,52 @@ from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
-# Shares of the budget's delta. The Gaussian filter decides almost always; the others are for rounds that it
-# cannot bound: few reports, heavy tails.
+# Share of the budget's delta for the Renyi filters, and their orders in units of the one that suits a
+# Gaussian budget. The Gaussian filter has most of the rest and decides almost always; Renyi filters are for
+# rounds that it bounds badly: few reports, heavy tails.
 _RENYI_SHARE = 0.08
-_RENYI_ORDERS = (1.0, 0.75)  # in units of the order that suits a Gaussian budget
-# For what no other filter bounds: the largest losses add up. It needs next to nothing of delta, and stays
-# finite up to many times the budget.
+_RENYI_ORDERS = (1.0, 0.75)
+# Share for the filter that adds up largest losses, for rounds that no other filter bounds; it stays finite up
+# to this many times the budget.
 _PURE_SHARE = 1 / 512
 _PURE_REACH = 64.0
-# Parts of a filter's share that rounds may use up as mass outside of the pair they are dominated by, and as
-# distance from a purely private round.
+# Parts of a filter's share that pay for mass outside of the dominating pairs, and for the distance from
+# purely private rounds.
 _LEAK_PART = 0.05
 _SLACK_PART = 0.01
-# Gaussian noise set aside to smooth irregular rounds, in parts of the whole Gaussian budget.
+# Reserves: variance of Gaussian noise that smooths irregular rounds, as shares of the whole Gaussian budget.
 _RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)
 
+# Budgets with a larger epsilon have the filters of this one.
 _LARGEST_EPSILON = 1e4
-_LEAST_BUDGET = 1e-9
+# Smallest epsilon and delta of a budget that filters can share.
+_LEAST_EPSILON = 1e-9
 LEAST_DELTA = 1e-60
-_ROOM = 2.0**-40
+# Relative room for round-off when delta is divided into shares.
+_SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
-_EXACT = re.compile(r"-?[0-9]+(/[0-9]+)?")
-_WHERE_KEPT = ("repetition", "sliding", "account")  # parts of charges that not every set of filters has
-# What is left below the variance that just fits, so that it fits on every computer.
-_LIMIT_ROOM = 2.0**-18
+_EXACT_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
+_OPTIONAL_PARTS = (
+    "repetition",
+    "sliding",
+    "account",
+)  # parts of charges that some sets of filters do not have
+# Relative distance of the sliding reserve's limit below the largest variance that fits the budget, so that it
+# fits on every computer.
+_LIMIT_MARGIN = 2.0**-18
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What one round costs each filter, and what rounds cost together; exact.
+    """The charge of one round, or the total of several, in each filter; exact fractions.
 
     Attributes:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
-        repetition: units, where there is a repetition filter.
-        sliding: where there is a sliding reserve, the variance taken, how much of it was given back, and how
-            much settlements added. What a round costs by itself does not say it, for it depends on what is
-            left.
-        account: where there are accounts of delta, the round's probability of revealing everything, and its
+        repetition: units, if there is a repetition filter.
+        sliding: if there is a sliding reserve: the charged variance, the part of it that was given back, and
+            the part that settlements added. It depends on the remaining budget, not only on the round.
+        account: if there are accounts of delta: the round's probability of revealing everything, and its
             total variation distance to the round that the filters charge.
     """
 
@@ -84,11 +92,11 @@ class Charge:
 
     @property
     def cost(self) -> Charge:
-        """The part that does not depend on what is left."""
+        """Returns the part that does not depend on the remaining budget."""
         return dataclasses.replace(self, sliding=())
 
     def at_least(self, other: Charge) -> Charge:
-        """The larger of two charges, filter by filter."""
+        """Returns the larger of two charges, filter by filter."""
         return self._combined(max, other)
 
     def _combined(self, combine: Callable[[Fraction, Fraction], Fraction], other: Charge) -> Charge:
@@ -96,20 +104,21 @@ class Charge:
         return Charge(**{name: tuple(combine(a, b) for a, b in pair) for name, pair in pairs.items()})
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form: exact numbers, written `numerator/denominator`."""
+        """Returns the JSON form: exact numbers, written `numerator/denominator`."""
         parts = {name: [str(value) for value in part] for name, part in vars(self).items()}
-        return {name: part for name, part in parts.items() if part or name not in _WHERE_KEPT}
+        return {name: part for name, part in parts.items() if part or name not in _OPTIONAL_PARTS}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
-        """The charge that a JSON form describes; raises InvalidParameter."""
-        kept = {name: _exact(mapping, name) for name in _WHERE_KEPT if name in mapping}
+        """Reads the JSON form; raises InvalidParameter if it is not one."""
+        kept = {name: _exact(mapping, name) for name in _OPTIONAL_PARTS if name in mapping}
         return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterReading:
-    """One filter's answer: its name, its share of delta, and the smallest epsilon at which it holds."""
+    """One filter's answer: its name, its share of delta, and bounds on the smallest epsilon at which it
+    holds."""
 
     name: str
     delta: float
@@ -119,9 +128,9 @@ class FilterReading:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterSet:
-    """A Gaussian filter, Renyi filters and perhaps one for repetitions, which share a budget's delta. Rounds
-    may go on while one of them holds. Where there are accounts of delta, Gaussian and Renyi filters charge
-    the pure versions of rounds, and hold only while both accounts do.
+    """A Gaussian filter, Renyi filters and perhaps a repetition filter, which share a budget's delta. Rounds
+    may go on while one of them holds. With accounts of delta, Gaussian and Renyi filters charge the pure
+    versions of rounds, and hold only while both accounts do.
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
     released outputs together are `(epsilon, sum of the shares)`-DP.
@@ -138,19 +147,20 @@ class FilterSet:
     def for_budget(
         cls, *, epsilon: float, delta: float, accounts: tuple[float, float] | None = None
     ) -> FilterSet:
-        """The filters for a budget. Their shares add up to at most delta, and never change.
+        """Makes the filters for a budget. Their shares of delta add up to at most delta, and never change.
 
         Args:
+            epsilon, delta: the budget.
             accounts: parts of delta for certain loss and for slack. None: no accounts, and every charge pays
                 for its round's slack.
 
         Raises:
-            InvalidParameter: epsilon is not finite or too small to be shared out, or delta not between 0 and
-                1 or too small.
+            InvalidParameter: epsilon is not finite or below 1e-9, or delta is not between 0 and 1 or below
+                1e-60.
         """
-        expected = f"a finite number, at least {exact_text(_LEAST_BUDGET)}"
+        expected = f"a finite number, at least {exact_text(_LEAST_EPSILON)}"
         given = validation.real("epsilon", epsilon, expected)
-        if given < _LEAST_BUDGET:
+        if given < _LEAST_EPSILON:
             raise InvalidParameter("epsilon", epsilon, expected)
         delta = validation.probability("delta", delta)
         if delta < LEAST_DELTA:
@@ -158,7 +168,8 @@ class FilterSet:
         return _for_budget(given, delta, accounts)
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form of all but the repetition filter, which the first admitted round brings."""
+        """Returns the JSON form of all filters except the repetition filter, which the first admitted round
+        fixes."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
         limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
@@ -167,10 +178,10 @@ class FilterSet:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
-        """The filters that a JSON form describes.
+        """Reads the JSON form.
 
         Raises:
-            InvalidParameter: it describes none.
+            InvalidParameter: it does not describe filters.
         """
         match mapping:
             case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
@@ -190,7 +201,7 @@ class FilterSet:
         raise InvalidParameter("filters", mapping, "a Gaussian filter and Renyi filters")
 
     def nothing(self) -> Charge:
-        """What an empty cohort has spent."""
+        """Returns the total of an empty cohort: 0 in every filter."""
         zero = Fraction(0)
         return Charge(
             gaussian=(zero,) * len(self.gaussian.reserves),
@@ -205,16 +216,18 @@ class FilterSet:
 
     @functools.cached_property
     def _hash(self) -> int:
-        # Charges are looked up by the filters they are for, with every decision.
+        # Every decision looks charges up by their filters: the hash is computed once.
         return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts))
 
     @functools.cached_property
     def without_totals(self) -> FilterSet:
-        """What a round's cost depends on, but for units."""
+        """Returns the filters without the parts that do not affect a round's cost (except its repetition
+        units)."""
         return dataclasses.replace(self, repetition=None, sliding_limit=None)
 
     def limit_for(self, epsilon: float) -> float | None:
-        """The sliding reserve's limit when the budget becomes `epsilon`: never less than it was."""
+        """Returns the sliding reserve's limit for a budget changed to `epsilon`, never less than before; None
+        without a sliding reserve."""
         limit = self.sliding_limit
         return None if limit is None else max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
 
@@ -224,14 +237,16 @@ class FilterSet:
         return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
 
     def taken(self, spent: Charge, cost: Charge) -> Charge:
-        """What a round takes, by what it costs each filter, where `spent` was taken before it."""
+        """Returns the charge of a round with this cost in each filter, after charges that add up to
+        `spent`."""
         if self._sliding is None:
             return cost
         charge = self._sliding.charge(_held(spent), cost.gaussian)
         return dataclasses.replace(cost, sliding=(charge, Fraction(0), Fraction(0)))
 
     def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
-        """What a round takes that turned out to cost `cost`, in place of what it took before: no less."""
+        """Returns the new charge of a round whose settlement gave the cost `cost`, in place of the charge
+        `before`: never less than before, filter by filter."""
         least = before.cost.at_least(cost)
         if self._sliding is None:
             return least
@@ -240,10 +255,10 @@ class FilterSet:
         return dataclasses.replace(least, sliding=(charge, Fraction(0), before.sliding[2] + charge - taken))
 
     def given_back(self, spent: Charge, charge: Charge) -> Charge:
-        """What is spent after a round that took so much turned out to have released nothing.
+        """Returns the total after a round with this charge turned out to have released nothing.
 
-        The Gaussian filter gets its part back where the round's reserve is intact. Otherwise whether it was
-        to be released may have been decided when no noise was left to hide it.
+        The Gaussian filter gets its part back if the round's reserve is intact. Otherwise the decision not to
+        release may have been made when too little noise remained to hide it.
         """
         rest = spent - charge
         if self._sliding is None:
@@ -254,7 +269,7 @@ class FilterSet:
         return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
-        """What each filter says to charges that add up to `spent`, the Gaussian one first."""
+        """Returns the answer of each filter to charges that add up to `spent`, the Gaussian one first."""
         found = [_named("gaussian", self.gaussian.delta, self._gaussian_reading(spent))]
         found += [
             _named(one.name, one.delta, one.reading(total))
@@ -268,21 +283,22 @@ class FilterSet:
         return tuple(found)
 
     def epsilon_upper(self, spent: Charge) -> float:
-        """The smallest epsilon at which one of the filters holds."""
+        """Returns an upper bound on the smallest epsilon at which one of the filters holds."""
         return min(reading.epsilon_upper for reading in self.readings(spent))
 
     def accounts_reading(self, spent: Charge) -> AccountsReading | None:
-        """How much of the accounts of delta is used; None where there are none."""
+        """Returns the use of the accounts of delta; None without accounts."""
         return None if self.accounts is None else self.accounts.reading(spent.account)
 
     def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
-        """Whether an account of delta is exhausted, and a filter would hold at `epsilon` but for that."""
+        """Returns whether an account of delta is exhausted and a filter would otherwise hold at `epsilon`."""
         if self.accounts is None or self.accounts.hold(spent.account):
             return False
         return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
 
     def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
-        """How many more rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        """Returns how many more rounds of one cost the filters admit at `epsilon`, up to
+        `REPETITIONS_MAX`."""
         budget = 2 * self.gaussian.reserves[-1]
         about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
         most = largest_count(
@@ -297,25 +313,27 @@ class FilterSet:
         return min(max(most, sliding if accounts is None else min(sliding, accounts)), REPETITIONS_MAX)
 
     def epsilon_of(self, spent: Charge, cost: Charge, count: int, *, epsilon: float) -> float:
-        """The smallest epsilon at which one filter holds after so many more rounds of one cost; infinite if
-        one of them is refused at `epsilon`."""
+        """Returns the smallest epsilon at which one filter holds after `count` more rounds of one cost;
+        infinite if one of these rounds would be refused at `epsilon`."""
         if self.most_more(spent, cost, epsilon=epsilon) < count:
             return math.inf
-        # The sliding reserve, where it decides, holds at no more than the budget.
+        # If the sliding reserve decides, it holds at the budget's epsilon or below.
         return min(self.epsilon_upper(spent.cost + cost * count), epsilon)
 
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:
-        """How many rounds of one cost the filters admit, up to `REPETITIONS_MAX`."""
+        """Returns how many rounds of one cost the filters of an empty cohort admit, up to
+        `REPETITIONS_MAX`."""
         return self.most_more(self.nothing(), cost, epsilon=epsilon)
 
     def shares(self) -> tuple[float, ...]:
-        """The shares of delta: of the filters and of the accounts."""
+        """Returns the shares of delta: of the filters, then of the accounts."""
         repeated = () if self.repetition is None else (self.repetition.delta,)
         accounts = () if self.accounts is None else (self.accounts.certain_loss, self.accounts.slack)
         return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated, *accounts)
 
     def _gaussian_reading(self, spent: Charge) -> Reading:
-        """By the fixed reserves, or by the sliding one if that says less; a total may leave that one out."""
+        """Returns the Gaussian filter's reading: from the fixed reserves, or from the sliding one if that is
+        smaller. A total without a sliding part uses the fixed ones alone."""
         reading = self.gaussian.reading(spent.gaussian)
         if self._sliding is None or not spent.sliding or _held(spent) <= 0:
             return reading
@@ -325,7 +343,8 @@ class FilterSet:
 
     @functools.cached_property
     def _at_limit(self) -> Reading:
-        """What the Gaussian filter says as long as the sliding reserve holds."""
+        """Returns the Gaussian filter's reading at the sliding reserve's limit, valid while that reserve
+        holds."""
         return self.gaussian.epsilon(self.sliding_limit or 0.0)
 
 
@@ -335,7 +354,7 @@ def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None
     delta = whole if accounts is None else whole * (1 - math.fsum(accounts))
     slack_part = _SLACK_PART if accounts is None else 0.0
     share = _RENYI_SHARE / len(_RENYI_ORDERS)
-    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _ROOM)
+    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _SHARE_ROUND_OFF)
     variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - slack_part))
     leak, slack = _rates(main, variance, epsilon, slack_part)
     reserves = tuple(part * variance for part in _RESERVES)
@@ -352,7 +371,7 @@ def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None
     renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
     kept = None
     if accounts is not None:
-        certain, slack = (part * whole * (1 - _ROOM) for part in accounts)
+        certain, slack = (part * whole * (1 - _SHARE_ROUND_OFF) for part in accounts)
         kept = DeltaAccounts(certain_loss=certain, slack=slack, epsilon=given)
     return FilterSet(
         gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon), accounts=kept
@@ -360,25 +379,26 @@ def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None
 
 
 def _held(spent: Charge) -> Fraction:
-    """What the sliding reserve's limit is compared with."""
+    """Returns the charged variance minus the part given back: the sliding reserve compares it with its
+    limit."""
     charged, returned, _ = spent.sliding
     return charged - returned
 
 
 def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
-    """Little less than the variance whose reading is `epsilon`."""
+    """Returns a variance slightly below the one whose reading is `epsilon`."""
     low = high = 2 * gaussian.reserves[-1]
     while gaussian.epsilon(high).epsilon_upper <= epsilon:
         low, high = high, 2 * high
     while gaussian.epsilon(low).epsilon_upper > epsilon:
         low, high = low / 2, low
-    while high > low * (1 + _LIMIT_ROOM):
+    while high > low * (1 + _LIMIT_MARGIN):
         middle = (low + high) / 2
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    limit = low * (1 - _LIMIT_ROOM)
-    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are jagged
-        limit *= 1 - _LIMIT_ROOM
+    limit = low * (1 - _LIMIT_MARGIN)
+    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are not monotone
+        limit *= 1 - _LIMIT_MARGIN
     return limit
 
 
@@ -410,7 +430,8 @@ def _rates(share: float, total: float, epsilon: float, slack_part: float) -> tup
 
 
 def _gaussian_budget(epsilon: float, delta: float) -> float:
-    """About the largest variance of a Gaussian mechanism within a budget; nothing rests on it."""
+    """Returns about the largest variance of a Gaussian mechanism within a budget; no guarantee depends on
+    it."""
     low, high = 1e-30, 1e30
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
@@ -430,9 +451,9 @@ def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
 
 
 def _fraction(value: object) -> Fraction:
-    # A power of ten takes a few letters to write, and more memory than there is to read.
+    # `Fraction` also accepts exponents such as 1e999999999, which would exhaust the memory: they are refused.
     text = str(value)
-    if not _EXACT.fullmatch(text):
+    if not _EXACT_NUMBER.fullmatch(text):
         raise ValueError(value)
     numerator, _, denominator = text.partition("/")
     return Fraction(int(numerator), int(denominator or 1))

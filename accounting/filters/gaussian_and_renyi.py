@@ -1,8 +1,8 @@
-"""Filters: budgets that stay sound when each round is chosen after the outputs of earlier ones were seen.
+"""The Gaussian and the Renyi privacy filter, sound if each round is chosen after the outputs of earlier ones.
 
-A filter holds while what rounds were charged allows its share of delta at the budget's epsilon; its reading
-is the smallest epsilon at which it holds. `docs/adaptivity.md` has the theorems, sources, and the proofs of
-what is ours. `filter_sets.py` says which filters a budget has, `charges.py` what a round is charged.
+A filter holds at an epsilon if the total of the charges costs at most its share of delta there. Its reading
+is the smallest epsilon at which it holds. `docs/adaptivity.md` has theorems, sources and proofs.
+`filter_set.py` defines the filters of a budget, `charges.py` the charge of a round.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from typing import NamedTuple
 
 import scipy
 
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence_at
 
+# Readings are sought up to this epsilon; beyond, they are infinite.
 _LARGEST_EPSILON = 1e4
 _SMALLEST_EPSILON = 1e-300
-_LARGEST_EXPONENT = 700.0
-_ROOM = 2.0**-40
-# The last step of Newton's method, in parts of a reading; its square is how near that comes about, and the
-# search for bounds begins so far from there.
-_NEAR_ENOUGH = 2.0**-18
-_STRIDES = tuple(2.0**-36 * 4.0**step for step in range(64))
-_GUESSES_MAX = 16
-_SHRINKING = 4.0
-_STEPS_MAX = 64
-_WIDTH = 2.0**-30  # of a reading, in parts of it, where round-off allows
+# Relative room for the round-off of a filter's delta.
+_DELTA_ROUND_OFF = 2.0**-40
+# Newton's method ends with a relative step of at most this. Its error is then about the square, 2^-36: the
+# search for certified bounds tries these relative distances in turn.
+_LAST_NEWTON_STEP = 2.0**-18
+_SEARCH_DISTANCES = tuple(2.0**-36 * 4.0**step for step in range(64))
+_MOST_NEWTON_STEPS = 16
+# A step of Newton's method divides epsilon by at most this.
+_MOST_SHRINKING = 4.0
+_MOST_BISECTIONS = 64
+_RELATIVE_WIDTH = 2.0**-30  # of a reading's bounds, unless round-off makes them wider
 
 
 class Reading(NamedTuple):
-    """The smallest epsilon at which a filter holds, between bounds; infinite when it holds at none."""
+    """Bounds on the smallest epsilon at which a filter holds; infinite if it holds at none."""
 
     epsilon_upper: float
     epsilon_lower: float
@@ -40,15 +43,16 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFilter:
-    """Rounds are charged the variance of a Gaussian mechanism that dominates them.
+    """Charges each round the variance of a Gaussian mechanism that dominates it.
 
     Attributes:
         delta: the filter's share of the budget's delta.
-        leak_rate: mass, per unit of charge, that a round may have outside of its dominating pair.
-        slack_rate: total variation distance, per unit of charge, to a purely private round.
-        reserves: variances, the first of them 0. For each the filter keeps a total of its own, of charges
-            that hold when noise of this variance is added to all that is released; the filter holds while
-            one total and its reserve fit.
+        leak_rate: mass outside of the dominating pair that a round may have, for each unit of charge.
+        slack_rate: total variation distance to a purely private round that a round may have, for each unit of
+            charge.
+        reserves: variances, rising from 0. For each the filter has a separate total, of charges that are
+            enough if noise of this variance is added to everything that is released. The filter holds while
+            one total together with its reserve fits.
 
     Guarantee: if `reserves[j] + the total of charge j`, for one j that may depend on the outputs, never
     exceeds V, all released outputs together are `(epsilon, delta)`-DP whenever `delta_Gauss(epsilon; V) +
@@ -63,7 +67,8 @@ class GaussianFilter:
     reserves: tuple[float, ...]
 
     def reading(self, spent: Sequence[Fraction]) -> Reading:
-        """The smallest epsilon at which the filter holds, one total spent for each reserve."""
+        """Returns the smallest epsilon at which the filter holds, given the total of charges for each
+        reserve."""
         variances = [
             math.nextafter(reserve + _float_above(total), math.inf) if total else 0.0
             for reserve, total in zip(self.reserves, spent, strict=True)
@@ -71,7 +76,8 @@ class GaussianFilter:
         return self.epsilon(min(variances))
 
     def epsilon(self, variance: float) -> Reading:
-        """The smallest epsilon that charges of `variance` altogether leave room for."""
+        """Returns the smallest epsilon at which charges of `variance` altogether cost at most the filter's
+        delta."""
         if variance <= 0:
             return Reading(0.0, 0.0)
 
@@ -82,8 +88,8 @@ class GaussianFilter:
             return value, fall
 
         def bounds(epsilon: float) -> tuple[float, float]:
-            below, _, _ = gaussian_divergence_at(mu * (1 - _ROOM), epsilon)
-            _, above, _ = gaussian_divergence_at(mu * (1 + _ROOM), epsilon)
+            below, _, _ = gaussian_divergence_at(mu * (1 - _DELTA_ROUND_OFF), epsilon)
+            _, above, _ = gaussian_divergence_at(mu * (1 + _DELTA_ROUND_OFF), epsilon)
             return below, above
 
         def guess(delta: float) -> float:
@@ -95,11 +101,11 @@ class GaussianFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiFilter:
-    """Rounds are charged their Renyi divergence of one order.
+    """Charges each round its Renyi divergence of one order.
 
     Attributes:
-        order: the order, above 1. When infinite, rounds are charged their largest loss.
-        delta, leak_rate, slack_rate: as for `GaussianFilter`.
+        order: the order, above 1. If it is infinite, the charge of a round is its largest loss.
+        delta, leak_rate, slack_rate: as of `GaussianFilter`.
 
     Guarantee: if the charges never exceed R, all released outputs together are `(epsilon, delta)`-DP whenever
     `exp((order - 1) (R - epsilon)) (1 - 1/order)^order / (order - 1) + (leak_rate + (1 + exp(epsilon))
@@ -114,19 +120,19 @@ class RenyiFilter:
 
     @property
     def name(self) -> str:
-        """What people call the filter."""
+        """Returns the filter's name for people."""
         return "largest loss" if math.isinf(self.order) else f"renyi of order {self.order:.4g}"
 
     def reading(self, spent: Fraction) -> Reading:
-        """The smallest epsilon at which the filter holds."""
+        """Returns the smallest epsilon at which the filter holds, given the total of charges."""
         total = _float_above(spent)
         if total <= 0:
             return Reading(0.0, 0.0)
         if math.isinf(self.order):
-            covered = self.leak_rate * total * (1 + _ROOM) <= self.delta and self.slack_rate == 0
-            return Reading(total if covered else math.inf, total * (1 - _ROOM))
+            covered = self.leak_rate * total * (1 + _DELTA_ROUND_OFF) <= self.delta and self.slack_rate == 0
+            return Reading(total if covered else math.inf, total * (1 - _DELTA_ROUND_OFF))
         theta = self.order - 1
-        # theta log(theta) - order log(order), which would cancel: budgets of 1e-9 have orders of 1e12.
+        # theta log(theta) - order log(order) without cancellation: budgets of 1e-9 have orders of 1e12.
         peak = -theta * math.log1p(1 / theta) - math.log(self.order)
 
         def near(epsilon: float) -> tuple[float, float]:
@@ -135,7 +141,7 @@ class RenyiFilter:
 
         def bounds(epsilon: float) -> tuple[float, float]:
             value, _ = near(epsilon)
-            room = _ROOM * (1 + theta * (total + epsilon) + abs(peak))
+            room = _DELTA_ROUND_OFF * (1 + theta * (total + epsilon) + abs(peak))
             return value * (1 - room), value * (1 + room)
 
         def guess(delta: float) -> float:
@@ -146,15 +152,22 @@ class RenyiFilter:
 
 
 class _Tail(NamedTuple):
-    """The part of delta that falls as epsilon grows, convex in `exp(epsilon)`. All rests on `bounds`."""
+    """The part of delta that falls as epsilon grows, convex in `exp(epsilon)`.
 
-    near: Callable[[float], tuple[float, float]]  # about what it is at an epsilon, and how fast it falls
-    bounds: Callable[[float], tuple[float, float]]  # below and above
-    guess: Callable[[float], float]  # about the epsilon of a delta, or a larger one
+    Attributes:
+        near: returns about the value at an epsilon, and minus its derivative; only for the search.
+        bounds: returns a lower and an upper bound at an epsilon; the guarantees use these.
+        guess: returns an epsilon that is about that of a delta, or larger; only for the search.
+    """
+
+    near: Callable[[float], tuple[float, float]]
+    bounds: Callable[[float], tuple[float, float]]
+    guess: Callable[[float], float]
 
 
 class _Extra(NamedTuple):
-    """What leaks and slacks of all charges together cost of delta; convex in `exp(epsilon)`, too."""
+    """The delta that leaks and slacks of all charges together cost; it rises and is convex in
+    `exp(epsilon)`."""
 
     leak: float
     slack: float
@@ -166,39 +179,39 @@ class _Extra(NamedTuple):
         return self.slack * _exp(epsilon) if self.slack else 0.0
 
     def below(self, epsilon: float) -> float:
-        return self.at(epsilon) * (1 - _ROOM)
+        return self.at(epsilon) * (1 - _DELTA_ROUND_OFF)
 
     def above(self, epsilon: float) -> float:
-        return self.at(epsilon) * (1 + _ROOM)
+        return self.at(epsilon) * (1 + _DELTA_ROUND_OFF)
 
 
 def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
-    """Bounds on the smallest epsilon whose delta is at most `delta`.
+    """Returns bounds on the smallest epsilon whose delta (tail plus extra) is at most `delta`.
 
-    Delta is convex in `exp(epsilon)`: what is too little, and less than an epsilon that is enough, has
-    nothing enough below it.
+    Delta is convex in `exp(epsilon)`. So if one epsilon is not enough and a larger one is, no epsilon below
+    the first is enough.
     """
 
     def compared(epsilon: float) -> int:
-        """1 where it is enough, -1 where it is too little, 0 where round-off hides which."""
+        """Returns 1 if epsilon is enough, -1 if it is not, 0 if round-off leaves it undecided."""
         below, above = tail.bounds(epsilon)
         if above + extra.above(epsilon) <= delta:
             return 1
         return -1 if below + extra.below(epsilon) > delta else 0
 
     near = _guessed(tail, extra, delta)
-    outer = (near + part * near for part in _STRIDES)
+    outer = (near + part * near for part in _SEARCH_DISTANCES)
     within = (epsilon for epsilon in outer if epsilon <= _LARGEST_EPSILON)
     upper = next((epsilon for epsilon in within if compared(epsilon) > 0), math.inf)
     if upper == math.inf:
         return Reading(math.inf, _short_up_to(tail, extra, delta))
-    inner = (near - part * near for part in _STRIDES if part < 1)
+    inner = (near - part * near for part in _SEARCH_DISTANCES if part < 1)
     lower = next((epsilon for epsilon in inner if compared(epsilon) < 0), 0.0)
     if lower == 0.0 and compared(0.0) > 0:
         return Reading(0.0, 0.0)
-    for _ in range(_STEPS_MAX):
+    for _ in range(_MOST_BISECTIONS):
         middle = (lower + upper) / 2
-        side = compared(middle) if upper - lower > _WIDTH * upper else 0
+        side = compared(middle) if upper - lower > _RELATIVE_WIDTH * upper else 0
         if side == 0:
             break
         lower, upper = (lower, middle) if side > 0 else (middle, upper)
@@ -206,39 +219,40 @@ def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
 
 
 def _guessed(tail: _Tail, extra: _Extra, delta: float) -> float:
-    """About the smallest epsilon whose delta is `delta`: Newton's method for the logarithm of the tail."""
-    start = max(delta - extra.at(0.0), _ROOM * delta)
+    """Returns about the smallest epsilon whose delta is `delta`, by Newton's method for the logarithm of the
+    tail."""
+    start = max(delta - extra.at(0.0), _DELTA_ROUND_OFF * delta)
     epsilon, left = min(max(tail.guess(start), _SMALLEST_EPSILON), _LARGEST_EPSILON), 0.0
-    for _ in range(_GUESSES_MAX):
+    for _ in range(_MOST_NEWTON_STEPS):
         (value, fall), free = tail.near(epsilon), delta - extra.at(epsilon)
         rate = fall / value - extra.rise(epsilon) / free if value > 0 and free > 0 else 0.0
-        if not 0 < rate < math.inf:  # too far to the right, where what grows outweighs the tail
+        if not 0 < rate < math.inf:  # epsilon is too large: the rising part outweighs the tail
             epsilon = (left + epsilon) / 2
             continue
         step = math.log(value / free) / rate
-        if abs(step) <= _NEAR_ENOUGH * epsilon:
+        if abs(step) <= _LAST_NEWTON_STEP * epsilon:
             return epsilon + step
         if step > 0:
             left = max(left, epsilon)
-        epsilon = min(max(epsilon + step, left, epsilon / _SHRINKING), _LARGEST_EPSILON)
+        epsilon = min(max(epsilon + step, left, epsilon / _MOST_SHRINKING), _LARGEST_EPSILON)
     return epsilon
 
 
 def _short_up_to(tail: _Tail, extra: _Extra, delta: float) -> float:
-    """An epsilon up to which none is enough, step by step: the tail at a step's end, and the rest at its
-    beginning, are too much together.
+    """Returns an epsilon up to which no epsilon is enough. It grows step by step: the tail at a step's end
+    plus the rising part at its beginning exceed delta.
     """
     epsilon, step = 0.0, 1.0
-    for _ in range(_STEPS_MAX):
+    for _ in range(_MOST_BISECTIONS):
         if extra.below(epsilon) > delta:
-            return _LARGEST_EPSILON  # and what is beyond is no less
+            return _LARGEST_EPSILON  # the rising part alone exceeds delta from here on
         is_short = tail.bounds(epsilon + step)[0] + extra.below(epsilon) > delta
         epsilon, step = (epsilon + step, 2 * step) if is_short else (epsilon, step / 2)
     return epsilon
 
 
 def _exp(exponent: float) -> float:
-    return math.exp(exponent) if exponent < _LARGEST_EXPONENT else math.inf
+    return math.exp(exponent) if exponent < LARGEST_EXPONENT else math.inf
 
 
 def _float_above(value: Fraction) -> float:

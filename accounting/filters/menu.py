@@ -1,8 +1,8 @@
-"""Which filters a cohort of policy `adaptive` has: one of a few sets, chosen by its first admitted round.
+"""The filters of a cohort of policy `adaptive`: a menu of a few sets; the first admitted round chooses one.
 
-All sets are fixed when the cohort is opened. They differ in how much of delta is kept for approximate rounds
-(little, unless the first round is one), and in how much is kept for repetitions of the first round: nothing
-where other filters admit nearly as many such rounds, much where they do not.
+All sets are fixed when the cohort is opened. They differ in the share of delta for approximate rounds (small,
+unless the first round is one), and in the share for repetitions of the first round: none if the other filters
+admit almost as many such rounds, large otherwise.
 """
 
 from __future__ import annotations
@@ -27,38 +27,42 @@ from shuffle_ledger.accounting.filters.repetition import (
 )
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
-# Parts of what repetitions leave of delta: for certain loss and for slack. Cohorts that begin with a pure
-# round have the first; filters lose about 1 % of their rounds by it. Certain loss gets less, because a unit
-# of slack costs (1 + exp(epsilon)) times as much.
+# Shares, for certain loss and for slack, of the delta that repetitions leave. Cohorts that begin with a pure
+# round use the first pair, which costs the filters about 1 % of their rounds. Certain loss has less, because
+# a unit of slack costs (1 + exp(epsilon)) times as much.
 _ACCOUNTS = ((3 / 64, 1 / 16), (3 / 16, 1 / 4), (13 / 32, 1 / 2))
-# A set with smaller accounts is chosen if it admits this part of the rounds like the first one that the best
-# set admits.
-_GOAL_OF_ACCOUNTS = 0.8
-# Approximate first rounds keep no more than this part of what the last set keeps for repetitions: their count
-# falls with what accounts leave, so that repetitions would take all, and other rounds found empty accounts.
-_KEPT_OF_APPROXIMATE = 0.8
-# Shares of delta for the repetition filter. What is left for the others is a power of two.
-_SHARES = (0.0, 1 / 2, 3 / 4, 15 / 16, 255 / 256)
-# What is good enough, one goal after the other: of sets that keep up to so much of what the last one keeps
-# for repetitions, the part of the rounds like the first one that they admit beside it. Sets that leave the
-# others less than a quarter of delta are for budgets of few irregular rounds, that would lose a fifth.
+# Smaller accounts are chosen if they admit at least this share of the rounds of the first kind that the best
+# ones admit.
+_ACCOUNTS_GOAL = 0.8
+# If the first round is approximate, the share of delta for repetitions is at most this part of the last
+# set's. The number of such rounds falls with the accounts, so repetitions would otherwise take all, and other
+# rounds would find empty accounts.
+_REPETITION_LIMIT_IF_APPROXIMATE = 0.8
+# Shares of delta for the repetition filter. The rest, for the other filters, is a power of two.
+_REPETITION_SHARES = (0.0, 1 / 2, 3 / 4, 15 / 16, 255 / 256)
+# Goals, tried in turn: among the sets whose repetition share is at most the first number times the last
+# set's, one is good enough that admits the second number times as many rounds of the first kind as the last
+# set. Sets that leave less than a quarter of delta to the other filters are for budgets of few irregular
+# rounds, which would otherwise lose a fifth of their rounds.
 _GOALS = ((0.8, 0.9), (1.0, 0.8))
-# Where everybody reports and clones are many, the first set nearly always admits so many.
+# The goal for regular rounds: all users report, and the expected number of clones is at least this. The first
+# set almost always reaches it.
 _GOALS_OF_REGULAR = ((1.0, 0.97),)
 _REGULAR_CLONES = 3000.0
-_ROOM = 2.0**-40
+# Relative room for round-off when delta is divided into shares.
+_SHARE_ROUND_OFF = 2.0**-40
 
 
 class Teller(Composer, Protocol):
-    """What tells costs: an `Accountant`, or somebody who asks one."""
+    """Computes charges: an `Accountant`, or an object that asks one."""
 
     def charge(self, accounted: ShuffledRound, filters: FilterSet, /) -> Charge:
-        """What a round costs each of a budget's filters."""
+        """Returns the charge of a round in each of a budget's filters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """One set of filters, and the share of delta it leaves for repetitions."""
+    """One set of filters, and the delta that it leaves for repetitions."""
 
     filters: FilterSet
     repetition_delta: float
@@ -66,10 +70,14 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the first admitted round decided: which alternative, and the repetition filter if that has one.
+    """The choice that the first admitted round made.
 
-    A budget that was raised also has another limit of the sliding reserve, and judges slack at the largest
-    epsilon that it has had.
+    Attributes:
+        alternative: position of the chosen set on the menu.
+        repetition: its repetition filter; None if it has none.
+        sliding_limit: limit of the sliding reserve after the budget was raised; None for the set's own.
+        accounts_epsilon: the largest epsilon that the budget has had, for the price of slack; None for the
+            set's own.
     """
 
     alternative: int
@@ -78,7 +86,7 @@ class Choice:
     accounts_epsilon: float | None = None
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form."""
+        """Returns the JSON form."""
         repetition = self.repetition and self.repetition.to_mapping()
         raised = {"sliding_limit": self.sliding_limit, "accounts_epsilon": self.accounts_epsilon}
         kept = {name: value for name, value in raised.items() if value is not None}
@@ -86,10 +94,10 @@ class Choice:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Choice:
-        """The choice that a JSON form describes.
+        """Reads the JSON form.
 
         Raises:
-            InvalidParameter: it describes none.
+            InvalidParameter: it does not describe a choice.
         """
         match mapping:
             case {"alternative": int(alternative), "repetition": None | Mapping() as counted}:
@@ -107,7 +115,8 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterMenu:
-    """The sets of filters that a budget may have; of one alternative, that is the set.
+    """The sets of filters among which a cohort's first admitted round chooses. Older cohorts have only one
+    set.
 
     Guarantee: if the alternative, and the kind of its repetition filter, are chosen before the first output,
     all released outputs together are `(epsilon, delta)`-DP if on every path one filter of the chosen set
@@ -119,27 +128,28 @@ class FilterMenu:
 
     @classmethod
     def for_budget(cls, *, epsilon: float, delta: float) -> FilterMenu:
-        """The menu of a budget; raises InvalidParameter as `FilterSet.for_budget` does."""
+        """Makes the menu of a budget; raises InvalidParameter as `FilterSet.for_budget` does."""
         alternatives = []
-        for accounts, share in itertools.product(_ACCOUNTS, _SHARES):
+        for accounts, share in itertools.product(_ACCOUNTS, _REPETITION_SHARES):
             rest = delta * (1 - share)
             if share and rest < LEAST_DELTA:
                 continue
             filters = FilterSet.for_budget(epsilon=epsilon, delta=rest, accounts=accounts)
-            repetition = (delta - rest) * (1 - _ROOM)
+            repetition = (delta - rest) * (1 - _SHARE_ROUND_OFF)
             alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
         return cls(alternatives=tuple(alternatives))
 
     @property
     def needs_choice(self) -> bool:
-        """Whether the first admitted round has anything to choose."""
+        """Returns whether there is more than one set to choose from."""
         return len(self.alternatives) > 1
 
     def filters(self, choice: Choice | None) -> FilterSet:
-        """The filters in force; without a choice, the first ones, of which nothing was spent.
+        """Returns the filters in force; without a choice, which means that nothing was spent, those of the
+        first set.
 
         Raises:
-            InvalidParameter: the choice is none of this menu's.
+            InvalidParameter: the choice does not belong to this menu.
         """
         if choice is None:
             return self.alternatives[0].filters
@@ -152,12 +162,14 @@ class FilterMenu:
         return _in_force(chosen.filters, repetition, limit, choice.accounts_epsilon)
 
     def rebudgeted(self, composer: Composer, choice: Choice, epsilon: float) -> Choice:
-        """A choice under another budget: how many repetitions that allows, and what a larger one raises."""
+        """Returns the choice for another budget: the repetition filter for its epsilon, and, for a larger
+        budget, the raised limit and the raised price of slack."""
         counted = choice.repetition and rebudgeted(composer, choice.repetition, epsilon)
         return self._raised(dataclasses.replace(choice, repetition=counted), epsilon)
 
     def accounts_epsilon(self, choice: Choice, epsilon: float) -> float | None:
-        """At which epsilon a choice judges slack under a budget of `epsilon`; None: at that of the rules."""
+        """Returns the epsilon in the price of slack for a budget of `epsilon`; None for that of the chosen
+        set."""
         accounts = self.filters(choice).accounts
         is_raised = accounts is not None and epsilon > accounts.epsilon
         return epsilon if is_raised else choice.accounts_epsilon
@@ -170,7 +182,7 @@ class FilterMenu:
         return dataclasses.replace(choice, sliding_limit=kept, accounts_epsilon=judged)
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form; of one alternative, its set's."""
+        """Returns the JSON form; for a single set, that of the set."""
         if not self.needs_choice:
             return self.alternatives[0].filters.to_mapping()
         listed = [
@@ -181,10 +193,10 @@ class FilterMenu:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterMenu:
-        """The menu that a JSON form describes.
+        """Reads the JSON form.
 
         Raises:
-            InvalidParameter: it describes none.
+            InvalidParameter: it does not describe a menu.
         """
         listed = mapping.get("alternatives", [{"filters": mapping, "repetition_delta": 0.0}])
         alternatives = []
@@ -200,23 +212,24 @@ class FilterMenu:
         return cls(alternatives=tuple(alternatives))
 
     def choose(self, teller: Teller, kind: ShuffledRound, *, epsilon: float) -> Choice:
-        """What a cohort chooses whose first admitted round is accounted as `kind`, with the budget it has.
+        """Returns the choice for a cohort whose first admitted round is accounted as `kind`, with its present
+        budget.
 
-        Nothing but the round's parameters decides, so that the choice is independent of the data.
+        Only the round's parameters and the budget decide, so the choice does not depend on the data.
         """
         return self._raised(self._chosen(teller, kind, epsilon), epsilon)
 
     def _chosen(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> Choice:
-        """Of the sets with the accounts that such rounds need, the first that admits enough of them beside
-        what the last one does."""
+        """Returns, among the sets with the accounts that such rounds need, the first one that admits enough
+        of them in comparison with the last set."""
         counts = self._counts(teller, kind, epsilon)
         first, *others = self._groups[_first_enough(counts) if counts else 0]
         if counts:
-            most = _KEPT_OF_APPROXIMATE * others[-1].repetition_delta if others else 0.0
+            most = _REPETITION_LIMIT_IF_APPROXIMATE * others[-1].repetition_delta if others else 0.0
             others = [one for one in others if one.repetition_delta <= most]
         goals = _GOALS_OF_REGULAR if _is_regular(kind) else _GOALS
         alike = first.filters.most_alike(teller.charge(kind, first.filters), epsilon=epsilon)
-        beaten = math.floor(alike / goals[0][1]) + 1  # the fewest of which `alike` is not enough
+        beaten = math.floor(alike / goals[0][1]) + 1  # the least number for which `alike` misses the goal
 
         def repeated(one: Alternative) -> int:
             share = one.repetition_delta
@@ -225,7 +238,7 @@ class FilterMenu:
         nothing = Choice(alternative=self.alternatives.index(first), repetition=None)
         if not others or beaten > REPETITIONS_MAX:
             return nothing
-        # One composition settles most cases; the rest is for those in which it is within the budget.
+        # One composition decides most cases: if it exceeds the budget, the first set is good enough.
         last = others[-1]
         if teller.certify({kind: beaten}, delta=last.repetition_delta).epsilon_upper > epsilon:
             return nothing
@@ -243,20 +256,20 @@ class FilterMenu:
     def may_choose(
         self, teller: Teller, kind: ShuffledRound, alternative: int, *, epsilon: float, tolerance: float
     ) -> bool:
-        """Whether an alternative has the accounts that the rule gives a first round of this kind, counts of
-        rounds being off by this share at most."""
+        """Returns whether an alternative has the accounts that the rule gives a first round of this kind, if
+        the numbers of rounds have a relative error of at most `tolerance`."""
         chosen = self.alternatives[alternative]
         place = next(place for place, group in enumerate(self._groups) if chosen in group)
         counts = self._counts(teller, kind, epsilon)
         if counts is None:
             return place == 0
-        enough = max(counts) * _GOAL_OF_ACCOUNTS
+        enough = max(counts) * _ACCOUNTS_GOAL
         missed = all(count * (1 - tolerance) - 1 < enough for count in counts[:place])
         return missed and counts[place] * (1 + tolerance) + 1 >= enough
 
     def _counts(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> list[int] | None:
-        """How many rounds of an approximate kind each size of accounts admits, without repetitions; None for
-        a pure kind."""
+        """Returns how many rounds of an approximate kind each size of accounts admits, without repetitions;
+        None for a pure kind, or a menu without accounts."""
         firsts = [group[0].filters for group in self._groups]
         if len(firsts) == 1 or not any(teller.charge(kind, firsts[0]).account):
             return None
@@ -264,13 +277,14 @@ class FilterMenu:
 
     @functools.cached_property
     def _groups(self) -> tuple[tuple[Alternative, ...], ...]:
-        """The alternatives by their accounts: each group begins with its set without repetitions."""
+        """Returns the alternatives grouped by their accounts; each group begins with its set without
+        repetitions."""
         starts = [place for place, one in enumerate(self.alternatives) if not one.repetition_delta]
         ends = [*starts[1:], len(self.alternatives)]
         return tuple(self.alternatives[start:end] for start, end in zip(starts, ends, strict=True))
 
 
-# Of equal cohorts the filters are the same object, which knows what they say at their limit.
+# Equal cohorts share one object, which caches its reading at the limit.
 @functools.lru_cache(maxsize=256)
 def _in_force(
     filters: FilterSet, repetition: RepetitionFilter | None, limit: float | None, judged_at: float | None
@@ -284,13 +298,14 @@ def _is_raised(value: object) -> TypeGuard[float | None]:
 
 
 def _first_enough(counts: Sequence[int]) -> int:
-    """The first place whose count is near enough to the largest."""
-    enough = max(counts) * _GOAL_OF_ACCOUNTS
+    """Returns the first position whose count is near enough to the largest."""
+    enough = max(counts) * _ACCOUNTS_GOAL
     return next(place for place, count in enumerate(counts) if count >= enough)
 
 
 def _is_regular(kind: ShuffledRound) -> bool:
-    """Whether everybody reports, and expected clones are so many that a Gaussian filter fits well."""
-    everybody = kind.sampled_from is None and kind.participation is None
+    """Returns whether all users report and the expected number of clones is large enough for a Gaussian
+    filter to fit well."""
+    all_report = kind.sampled_from is None and kind.participation is None
     clones = 2 * kind.honest_reports / (1 + math.exp(min(kind.randomizer.epsilon0, 700.0)))
-    return everybody and clones >= _REGULAR_CLONES
+    return all_report and clones >= _REGULAR_CLONES

@@ -1,7 +1,7 @@
-"""The repetition filter: rounds that one kind dominates, counted.
+"""The repetition filter: it counts rounds that one kind of rounds dominates.
 
-Which kind that is, is fixed before the cohort's first output. Its composition with itself is certified once;
-a decision compares a count. `docs/adaptivity.md`, Lemma 8, has the proof.
+The kind is fixed before the cohort's first output. The composition of the kind with itself is certified once,
+for several numbers of rounds; a decision only compares a count. `docs/adaptivity.md`, Lemma 8, has the proof.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from shuffle_ledger.accounting.filters.gaussian_and_renyi import Reading
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
+#: Largest number of repetitions that is certified.
 REPETITIONS_MAX = 10**6
-# What a round is charged that the kind does not dominate: more than any count that is ever certified.
-_EVERYTHING = Fraction(2**40)
-# Numbers of rounds whose epsilon is certified, between 1 and the largest within the budget; between them the
-# reading goes up in steps.
-_COUNTS = 24
-_COUNTS_MAX = 64
-_STRIDE = 16  # the first step of a search is this part of where it begins
+# The charge, in units, of a round that the kind does not dominate: above every count that is certified.
+_UNCOVERED_UNITS = Fraction(2**40)
+# Numbers of rounds, from 1 to the largest within the budget, whose epsilon is certified: between them the
+# reading is that of the next larger one. More: finer readings, more computation. And the most that are kept
+# after changes of the budget.
+_CERTIFIED_COUNTS = 24
+_MOST_CERTIFIED_COUNTS = 64
+_SEARCH_PARTS = 16  # the first step of a search is its beginning over this
 
 
 class Certified(Protocol):
@@ -34,25 +36,25 @@ class Certified(Protocol):
 
     @property
     def epsilon_upper(self) -> float:
-        """An epsilon that certainly holds."""
+        """Returns an epsilon that certainly holds."""
 
 
 class Composer(Protocol):
-    """What certifies compositions: an `Accountant`, or somebody who asks one."""
+    """Certifies compositions: an `Accountant`, or an object that asks one."""
 
     def certify(self, rounds: Mapping[ShuffledRound, int], /, *, delta: float) -> Certified:
-        """The certified epsilon of rounds together."""
+        """Returns the certified epsilon of rounds together at `delta`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepetitionFilter:
-    """Rounds are charged one unit each, if one kind of rounds dominates them, and everything if not.
+    """Charges one unit for a round that the kind dominates, and more than every budget for any other round.
 
     Attributes:
         kind: the round that dominates those that are charged one unit.
         delta: the filter's share of the budget's delta.
-        certified: for some numbers of rounds of the kind, rising, an epsilon that so many together have at
-            `delta`.
+        certified: pairs of a number of rounds of the kind, rising, and a certified epsilon of these rounds
+            together at `delta`.
 
     Guarantee: if the kind was fixed before the first output, and the units never exceed a number certified
     with epsilon, all released outputs together are `(epsilon, delta)`-DP, however the rounds were chosen.
@@ -64,27 +66,27 @@ class RepetitionFilter:
     certified: tuple[tuple[int, float], ...]
 
     def charge(self, accounted: ShuffledRound) -> Fraction:
-        """What a round is charged."""
-        return Fraction(1) if fits(accounted, self.kind) else _EVERYTHING
+        """Returns the charge of a round, in units."""
+        return Fraction(1) if fits(accounted, self.kind) else _UNCOVERED_UNITS
 
     def reading(self, spent: Fraction) -> Reading:
-        """The smallest epsilon at which the filter is known to hold."""
+        """Returns the smallest epsilon at which the filter is known to hold; infinite if there is none."""
         if spent <= 0:
             return Reading(0.0, 0.0)
         epsilon = min((epsilon for count, epsilon in self.certified if count >= spent), default=math.inf)
         return Reading(epsilon, epsilon)
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form."""
+        """Returns the JSON form."""
         certified = [[count, epsilon] for count, epsilon in self.certified]
         return {"kind": self.kind.to_mapping(), "delta": self.delta, "certified": certified}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> RepetitionFilter:
-        """The filter that a JSON form describes.
+        """Reads the JSON form.
 
         Raises:
-            InvalidParameter: it describes none.
+            InvalidParameter: it does not describe a filter.
         """
         match mapping:
             case {"kind": Mapping() as kind, "delta": delta, "certified": [*certified]}:
@@ -96,14 +98,16 @@ class RepetitionFilter:
 
 
 def repetition_of(composer: Composer, kind: ShuffledRound, *, delta: float, most: int) -> RepetitionFilter:
-    """The filter for up to `most` repetitions of a kind, which `most_repeated` found to fit."""
-    counts = sorted({math.ceil(most ** (step / _COUNTS)) for step in range(_COUNTS)} | {most})
+    """Makes the filter for up to `most` repetitions of a kind, a number that `most_repeated` found."""
+    counts = sorted(
+        {math.ceil(most ** (step / _CERTIFIED_COUNTS)) for step in range(_CERTIFIED_COUNTS)} | {most}
+    )
     certified = tuple((count, _epsilon(composer, kind, count, delta)) for count in counts)
     return RepetitionFilter(kind=kind, delta=delta, certified=certified)
 
 
 def rebudgeted(composer: Composer, repetition: RepetitionFilter, epsilon: float) -> RepetitionFilter:
-    """The filter with the largest number certified that fits another budget."""
+    """Returns the filter with the largest number of repetitions within another budget certified too."""
     kind, delta = repetition.kind, repetition.delta
     within = [count for count, known in repetition.certified if known <= epsilon]
     about = max(within, default=1)
@@ -111,22 +115,25 @@ def rebudgeted(composer: Composer, repetition: RepetitionFilter, epsilon: float)
     known = dict(repetition.certified)
     if most and most not in known:
         known[most] = _epsilon(composer, kind, most, delta)
-    certified = tuple(sorted(known.items()))[-_COUNTS_MAX:]
+    certified = tuple(sorted(known.items()))[-_MOST_CERTIFIED_COUNTS:]
     return RepetitionFilter(kind=kind, delta=delta, certified=certified)
 
 
 def most_repeated(
     composer: Composer, kind: ShuffledRound, *, epsilon: float, delta: float, about: int
 ) -> int:
-    """How many rounds of a kind certainly fit; the search begins at `about`."""
+    """Returns how many rounds of a kind certainly fit in a budget; the search begins at `about`."""
     return largest_count(lambda count: _epsilon(composer, kind, count, delta) <= epsilon, about)
 
 
 def largest_count(holds: Callable[[int], bool], about: int) -> int:
-    """The largest number up to `REPETITIONS_MAX` that was found to hold, if fewer hold whenever more do."""
+    """Returns the largest number up to `REPETITIONS_MAX` at which the condition holds; 0 if there is none.
+
+    The condition must be monotone: if it holds for a number, it holds for smaller ones.
+    """
     low, high = 0, REPETITIONS_MAX + 1
     count = min(max(about, 1), REPETITIONS_MAX)
-    step = max(1, count // _STRIDE)
+    step = max(1, count // _SEARCH_PARTS)
     while low < count < high:
         if holds(count):
             low, count = count, min(count + step, high)

@@ -1,4 +1,4 @@
-"""Arrays, characteristic functions, kernels and convex minorants: numerical tools that know no privacy.
+"""Numerical tools without any notion of privacy: arrays, characteristic functions, kernels, convex minorants.
 
 Imports `errors` and `validation` only.
 """

@@ -1,4 +1,4 @@
-"""Types of arrays, and functions that hold their digits where the obvious formula loses them."""
+"""Array types, and functions that keep their relative accuracy where the obvious formula cancels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ ComplexArray = npt.NDArray[np.complex128]
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-#: What is below it may be known to few digits, or to none.
+#: A number below it may have few correct digits, or none: room for underflow in absolute error bounds.
 UNDERFLOW = 1e-306
+#: Largest relative error of one rounded operation, 2^-53.
 UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
-_STEPS = 700
+#: Keeps a divisor, or the argument of a logarithm, positive; far below every probability that matters.
+TINY = 1e-300
+#: Exponents are clipped here: `exp(700)`, about 1e304, is still a float.
+LARGEST_EXPONENT = 700.0
+# Doublings and bisections of one search for roots: enough to cross all floats and reach any closeness.
+_ROOT_STEPS = 700
 # Taylor coefficients: of `(exp(x) - 1 - x) / x^2`, and of `(sin(x) - x) / x^3` in `x^2`.
 _EXPONENTIAL = [1 / math.factorial(order) for order in range(2, 15)]
 _SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 2)]
@@ -26,24 +32,25 @@ _SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 
 def increasing_root(
     function: Callable[[FloatArray, IndexArray], FloatArray], start: FloatArray, *, closeness: float = 1.001
 ) -> FloatArray:
-    """Approximate positive roots of increasing functions.
+    """Returns approximate positive roots of increasing functions, an array of the shape of `start`.
 
     Args:
-        function: values of the functions at these places, shape (places,), given one for each.
-        start: where to look first, shape (functions,).
-        closeness: factor within which roots are wanted.
+        function: takes one argument for each of some functions, and the positions of these functions, both of
+            shape (places,); returns the values.
+        start: where each search begins, positive, shape (functions,).
+        closeness: the factor within which roots are wanted, above 1.
 
-    Returns an array like `start`: within the factor `closeness` of the root, or how far was looked when there
-    is none in reach. Any positive value keeps every bound that uses it sound; only tightness depends on
-    it.
+    A value is within the factor `closeness` of its root. If there is no root in reach, it is the last place
+    that was tried. Callers use roots as tilts: any positive tilt gives a sound bound, a good one a tight
+    bound.
     """
     low, high, at = np.zeros_like(start), np.full_like(start, np.inf), start.copy()
     left = np.arange(start.size)
-    for _ in range(_STEPS):
+    for _ in range(_ROOT_STEPS):
         if not left.size:
             break
         value = function(at[left], left)
-        # Both ends where nothing is known.
+        # A value that is not a number moves both ends: the search then ends.
         short, beyond = left[~(value >= 0)], left[~(value < 0)]
         low[short], high[beyond] = at[short], at[beyond]
         left = left[high[left] > low[left] * closeness]
@@ -55,17 +62,17 @@ def increasing_root(
 
 
 def order_less_one(loss: float) -> float:
-    """The float nearest to `exp(loss) - 1`, for losses from 1e-40 to 700; `math.expm1` may be the one beside
-    it."""
+    """Returns the float nearest to `exp(loss) - 1`, for losses from 1e-40 to 700. `math.expm1` may return a
+    neighbouring float."""
     with decimal.localcontext(prec=60):
         return float(decimal.Decimal(loss).exp() - 1)
 
 
 def running_sums(values: FloatArray) -> FloatArray:
-    """Sums of the first 0, 1, ... values, shape (values + 1,).
+    """Returns the sums of the first 0, 1, ... values, shape (values + 1,).
 
-    Guarantee: the relative round-off of sums of one sign is a unit and no more, whether of ten values or of
-        millions: what every addition was off is added up beside them.
+    Guarantee: for values of one sign the relative round-off of each sum is about one unit, for ten values as
+        for millions: the rounding error of every addition is computed and added up separately.
     Source: Ogita, Rump, Oishi, "Accurate Sum and Dot Product", proposition 4.5.
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -75,21 +82,23 @@ def running_sums(values: FloatArray) -> FloatArray:
 
 
 def expm1_minus(x: FloatArray) -> FloatArray:
-    """`exp(x) - 1 - x` for real x, without cancellation near 0: relative error of a few units in the last
-    place."""
+    """Returns `exp(x) - 1 - x` for real x, without cancellation near 0.
+
+    Guarantee: a relative error of a few units in the last place.
+    """
     small = np.abs(x) < 0.3
     y = np.where(small, x, 0.0)
     return np.where(small, y * y * _polynomial(_EXPONENTIAL, y), np.expm1(x) - x)
 
 
 def sine_minus(x: FloatArray) -> FloatArray:
-    """`sin(x) - x` for `|x| <= 0.5`, without cancellation."""
+    """Returns `sin(x) - x` for `|x| <= 0.5`, without cancellation."""
     square = x * x
     return np.asarray(x * square * _polynomial(_SINE, square))
 
 
 def _polynomial(coefficients: Sequence[float], x: FloatArray) -> FloatArray:
-    """The polynomial with these coefficients, the constant first: Horner's rule."""
+    """Evaluates the polynomial with these coefficients, the constant first, by Horner's rule."""
     value = np.full_like(x, coefficients[-1])
     for one in coefficients[-2::-1]:
         value *= x
@@ -98,7 +107,8 @@ def _polynomial(coefficients: Sequence[float], x: FloatArray) -> FloatArray:
 
 
 def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cosines and sines, to a few units of 1: by one tangent, which many machines evaluate side by side."""
+    """Returns cosines and sines, with absolute errors of a few units: from one tangent, which numpy evaluates
+    with vector instructions on many machines."""
     tangent = np.tan(angle / 2)
     square = tangent * tangent
     below = 1 / (1 + square)
@@ -106,7 +116,7 @@ def circle(angle: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def turned(angles: FloatArray) -> ComplexArray:
-    """`exp(i angles)`, to a few units."""
+    """Returns `exp(i angles)`, with an absolute error of a few units."""
     found = np.empty(angles.shape, dtype=np.complex128)
     found.real, found.imag = circle(angles)
     return found

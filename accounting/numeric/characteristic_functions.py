@@ -1,8 +1,8 @@
-"""Characteristic functions of laws of finitely many atoms, at equally spaced points of a line.
+"""Characteristic functions of discrete laws (finitely many atoms) at equally spaced frequencies.
 
-With `e(v) = exp(i v) - 1` two angles add up as `e(v + w) = e(v) e(w) + e(v) + e(w)`: one sine for every atom
-makes all its multiples by doubling, and N points are one matrix product over the atoms, of about the root of
-N multiples each way.
+With `e(v) = exp(i v) - 1`, `e(v + w) = e(v) e(w) + e(v) + e(w)`. So one sine for each atom gives all
+multiples of its angle by doubling, and N frequencies are one matrix product over the atoms, with about
+`sqrt(N)` small and `sqrt(N)` large multiples.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArra
 def characteristic_less_one(
     weights: FloatArray, centred: FloatArray, step: FloatArray, first: int, count: int
 ) -> ComplexArray:
-    """`E[exp(i u (G - mean))] - 1` at `u = step (first + k)` for every `k < count`, shape (laws, count).
+    """Returns `E[exp(i u (G - mean))] - 1` at `u = step (first + k)` for every `k < count`, shape (laws,
+    count).
 
     Args:
         weights: masses of the atoms, shape (laws, atoms).
-        centred: atoms less their law's mean, shape (laws, atoms).
-        step: distance of the points, shape (laws,).
-        first: number of the first point, not negative.
-        count: how many points.
+        centred: atoms minus their law's mean, shape (laws, atoms).
+        step: distance of the frequencies, shape (laws,).
+        first: number of the first frequency, not negative.
+        count: number of frequencies.
 
-    Guarantee: values are within `noise` of the exact ones. The mean of `G - mean` is taken to be exactly 0:
-    what is summed is `exp(i v) - 1 - i v`, so that values near 1 are known to more digits than 1 has.
+    Guarantee: values are within `noise` of the exact ones. The mean of `G - mean` is taken as exactly 0: the
+    terms `exp(i v) - 1 - i v` are summed, so that small results keep their relative accuracy.
     """
     stride = math.isqrt(count - 1) + 1
     angles = step[:, None] * centred
@@ -44,18 +45,22 @@ def characteristic_less_one(
 
 
 def noise(atoms: int, u: FloatArray, variance: FloatArray, absolute: FloatArray) -> FloatArray:
-    """Bound on the round-off of `characteristic_less_one` of laws of so many atoms at u, from their variances
-    and mean absolute deviations; all of one shape.
+    """Returns an upper bound on the round-off of `characteristic_less_one`.
 
-    Turns have modulus 1, so their errors add up; a doubling adds ten units at most, of a term that is no
-    larger than its angle. What is summed is at most the square of an angle, and at most twice the angle.
+    Args:
+        atoms: number of atoms of a law.
+        u, variance, absolute: frequencies, and the laws' variances and mean absolute deviations, of one
+            shape.
+
+    The factors have modulus 1, so their errors add up. A doubling adds at most ten units of a term that is at
+    most its angle. A summed term is at most the square of its angle, and at most twice the angle.
     """
     bound: FloatArray = UNIT_ROUND_OFF * (256 + 4 * atoms) * np.minimum(u * u * variance, 2 * u * absolute)
     return bound
 
 
 def log_modulus(less_one: ComplexArray, least: FloatArray) -> FloatArray:
-    """Logarithm of the modulus of `1 + less_one`, or of `least`, where that is larger."""
+    """Returns the logarithm of the modulus of `1 + less_one`, or of `least` where that is larger."""
     real, imaginary = less_one.real, less_one.imag
     square = 2 * real + real * real + imaginary * imaginary  # modulus squared, less 1
     near = square > -0.5
@@ -73,7 +78,7 @@ class _Turns(NamedTuple):
 
 
 def _multiples(weights: FloatArray, angles: FloatArray, count: int) -> _Turns:
-    """The turns by the multiples 0, ..., `count - 1` of the angles."""
+    """Returns the turns by 0, 1, ..., `count - 1` times the angles."""
     laws, atoms = angles.shape
     turns = _Turns(np.zeros((laws, count, atoms), np.complex128), np.zeros((laws, count), np.complex128))
     if count > 1:
@@ -93,7 +98,7 @@ def _multiples(weights: FloatArray, angles: FloatArray, count: int) -> _Turns:
 
 
 def _turn(weights: FloatArray, angles: FloatArray) -> tuple[ComplexArray, ComplexArray]:
-    """The turns by the angles themselves."""
+    """Returns the turns by the angles themselves."""
     half = angles / 2
     sine, cosine = np.sin(half), np.cos(half)
     terms = 2 * sine * (1j * cosine - sine)
@@ -103,7 +108,7 @@ def _turn(weights: FloatArray, angles: FloatArray) -> tuple[ComplexArray, Comple
 
 
 def _sums(weights: FloatArray, one: _Turns, others: _Turns) -> _Turns:
-    """The turns by one angle and each of the others together."""
+    """Returns the turns by the sum of one angle and each of the others."""
     products = one.terms * others.terms
     less = np.matmul(products, weights[:, :, None].astype(np.complex128))[:, :, 0]
     less += one.less + others.less

@@ -1,5 +1,5 @@
-"""Lines that support a convex profile which is known between bounds, and a function made of them that lies
-below it, however it runs between the orders."""
+"""Supporting lines of a convex function that is known only between bounds at some orders, and a piecewise
+linear function that is certainly below it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
 
-# Points between the ends of a chord that supports the profile's lower bound, fewer than.
-_FARTHEST = 64
-_ROUNDING = 8 * UNIT_ROUND_OFF
+# A chord whose extension supports the profile spans fewer cells than this.
+_LONGEST_CHORD = 64
+_ROUND_OFF = 8 * UNIT_ROUND_OFF
 
 
 class SupportingLines(NamedTuple):
-    """In every cell of orders a line through either end's lower bound that lies below the profile there.
+    """Two lines for every cell between neighbouring orders, through the lower bounds at its ends; both lie
+    below the profile in the cell.
 
-    Chords from the ends to points further out, extended, lie below the profile. Far chords suffer less from
-    how far apart the bounds are, near ones from the curvature.
+    A chord between an end and a point outside of the cell, extended into the cell, lies below a convex
+    function. Long chords lose less from the distance of the bounds, short ones less from the curvature.
 
     Attributes:
-        excess: ends of the cells, ascending, shape (orders,).
-        upper, lower: bounds on the profile there, or on several, shape (..., orders); the lower ones raised
-            to lines of the cells beside them.
+        excess: ends of the cells (orders minus one), ascending, shape (orders,).
+        upper, lower: bounds on one or several profiles there, shape (..., orders); lower bounds are raised to
+            the lines of neighbouring cells.
         left, right: slopes of the lines through the left and the right ends, shape (..., orders - 1).
     """
 
@@ -35,9 +36,10 @@ class SupportingLines(NamedTuple):
 
     @classmethod
     def of(cls, excess: FloatArray, upper: FloatArray, lower: FloatArray, first: float) -> SupportingLines:
-        """The lines of a profile between these bounds that falls by no more than `-first` at first.
+        """Computes the lines of profiles between these bounds; `first` is a lower bound on the slope at the
+        first order.
 
-        The bounds must have room for the rounding of chords, a few dozen units of themselves.
+        The bounds must have room for the round-off of chords, a few dozen units of themselves.
         """
         step = np.diff(excess)
         left, right = _slopes(excess, upper, lower, first)
@@ -49,14 +51,14 @@ class SupportingLines(NamedTuple):
 
     @property
     def _apart(self) -> tuple[FloatArray, FloatArray]:
-        """How much less steep than the cell's own chord, and how much steeper, its lines are."""
+        """Returns how far the slopes of a cell's left and right line are from that of the cell's chord."""
         with np.errstate(invalid="ignore"):
             chord = np.diff(self.lower) / np.diff(self.excess)
             return np.maximum(chord - self.left, 0.0), np.maximum(self.right - chord, 0.0)
 
     @property
     def meeting(self) -> FloatArray:
-        """Orders, less one, at which the lines of every cell meet."""
+        """Returns the order minus one at which the two lines of every cell meet, shape (..., cells)."""
         before, beyond = self._apart
         with np.errstate(invalid="ignore"):
             share = np.where(np.isinf(before), 0.0, beyond / np.where(beyond > 0, before + beyond, 1.0))
@@ -64,59 +66,61 @@ class SupportingLines(NamedTuple):
 
     @property
     def sag(self) -> FloatArray:
-        """How far below each cell's own chord its lines meet."""
+        """Returns how far below each cell's own chord its lines meet, shape (..., cells)."""
         before, beyond = self._apart
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            # At distance t from the left end, where both lie `before t` below the chord.
+            # At distance t from the left end both lines lie `before * t` below the chord.
             step = np.diff(self.excess)
             sag = np.where(np.isinf(before), beyond * step, step / (1 / before + 1 / beyond))
         return np.where((before == 0) | (beyond == 0), 0.0, sag)
 
     def lowered(self) -> FloatArray:
-        """Values at the orders whose chords are below the profile, shape (..., orders)."""
+        """Returns values at the orders such that the chords between them are below the profile, shape (...,
+        orders)."""
         sag, nothing = self.sag, np.full((*self.upper.shape[:-1], 1), np.inf)
-        left = self.lower[..., :-1] - sag - _ROUNDING * self.upper[..., :-1]
-        right = self.lower[..., 1:] - sag - _ROUNDING * (self.upper[..., :-1] + sag)
+        left = self.lower[..., :-1] - sag - _ROUND_OFF * self.upper[..., :-1]
+        right = self.lower[..., 1:] - sag - _ROUND_OFF * (self.upper[..., :-1] + sag)
         values = np.minimum(
             np.concatenate([left, nothing], axis=-1), np.concatenate([nothing, right], axis=-1)
         )
-        # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes
-        # down to 0, too, and with it all beyond.
+        # Raising a negative value to 0 would lift the chord that ends there. So the chord's other end becomes
+        # 0 too, and with it all values beyond.
         ends = np.logical_or.accumulate(values < 0, axis=-1)
         ends[..., :-1] |= ends[..., 1:]
         return np.where(ends, 0.0, np.minimum.accumulate(values, axis=-1))
 
     def at(self, cells: IndexArray, excess: FloatArray) -> FloatArray:
-        """Values at an order within each of the cells that are below both of its lines."""
+        """Returns values below both lines of each cell, at one order `1 + excess[i]` inside cell
+        `cells[i]`."""
         since, until = excess - self.excess[cells], self.excess[cells + 1] - excess
         falls, rises = self.left[cells] * since, -self.right[cells] * until
         values = np.minimum(self.lower[cells] + falls, self.lower[cells + 1] + rises)
-        return np.asarray(values - _ROUNDING * (self.upper[cells] + np.abs(falls) + np.abs(rises)))
+        return np.asarray(values - _ROUND_OFF * (self.upper[cells] + np.abs(falls) + np.abs(rises)))
 
     def values(self, bent: IndexArray, excess: FloatArray, *, steep: bool) -> FloatArray:
-        """Values of a function that is straight between them and below the profile, at the orders and those
-        in between at which cells are `bent`, shape (orders + bent cells,).
+        """Returns the corners of a piecewise linear function below the profile, shape (orders + bent cells,).
 
-        In a bent cell it runs from one lower bound to a point below both lines, and on to the other. In any
-        other it is below the steepest line on either side: the cell's own chord is lowered, and each corner
-        takes the lower of the two that meet there. Where the profile falls steeply, such a line ends the
-        function; if `steep`, the one that supports the profile at the cell's right end takes its place: less
-        is left before that cell, and all beyond it.
+        The corners are at all orders and, in each cell of `bent`, at `excess`. In a bent cell the function
+        goes from one lower bound to a point below both lines, and on to the other lower bound. In other cells
+        the chord is lowered to where the lines meet, and each corner takes the smaller of its two values. If
+        the profile falls steeply, a lowered chord reaches 0 early. With `steep`, the line that supports the
+        profile at the cell's right end replaces it: the function is smaller before that cell and keeps its
+        values beyond.
         """
         upper, lower, step = self.upper, self.lower, np.diff(self.excess)
         sag = self.sag
         sag[bent] = 0.0
-        lines_left = lower[:-1] - sag - _ROUNDING * upper[:-1]
-        lines_right = lower[1:] - sag - _ROUNDING * (upper[1:] + sag)
+        lines_left = lower[:-1] - sag - _ROUND_OFF * upper[:-1]
+        lines_right = lower[1:] - sag - _ROUND_OFF * (upper[1:] + sag)
         if steep:
             rise, ends = -self.right * step, (lines_right < 0) & (lower[1:] > 0)
-            higher = lower[1:] + rise - _ROUNDING * (lower[1:] + np.abs(rise))
+            higher = lower[1:] + rise - _ROUND_OFF * (lower[1:] + np.abs(rise))
             lines_left = np.where(ends, higher, lines_left)
-            lines_right = np.where(ends, lower[1:] * (1 - _ROUNDING), lines_right)
+            lines_right = np.where(ends, lower[1:] * (1 - _ROUND_OFF), lines_right)
         values = np.minimum(np.append(lines_left, np.inf), np.insert(lines_right, 0, np.inf))
         values = np.insert(values, bent + 1, self.at(bent, excess))
-        # Raising a negative corner to 0 would lift the chord that ends there: that chord's other end goes
-        # down to 0 too.
+        # Raising a negative corner to 0 would lift the chord that ends there: the chord's other end becomes 0
+        # too.
         ends = np.append(np.flatnonzero(values < 0), len(values) - 1)
         values[max(int(ends[0]) - 1, 0) :] = 0.0
         return np.asarray(np.minimum.accumulate(values))
@@ -130,7 +134,7 @@ def _slopes(
     left, right = np.full(shape, first), np.full(shape, np.inf)
     right[..., -1] = 0.0
     apart = 1
-    while apart < min(cells, _FARTHEST):
+    while apart < min(cells, _LONGEST_CHORD):
         width = excess[apart:] - excess[:-apart]
         at_most = (lower[..., apart:] - upper[..., :-apart]) / width
         at_least = (upper[..., apart:] - lower[..., :-apart]) / width
@@ -141,7 +145,8 @@ def _slopes(
 
 
 def corners(x: FloatArray, y: FloatArray) -> IndexArray:
-    """Positions of the corners of the greatest convex minorant of the points, first and last included."""
+    """Returns the positions of the corners of the greatest convex minorant of points, ascending in x,
+    including the first and the last point."""
     found: list[int] = []
     xs, ys = x.tolist(), y.tolist()
     for k in range(len(xs)):

@@ -1,9 +1,10 @@
 """Band-limited functions above and below the tilted ramp `exp(-theta x) x_+`.
 
-Both interpolate the ramp and its slope at equally spaced nodes: the lower one at the kink and every spacing
-beyond it, the upper one about half a spacing further. Their transforms vanish from the frequency `2 pi /
-spacing` on, so that a sum over frequencies ends there; the integral of their distance is about an eighth of
-the spacing's square. `docs/theory.md`, "Kernels", has the proofs.
+Both functions (kernels) interpolate the ramp and its slope at equally spaced nodes. The lower kernel has its
+nodes at the kink and at multiples of the spacing beyond it; the upper one about half a spacing further. Their
+Fourier transforms are 0 from the frequency `2 pi / spacing` on, so a sum over frequencies ends there. The
+integral of their distance is about an eighth of the spacing's square. `docs/theory.md`, "Kernels", has the
+proofs.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _TURN = 2 * np.pi
 
 
 class Products(NamedTuple):
-    """Real parts of the kernels' transforms times complex values; arrays of one shape.
+    """Real parts of the products of the kernels' transforms and complex values; arrays of one shape.
 
     Attributes:
-        upper, lower: the real parts.
-        modulus: bound on either transform's modulus.
-        round_off: bound on either product's round-off, but for the value's.
+        upper, lower: the real parts, for the upper and the lower kernel.
+        modulus: upper bound on the modulus of either transform.
+        round_off: upper bound on the round-off of either product, without the round-off of the value.
     """
 
     upper: FloatArray
@@ -44,8 +45,8 @@ class Transforms(NamedTuple):
 
     Attributes:
         upper, lower: their values.
-        modulus: bound on either one's modulus.
-        round_off: bound on that of either one's round-off.
+        modulus: upper bound on the modulus of either one.
+        round_off: upper bound on the modulus of the round-off of either one.
     """
 
     upper: ComplexArray
@@ -59,9 +60,9 @@ class RampKernels(NamedTuple):
 
     Attributes:
         spacing: distance of the nodes.
-        tilt: theta in units of one over the spacing, positive.
-        offset: of the upper kernel's first node from the kink, in spacings.
-        slope: of the lower kernel at the kink.
+        tilt: theta times the spacing, positive.
+        offset: distance of the upper kernel's first node from the kink, in spacings.
+        slope: slope of the lower kernel at the kink.
 
     Guarantee: `lower(x) <= exp(-theta x) x_+ <= upper(x)` at every x, and `upper >= 0`.
     Source: Graham and Vaaler, "A class of extremal functions for the Fourier transform", has the method.
@@ -74,42 +75,45 @@ class RampKernels(NamedTuple):
 
     @classmethod
     def of(cls, theta: FloatArray, spacing: FloatArray) -> RampKernels:
-        """The kernels of the ramps of these tilts, theta times the spacing at most some hundred."""
+        """Makes the kernels of ramps with these tilts; theta times the spacing must be at most a few
+        hundred."""
         tilt = theta * spacing
         growth, beyond = np.expm1(tilt), expm1_minus(tilt)
         return cls(spacing, tilt, beyond / (tilt * growth), 1 - (1 + growth) * beyond / growth**2)
 
     def at(self, rows: IndexArray) -> RampKernels:
-        """The kernels of some of the ramps."""
+        """Returns the kernels of some of the ramps."""
         return RampKernels(*(column[rows] for column in self))
 
     @property
     def band(self) -> FloatArray:
-        """The frequency from which on the transforms are 0."""
+        """Returns the frequency from which on the transforms are 0, shape (ramps,)."""
         return np.asarray(_TURN / self.spacing)
 
     @property
     def above(self) -> FloatArray:
-        """The integral of the upper kernel."""
+        """Returns the integral of the upper kernel, shape (ramps,)."""
         rest = -np.expm1(-self.tilt)
         return np.asarray(self.spacing**2 * np.exp(-self.tilt * self.offset) / (self.tilt * rest))
 
     @property
     def largest(self) -> FloatArray:
-        """Bound on both transforms' moduli: the integral of the upper kernel, and that of the lower one's."""
+        """Returns an upper bound on the moduli of both transforms at all frequencies, shape (ramps,): the
+        larger of the integral of the upper kernel and a bound on that of the lower kernel's modulus."""
         ramp = (self.spacing / self.tilt) ** 2
         below = self.spacing**2 * np.exp(-self.tilt) / np.expm1(-self.tilt) ** 2
         return np.asarray(np.maximum(self.above, 2 * ramp - below) * (1 + 1e-12))
 
     @property
     def at_kink(self) -> FloatArray:
-        """The upper kernel at the kink, where the ramp and the lower one are 0; a little less."""
+        """Returns a lower bound, close to the value, on the upper kernel at the kink, where the ramp and the
+        lower kernel are 0; shape (ramps,)."""
         sine = np.sin(np.pi * self.offset) / np.pi
         return np.asarray(sine**2 * self.tilt**2 * self.above / self.spacing * (1 - 1e-12))
 
     def transforms(self, ramp: IndexArray, u: FloatArray) -> Transforms:
-        """The Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies `0 <= u[i] <=
-        band`."""
+        """Returns the Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies
+        `0 <= u[i] <= band`, shape (nodes,)."""
         one = np.ones(u.size, dtype=np.complex128)
         real, imaginary = self.times(ramp, u, one), self.times(ramp, u, -1j * one)
         upper, lower = (
@@ -118,8 +122,8 @@ class RampKernels(NamedTuple):
         return Transforms(upper, lower, real.modulus, real.round_off + imaginary.round_off)
 
     def times(self, ramp: IndexArray, u: FloatArray, value: ComplexArray) -> Products:
-        """The Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies `0 <= u[i] <=
-        band`, times the values."""
+        """Returns the real parts of `value[i]` times the Fourier transforms of the kernels of the ramps
+        `ramp[i]` at the frequencies `0 <= u[i] <= band`, shape (nodes,)."""
         # With w = tilt + i angle, coth(w/2) = p - i g; sums over the nodes are functions of it.
         sinh, rest, scale = np.sinh(self.tilt / 2), self.tilt / _TURN, self.spacing**2
         size, p = (sinh * sinh)[ramp], (sinh * np.cosh(self.tilt / 2))[ramp]
@@ -146,7 +150,7 @@ class RampKernels(NamedTuple):
         upper *= (scale * np.exp(-self.tilt * self.offset))[ramp]
         lower *= scale[ramp]
         root, most = np.sqrt(size), (scale * (1 + self.tilt / _TURN))[ramp]
-        # The angle's own rounding moves the ratios by as much as they are large.
+        # The angle's round-off changes the ratios in proportion to their size.
         doubt = UNIT_ROUND_OFF * (64 + (8 * self.tilt)[ramp] + 8 * angle * root) * size * most
         doubt *= np.abs(value.real) + np.abs(value.imag)
         return Products(upper, lower, (size / 4 + root / 2) * most, doubt)

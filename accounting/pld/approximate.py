@@ -1,5 +1,5 @@
-"""Rounds that are pure but for a total variation distance, their slack, which costs `(1 + exp(epsilon))
-slack` of delta."""
+"""Rounds within a total variation distance, their slack, of pure ones. Slack adds `(1 + exp(epsilon)) slack`
+to delta."""
 
 from __future__ import annotations
 
@@ -10,42 +10,49 @@ from collections.abc import Callable
 import numpy as np
 
 from shuffle_ledger.accounting.certificate import Interval
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.pld.composition import Composition
 from shuffle_ledger.accounting.pld.inversion import epsilon_interval
 
-#: How much less a slack may be than it was rounded up to, relative.
+#: Relative amount by which a slack may have been rounded up: the exact slack is at least `1 - ROUNDED` times
+#: it.
 ROUNDED = 4e-12
-# How often an epsilon is guessed, where what is left of delta depends on it.
-_STEPS = 80
-# The least sum of delta and slack is looked for at these epsilons and at the last one, no larger than that;
-# then so often within the two cells beside the best one, each cut in three. One more is beyond all, by such a
-# factor and at least so much.
-_LADDER = np.append(np.geomspace(1e-9, 1e-4, 6), np.geomspace(2e-4, 512.0, 22))
-_LAST = 600.0
-_SEARCHES = 7
-_BEYOND, _APART = 1.05, 1e-3
-_SMALLEST = 1e-200
+# Largest number of guesses of an epsilon; the delta that is left depends on the guess.
+_MOST_GUESSES = 80
+# The least sum of delta and slack is sought at these epsilons, and at the given one if it is at most
+# `_LAST_EPSILON`; then this often in the two cells beside the best one, each cut in three. One more epsilon
+# lies beyond all, by this factor and at least this much.
+_FIRST_EPSILONS = np.append(np.geomspace(1e-9, 1e-4, 6), np.geomspace(2e-4, 512.0, 22))
+_LAST_EPSILON = 600.0
+_REFINEMENTS = 7
+_BEYOND_FACTOR, _BEYOND_DISTANCE = 1.05, 1e-3
+_SMALLEST_EPSILON = 1e-200
 
 
 def epsilon_interval_with_slack(
     above: Composition, below: Composition, delta: float, slack: float, precision: float
 ) -> Interval:
-    """Bounds on epsilon when rounds are pure up to a total variation distance, rounded up by no more than
-    `ROUNDED`, which costs `(1 + exp(epsilon)) slack`.
+    """Returns bounds on the epsilon at `delta` of rounds with a slack.
 
-    An epsilon is guessed; if what is left of delta gives an answer below the guess, the answer holds.
+    Args:
+        above, below: compositions of the pure rounds, for the upper and for the lower bound.
+        delta: the delta, which pays for the slack too: `(1 + exp(epsilon)) slack` of it.
+        slack: total variation distance from pure rounds, rounded up by at most `ROUNDED`.
+        precision: wanted relative width.
+
+    Guarantee: an epsilon is guessed, and the delta that the slack leaves at the guess gives an answer. If the
+    answer is at most the guess, it is an upper bound.
     """
     least = slack * (1 - 2 * ROUNDED)
     if 2 * least > delta:
         return Interval(upper=math.inf, lower=math.inf)  # at no epsilon it costs less than at 0
-    # Whatever epsilon is, no more is left than at a smaller one.
+    # The delta that is left falls with epsilon: the delta left at 0 gives a lower bound.
     lower = epsilon_interval(above, below, delta - 2 * least, precision).lower
     if math.isinf(lower) or (left := delta - (1 + _exp(lower)) * least) <= 0:
         return Interval(upper=math.inf, lower=lower, truncation=math.inf)
     lower = max(epsilon_interval(above, below, left, precision).lower, lower)
     guess = 0.0
-    for _ in range(_STEPS):
+    for _ in range(_MOST_GUESSES):
         left = delta - (1 + _exp(guess)) * slack
         if left <= 0:
             break
@@ -61,31 +68,37 @@ def epsilon_interval_with_slack(
 
 
 def _exp(epsilon: float) -> float:
-    """`exp(epsilon)`; beyond 700, where a slack of 1e-300 costs more than 1, no more than that."""
-    return math.exp(min(epsilon, 700.0))
+    """Returns `exp(min(epsilon, 700))`: beyond 700 even a slack of 1e-300 costs more than 1."""
+    return math.exp(min(epsilon, LARGEST_EXPONENT))
 
 
 def delta_interval_with_slack(
     here: Interval, bounds: Callable[[float], Interval], epsilon: float, slack: float
 ) -> Interval:
-    """Bounds on the least `delta(x) + (1 + exp(x)) slack` of all x from 0 to epsilon: rounds that are `(x,
-    delta)` private are so at any larger epsilon, where the slack alone would cost more.
+    """Returns bounds on the least `delta(x) + (1 + exp(x)) slack` over x from 0 to epsilon, the rounds'
+    delta.
+
+    Rounds that are `(x, delta)`-private are also `(epsilon, delta)`-private for every larger epsilon,
+    although the slack alone costs more there.
 
     Args:
         here: bounds on the delta of the pure rounds at epsilon.
-        bounds: the same elsewhere, which may be wider.
+        bounds: returns the same at another epsilon; these may be wider.
         epsilon: the largest x.
-        slack: total variation distance, rounded up by no more than `ROUNDED`.
+        slack: total variation distance, rounded up by at most `ROUNDED`.
     """
     most, least = _together(epsilon, here, slack)
-    # Where the sum still falls beyond, it fell before: it is convex.
-    if epsilon < _SMALLEST or _together(epsilon * _BEYOND, bounds(epsilon * _BEYOND), slack)[0] < least:
+    # The sum is convex in exp(x). If it still falls beyond epsilon, epsilon is the best x.
+    if (
+        epsilon < _SMALLEST_EPSILON
+        or _together(epsilon * _BEYOND_FACTOR, bounds(epsilon * _BEYOND_FACTOR), slack)[0] < least
+    ):
         return dataclasses.replace(here, upper=min(most, 1.0), lower=min(least, 1.0))
     return _least_of_both(here, bounds, epsilon, slack)
 
 
 def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, float]:
-    """An upper and a lower bound on delta and what the slack costs at an epsilon."""
+    """Returns an upper and a lower bound on delta plus the cost of the slack at an epsilon."""
     cost = (1 + _exp(epsilon)) * slack
     return (pure.upper + cost) * (1 + ROUNDED), pure.lower + cost * (1 - 2 * ROUNDED)
 
@@ -93,12 +106,19 @@ def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, floa
 def _least_of_both(
     here: Interval, bounds: Callable[[float], Interval], epsilon: float, slack: float
 ) -> Interval:
-    """The same where the sum may be less before epsilon."""
-    last = min(epsilon, _LAST)
-    # The same points for every epsilon, so that who remembers bounds has most of them.
-    points = np.array([0.0, *_LADDER[: int(np.searchsorted(_LADDER, last))], last, last * _BEYOND + _APART])
+    """Returns the same if the sum may be smaller before epsilon."""
+    last = min(epsilon, _LAST_EPSILON)
+    # The points are the same for every epsilon, so that a cache of bounds holds most of them.
+    points = np.array(
+        [
+            0.0,
+            *_FIRST_EPSILONS[: int(np.searchsorted(_FIRST_EPSILONS, last))],
+            last,
+            last * _BEYOND_FACTOR + _BEYOND_DISTANCE,
+        ]
+    )
     found = {epsilon: here} | {x: bounds(x) for x in points.tolist() if x != epsilon}
-    for _ in range(_SEARCHES):
+    for _ in range(_REFINEMENTS):
         best = int(np.argmin([found[x].upper + (1 + math.exp(x)) * slack for x in points[:-1].tolist()]))
         near = points[max(best - 1, 0) : min(best + 2, points.size - 1)]
         thirds = [near[:-1] + part * np.diff(near) for part in (1 / 3, 2 / 3)]
@@ -108,7 +128,7 @@ def _least_of_both(
     excess, lower = np.expm1(points), np.array([one.lower for one in bounded])
     cost = (2 + excess) * slack
     high, low = np.array([one.upper for one in bounded]) + cost, lower + cost * (1 - ROUNDED)
-    # Delta falls and the cost rises: each is least at an end of the cell.
+    # Delta falls and the cost rises: in a cell each is smallest at one of its ends.
     floor = (lower[1:] + cost[:-1] * (1 - ROUNDED)) * (1 - 4 * UNIT_ROUND_OFF)
     best = int(high[:-1].argmin())
     most = min(float(high[best]) * (1 + ROUNDED), 1.0)
@@ -120,10 +140,10 @@ def _least_of_both(
 
 
 def _least(excess: FloatArray, high: FloatArray, low: FloatArray) -> FloatArray:
-    """Lower bounds on a convex function in every cell but the last one, given bounds at the orders: it is
-    above the chords of the two cells beside, drawn on."""
+    """Returns lower bounds on a convex function in every cell but the last one, given bounds at the orders:
+    the function is above the extensions of the chords of the two neighbouring cells."""
     width, found = np.diff(excess), np.full(excess.size - 2, math.inf)
-    # What differences of orders are off by, relative, and the rest is rounded by.
+    # Relative error of differences of orders, and the round-off of the rest.
     doubt = 16 * UNIT_ROUND_OFF * (1 + excess[1:] / width)
 
     def drawn(cell: int, value: float, rise: float, run: float) -> float:

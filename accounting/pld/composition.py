@@ -1,11 +1,10 @@
-"""The sum over rounds: `delta(eps) = E[(1 - exp(eps - L))_+]` for the total privacy loss L of independent
-rounds.
+"""The composition of independent rounds: `delta(eps) = E[(1 - exp(eps - L))_+]`, L the total privacy loss.
 
-The characteristic function of every round's loss is evaluated by FFT at the nodes of one contour; powers and
-products add in the logarithm, so the cost does not depend on how often a round is repeated. The kink is
-smoothed by composing with one more Gaussian mechanism of parameter tau, which can only raise the divergence;
-`(1 - exp(-y)) Phi(y / tau)` lies below it. Aliasing only raises the upper bound; every other error is
-bounded.
+The characteristic function of every round's loss is evaluated by FFT at the nodes of one contour. Logarithms
+add, so the cost does not depend on how often a round is repeated. The kink is smoothed. For the upper bound,
+one more Gaussian mechanism of parameter tau is composed, which can only raise the divergence; for the lower
+bound, `(1 - exp(-y)) Phi(y / tau)` takes the place of `(1 - exp(-y))_+`, and is below it. Aliasing can only
+raise the sum; the lower bound subtracts a bound on it. All other errors are bounded and included.
 """
 
 from __future__ import annotations
@@ -16,40 +15,50 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF, ComplexArray, FloatArray
+from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    UNDERFLOW,
+    UNIT_ROUND_OFF,
+    ComplexArray,
+    FloatArray,
+)
 from shuffle_ledger.accounting.pld.distribution import Side
 from shuffle_ledger.accounting.pld.tilting import TILT_RATIO, Contour, LossSpectrum, Tilted
 
-# Where the smoothing kernel is cut, in units of 1/tau, and the characteristic function, in tilted deviations.
-_CUT = 5.6
+# Nodes end at this many units of 1/tau, where the smoothing kernel is negligible, or at this many units of
+# 1/deviation, where the characteristic function is. Larger: more nodes, less truncation.
+_KERNEL_CUT = 5.6
 _LOBE_CUT = 12.0
+# Largest number of nodes of a contour. More: memory and time.
 _MAXIMUM_NODES = 1 << 19
-# Periods and smoothings lie on geometric grids of this ratio, so that similar compositions share their
-# contour.
+# Periods and smoothings are on geometric grids of this ratio, so that similar compositions share a contour.
 _CONTOUR_RATIO = 1.1
-_TILT_STEPS = 600
-# Exponent beyond which what smoothing multiplies a kernel by is no number.
+# Most steps of the grid of tilts that the search for the saddle point makes.
+_MOST_TILT_STEPS = 600
+# Largest exponent of the factor that smoothing puts on a kernel: beyond it the contour gives a trivial bound.
 _MOST_GROWTH = 600.0
-# Of a mass that is computed from logarithms of masses.
-_FEW_ROUNDINGS = 8 * UNIT_ROUND_OFF
-# Saddle points of losses beyond this share of the largest one would tilt all mass into one atom.
-_NEAR_THE_END = 0.999
-# Least deviation of the total loss, in units of the largest one, that a tilt is looked for with.
-_NARROWEST = 1e-9
-_TINY = 1e-100
-_WIDEST = 3.0  # of the smoothing, in units of 1/theta
-# ... and in nats: the lower kernel falls to -exp(tau^2 / 2), the upper one moves epsilon by tau^2 / 2.
-_WIDEST_LOSS = 1.0
-# Doublings of the period, and the share of a lower bound that its translates may take without one.
-_WIDENINGS = 4
-_FAINT = 1e-5
-# Rates at which tails of the tilted loss are bounded, in units of the tilt.
+# Relative round-off of a mass that is computed from logarithms.
+_MASS_ROUND_OFF = 8 * UNIT_ROUND_OFF
+# Contours are made for an epsilon of at most this share of the largest loss: beyond, the tilt would put all
+# mass on one atom.
+_LARGEST_EPSILON_SHARE = 0.999
+# Least deviation of the total loss in the search for a tilt: as a share of the largest loss, and absolute.
+_LEAST_DEVIATION_SHARE = 1e-9
+_LEAST_DEVIATION = 1e-100
+# Largest smoothing tau: in units of 1/theta, and in nats. The lower kernel falls to -exp(tau^2 / 2), and the
+# upper one moves epsilon by about tau^2 / 2.
+_WIDEST_PER_TILT = 3.0
+_WIDEST_SMOOTHING = 1.0
+# Most doublings of the period, and the share of a lower bound that aliasing may take before a doubling.
+_MOST_DOUBLINGS = 4
+_ALIAS_SHARE = 1e-5
+# Rates of the exponential moments that bound the tails of the tilted loss, in units of the tilt.
 _CHERNOFF_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.5, 1.0, 2.0, 4.0)
 
 
 class DeltaBound(NamedTuple):
-    """A bound on delta, what truncation and round-off contribute to it, and the distance of the two
-    kernels."""
+    """A bound on delta; the parts of it that are due to truncation and to round-off; and the effect of the
+    smoothing, the distance between the sums with the two kernels."""
 
     value: float
     truncation: float
@@ -66,7 +75,7 @@ class _Quadrature(NamedTuple):
     log_mass: float
     log_mass_error: float
     noise: float  # sum of the coefficients' errors
-    turning: float  # what epsilon multiplies in the round-off of the phases
+    turning: float  # round-off of the phases for each unit of epsilon
     truncation: float
 
 
@@ -75,7 +84,7 @@ class Composition:
 
     Args:
         parts: pairs, all of one side, with the number of rounds each stands for.
-        side: which bound on delta is answered, "upper" or "lower".
+        side: which bound on delta is computed, "upper" or "lower".
 
     Guarantee: `delta(epsilon, contour).value` bounds, on that side, the hockey-stick divergence of order
     `exp(epsilon)` of the product of the pairs, for every `epsilon >= 0` and every contour, round-off
@@ -90,7 +99,7 @@ class Composition:
         infinities = [(one.pair.infinity, count) for one, count in self._parts]
         certain = any(mass >= 1 for mass, _ in infinities)
         log_finite = 0.0 if certain else math.fsum(count * math.log1p(-mass) for mass, count in infinities)
-        aside = _FEW_ROUNDINGS if side == "upper" else -_FEW_ROUNDINGS
+        aside = _MASS_ROUND_OFF if side == "upper" else -_MASS_ROUND_OFF
         self.infinity = 1.0 if certain else min((0.0 - math.expm1(log_finite)) * (1 + aside), 1.0)
         largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
@@ -100,9 +109,9 @@ class Composition:
         self._quadrature: _Quadrature | None = None
 
     def contour(self, epsilon: float, smoothing: float) -> Contour:
-        """A contour suited to `epsilon`, with smoothing in units of the tilted deviation of the total
-        loss."""
-        epsilon = min(epsilon, self.largest_loss * _NEAR_THE_END)
+        """Returns a contour that suits `epsilon`; `smoothing` is in units of the tilted deviation of the
+        total loss. Every contour gives a bound, this one a close bound."""
+        epsilon = min(epsilon, self.largest_loss * _LARGEST_EPSILON_SHARE)
         tilt = self._saddle(epsilon)
         theta = TILT_RATIO**tilt
         tilted = [(one.tilted(tilt), count) for one, count in self._parts]
@@ -112,74 +121,81 @@ class Composition:
         period = _on_grid(max(falling, abs(mean - epsilon) + 14 * deviation), up=True)
         # A smoothing of tau moves epsilon by about theta tau^2 / 2.
         width = min(deviation, math.sqrt(epsilon / theta)) if epsilon > 0 else deviation
-        widest = min(_WIDEST / theta, _WIDEST_LOSS)
+        widest = min(_WIDEST_PER_TILT / theta, _WIDEST_SMOOTHING)
         tau = _on_grid(min(smoothing * max(width, 0.5 / theta), widest), up=False)
         limit, rate = _lobe(tilted)
         lobe = _LOBE_CUT / math.sqrt(2 * rate) if rate > 0 else math.inf
         step = 2 * math.pi / period
         if limit >= lobe and lobe < (_MAXIMUM_NODES - 1) * step:
-            # Less smoothing costs nothing there: take the least that is cut before the limit.
-            tau = min(tau, max(_CUT / limit, 1e-3 * tau))
-            if limit >= _CUT / tau:
+            # The lobe ends the nodes, so less smoothing is free: the least whose cut is before the limit.
+            tau = min(tau, max(_KERNEL_CUT / limit, 1e-3 * tau))
+            if limit >= _KERNEL_CUT / tau:
                 return Contour(tilt, period, tau, math.ceil(lobe / step) + 1, short=True)
-        nodes = min(math.ceil(_CUT / tau / step) + 1, _MAXIMUM_NODES)
-        return Contour(tilt, period, _CUT / ((nodes - 1) * step), nodes, short=False)
+        nodes = min(math.ceil(_KERNEL_CUT / tau / step) + 1, _MAXIMUM_NODES)
+        return Contour(tilt, period, _KERNEL_CUT / ((nodes - 1) * step), nodes, short=False)
 
     def widened(self, epsilon: float, contour: Contour) -> Contour:
-        """The contour with a period so long that translates hardly weigh on the lower bound at `epsilon`.
+        """Returns the contour with a longer period, such that aliasing is a small part of the lower bound at
+        `epsilon`.
 
         Losses with heavy tails need it: their translates do not fade within the usual period.
         """
         found = self.delta(epsilon, contour)
-        for _ in range(_WIDENINGS):
+        for _ in range(_MOST_DOUBLINGS):
             wider = contour._replace(period=2 * contour.period, nodes=2 * contour.nodes - 1)
-            faint = found.truncation <= _FAINT * (found.value + found.truncation)
+            faint = found.truncation <= _ALIAS_SHARE * (found.value + found.truncation)
             if faint or wider.nodes > _MAXIMUM_NODES:
                 break
             then = self.delta(epsilon, wider)
             if not then.truncation <= found.truncation / 2:
-                break  # what is truncated is something else
+                break  # the truncation has another cause
             contour, found = wider, then
         return contour
 
     def delta(self, epsilon: float, contour: Contour) -> DeltaBound:
-        """Bound on `delta(epsilon)`, infinite losses included, by quadrature on `contour`."""
+        """Returns a bound on `delta(epsilon)` by quadrature on `contour`; infinite losses are included.
+
+        Guarantee: for `side` "upper" it is at least the exact delta of the pairs, else at most.
+        """
         if not self._parts or epsilon >= self.largest_loss:
             return DeltaBound(self.infinity, 0.0, 0.0, 0.0)
         if ((contour.theta + 1) * contour.smoothing) ** 2 / 2 > _MOST_GROWTH:
-            return self._nothing_said  # so wide a smoothing that its kernels overflow
+            return self._trivial  # so wide a smoothing that its kernels overflow
         on = self._on(contour)
         turn = on.u * epsilon
         cosine, sine = np.cos(turn), np.sin(turn)
         total = float((on.coefficients.real * cosine + on.coefficients.imag * sine).sum())
         distance = abs(float((on.kernel_distance.real * cosine + on.kernel_distance.imag * sine).sum()))
         if not (math.isfinite(total) and math.isfinite(on.noise)):
-            return self._nothing_said
-        scale = math.exp(min(on.log_mass - epsilon * contour.theta, 700.0))
+            return self._trivial
+        scale = math.exp(min(on.log_mass - epsilon * contour.theta, LARGEST_EXPONENT))
         scale_error = on.log_mass_error + UNIT_ROUND_OFF * (8 + 4 * epsilon * contour.theta)
         round_off = scale * (on.noise + epsilon * on.turning + abs(total) * scale_error)
         if not math.isfinite(scale * (total + on.truncation)) or not math.isfinite(round_off):
-            return self._nothing_said
+            return self._trivial
         if self.side == "upper":
             truncation = scale * on.truncation + self.infinity
             value = scale * max(total, 0.0) + truncation + round_off + UNDERFLOW
             value *= 1 + 4 * UNIT_ROUND_OFF
             return DeltaBound(min(value, 1.0), truncation, round_off, scale * distance)
         truncation = scale * (on.truncation + self._alias(epsilon, contour, on.log_mass))
-        # Whatever a contour says of finite losses, infinite ones count in full.
+        # Infinite losses count in full, even if the contour gives nothing for finite ones.
         finite = max(scale * total - truncation - round_off - UNDERFLOW, 0.0)
         value = (finite + self.infinity) * (1 - 4 * UNIT_ROUND_OFF)
         return DeltaBound(value, truncation, round_off, scale * distance)
 
     @property
-    def _nothing_said(self) -> DeltaBound:
-        """What a contour knows that does not suit an epsilon."""
+    def _trivial(self) -> DeltaBound:
+        """Returns the trivial bound, for a contour that does not suit the epsilon."""
         return DeltaBound(1.0 if self.side == "upper" else self.infinity, 1.0, 0.0, 0.0)
 
     def _saddle(self, epsilon: float) -> int:
-        """A tilt near the saddle point of the inversion integral at `epsilon`; any tilt is sound."""
-        # Losses that are certain but for a rounding have no deviation.
-        deviation = max(math.sqrt(self.variance), _NARROWEST * self.largest_loss, _TINY)
+        """Returns a tilt (a step of the grid) near the saddle point of the integral at `epsilon`. Any tilt is
+        sound."""
+        # A loss that is certain, up to round-off, has deviation 0.
+        deviation = max(
+            math.sqrt(self.variance), _LEAST_DEVIATION_SHARE * self.largest_loss, _LEAST_DEVIATION
+        )
         tilt = round(math.log(max(epsilon / deviation, 1.0) / deviation) / math.log(TILT_RATIO))
 
         def short(tilt: int) -> bool:
@@ -188,7 +204,7 @@ class Composition:
             return slope < epsilon + 1 / theta + 1 / (1 + theta)
 
         direction = 1 if short(tilt) else -1
-        for _ in range(_TILT_STEPS):
+        for _ in range(_MOST_TILT_STEPS):
             if short(tilt + direction) != (direction > 0):
                 break
             tilt += direction
@@ -208,7 +224,7 @@ class Composition:
             spectrum, tilted = one.on(contour), one.tilted(contour.tilt)
             log_modulus += count * spectrum.log_modulus
             phase += count * spectrum.phase
-            # The value is off by at most twice the noise, its modulus by the logarithm's few units.
+            # The error of the value is at most twice the noise; the logarithm adds a few units.
             error += count * (2.0 + 1e-9) * spectrum.noise * np.exp(-spectrum.log_modulus)
             log_masses.append(count * tilted.log_mass)
             log_mass_error += count * tilted.log_mass_error
@@ -218,8 +234,8 @@ class Composition:
         upper, lower = _kernels(np.asarray(contour.theta + 1j * u, dtype=np.complex128), contour.smoothing)
         coefficients = values * (upper if self.side == "upper" else lower)
         size = np.abs(coefficients)
-        # Relative errors of factors multiply to exp(sum) - 1 at most. Beyond exp(50) a term is nothing even
-        # so.
+        # Relative errors of factors multiply to at most exp(sum) - 1. Beyond an exponent of 50 the term
+        # itself is negligible.
         noise = np.expm1(np.minimum(error + 4 * UNIT_ROUND_OFF * np.abs(phase), 50.0))
         return _Quadrature(
             np.asarray(u, dtype=np.float64),
@@ -233,27 +249,28 @@ class Composition:
         )
 
     def _truncation(self, contour: Contour) -> float:
-        """Bound on the nodes left out, in units of the scale, for either kernel."""
+        """Returns an upper bound on the sum over the nodes beyond the last one, for either kernel, in units
+        of `exp(log_mass - theta epsilon)`."""
         theta, tau = contour.theta, contour.smoothing
         end = (contour.nodes - 1) * contour.step
 
         def kernel(u: float) -> float:
-            growth = math.exp(min((theta**2 / 2 + theta + 0.5) * tau**2, 700.0))
+            growth = math.exp(min((theta**2 / 2 + theta + 0.5) * tau**2, LARGEST_EXPONENT))
             return growth * (1 / u**2 + tau**2 * (1 + (2 * theta + 1) / (2 * u)))
 
         if not contour.short:
             return kernel(end) * math.exp(-(end**2) * tau**2 / 2) / (end * tau**2) / math.pi
-        # The contour may be made for other pairs: these have a lobe of their own, known up to its limit.
+        # The contour may have been made for other pairs; the lobe of these pairs is bounded up to its limit.
         limit, rate = _lobe([(one.tilted(contour.tilt), count) for one, count in self._parts])
-        cut = max(min(_CUT / tau, limit), end)
-        # The first node beyond the cut counts with its whole step.
+        cut = max(min(_KERNEL_CUT / tau, limit), end)
+        # The first node beyond the cut counts with a whole step.
         tail = kernel(cut) * math.exp(-(cut**2) * tau**2 / 2) * (1 / (cut * tau**2) + contour.step)
         skipped = math.exp(-rate * end**2) / (2 * rate * end) if cut > end else 0.0
         return (skipped * kernel(end) + tail) / math.pi
 
     def _alias(self, epsilon: float, contour: Contour, log_mass: float) -> float:
-        """Bound on what the translates add to the trapezoid sum, in units of the scale: for lower bounds
-        only."""
+        """Returns an upper bound on the aliasing of the trapezoid sum, in the same units: only the lower
+        bound needs it."""
         theta, half = contour.theta, contour.period / 2
         ratio = math.exp(-theta * half)
         peak = math.exp(-theta * math.log1p(1 / theta)) / (1 + theta)
@@ -263,7 +280,12 @@ class Composition:
             below = self._log_mass(theta - rate) - log_mass + rate * (epsilon - half)
             above = self._log_mass(theta + rate) - log_mass - rate * (epsilon + 2 * half)
             fade = -math.expm1(-rate * half)
-            far = min(far, peak * (math.exp(min(below, 700.0)) + math.exp(min(above, 700.0))) / fade)
+            far = min(
+                far,
+                peak
+                * (math.exp(min(below, LARGEST_EXPONENT)) + math.exp(min(above, LARGEST_EXPONENT)))
+                / fade,
+            )
         return ratio / -math.expm1(-theta * half) + far
 
     def _log_mass(self, theta: float) -> float:
@@ -273,8 +295,8 @@ class Composition:
 
 
 def _kernels(z: ComplexArray, tau: float) -> tuple[ComplexArray, ComplexArray]:
-    """Transforms of the kernels above and below `(1 - exp(-y))_+`, without the modulus of `exp(z^2 tau^2 /
-    2)`."""
+    """Returns the transforms of the kernels above and below `(1 - exp(-y))_+`, divided by the modulus of
+    `exp(z^2 tau^2 / 2)`."""
     turn = np.exp(1j * (z.imag * z.real * tau**2))
     upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
     lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
@@ -282,20 +304,21 @@ def _kernels(z: ComplexArray, tau: float) -> tuple[ComplexArray, ComplexArray]:
 
 
 def _on_grid(value: float, *, up: bool) -> float:
-    """The next point of a geometric grid, above or below."""
+    """Returns the next point of the geometric grid, above or below the value."""
     steps = math.log(value) / math.log(_CONTOUR_RATIO)
     return float(_CONTOUR_RATIO ** (math.ceil(steps) if up else math.floor(steps)))
 
 
 def _lobe(tilted: Sequence[tuple[Tilted, int]]) -> tuple[float, float]:
-    """`(limit, rate)`: the product of characteristic functions is at most `exp(-rate u^2)` for `u <= limit`.
+    """Returns `(limit, rate)`: the modulus of the product of characteristic functions is at most `exp(-rate
+    u^2)` for `u <= limit`.
 
-    From `|phi|^2 = 1 - 4 sum of w_j w_k sin^2(u (x_j - x_k) / 2)`, over pairs that are at most `pi / u`
-    apart.
+    It follows from `|phi|^2 = 1 - 4 sum of w_j w_k sin^2(u (x_j - x_k) / 2)`, restricted to pairs of atoms
+    that are at most `pi / u` apart.
     """
     limit, rate, best = 0.0, 0.0, (0.0, 0.0)
     for one, count in sorted(tilted, key=lambda part: part[0].deviation):
-        if one.deviation <= _TINY:
+        if one.deviation <= _LEAST_DEVIATION:
             continue
         limit = math.pi / (4 * one.deviation)
         rate += count * one.core * 2 / math.pi**2

@@ -1,8 +1,9 @@
-"""Privacy loss distributions of one round, on a lattice of losses.
+"""The privacy loss distribution of one round, on a lattice of losses.
 
-All pairs here are symmetric (exchanging the datasets exchanges P and Q): a round's profile is the larger of
-its two directions, order by order. A pair is then given by its losses `x > 0`, their masses `p` under P and
-`q = exp(-x) p` under Q, the mass at loss 0 and the mass at infinity; loss `-x` has mass `q` under P.
+All pairs here are symmetric (exchanging the datasets exchanges P and Q), since a round's profile is the
+larger of its two directions at every order. A symmetric pair is given by its losses `x > 0`, their masses `p`
+under P and `q = exp(-x) p` under Q, the mass at loss 0, and the mass at infinity; the loss `-x` has mass `q`
+under P.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 
 Side = Literal["upper", "lower"]
 
-# A profile below this is not resolved further: what lies beyond counts as infinite loss.
+#: Losses are resolved up to where the profile falls below this; the mass beyond counts as infinite loss.
 NEGLIGIBLE_DELTA = 1e-46
-_ROOM = 64 * UNIT_ROUND_OFF
-_SUM_TOLERANCE = 1e-9
-_SUM_ROOM = 1e-11  # of sums of as many masses as a pair has
-_MINIMUM_ORDER = 1e-200  # below, products with losses vanish
+_DIVERGENCE_ROUND_OFF = 64 * UNIT_ROUND_OFF  # relative room for the last steps of a Renyi divergence
+_SUM_TOLERANCE = 1e-9  # allowed distance of the sum of masses from 1
+_SUM_ROUND_OFF = 1e-11  # relative round-off of the sum of a pair's masses
+_MINIMUM_ORDER = 1e-200  # of a Renyi divergence; below, products with losses underflow
 _MAXIMUM_ORDER = 1e9
 
 
 class Tail(NamedTuple):
-    """Upper bounds on the far part of a profile, which falls to 0 at the last loss.
+    """Upper bounds on the tail of a profile that is 0 from the last loss on.
 
-    `losses` are ascending, shape (points,); `log_heights[i]` bounds the logarithm of the profile from
-    `losses[i]` on, shape (points - 1,).
+    Attributes:
+        losses: ascending, shape (points,).
+        log_heights: `log_heights[i]` is an upper bound on the logarithm of the profile from `losses[i]` on,
+            shape (points - 1,).
     """
 
     losses: FloatArray
@@ -43,7 +46,7 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PrivacyLossDistribution:
-    """A symmetric pair of discrete distributions by its privacy losses on a lattice.
+    """A symmetric pair of discrete distributions, given by its privacy losses on a lattice.
 
     Attributes:
         spacing: distance of neighbouring lattice losses.
@@ -53,9 +56,8 @@ class PrivacyLossDistribution:
         q: mass under Q at these losses, and under P at their negatives, shape (losses,).
         zero: mass at loss 0.
         infinity: mass under P where Q has none.
-        support: loss that the finite losses of the round certainly do not exceed; may be infinite.
-        side: "upper" when the pair's profile is at least, "lower" when it is at most, the profile it stands
-            for.
+        support: upper bound on the finite losses of the round; may be infinite.
+        side: "upper" if the pair's profile is at least the profile that it bounds, "lower" if at most.
     """
 
     spacing: float
@@ -71,7 +73,7 @@ class PrivacyLossDistribution:
         for name in ("index", "p", "q"):
             getattr(self, name).setflags(write=False)
         masses = np.concatenate([self.p, self.q, [self.zero, self.infinity]])
-        probable = np.all((masses >= 0) & (masses <= 1 + _SUM_TOLERANCE))  # no NaN is
+        probable = np.all((masses >= 0) & (masses <= 1 + _SUM_TOLERANCE))  # false for NaN
         if not probable or abs(float(masses.sum()) - 1) > _SUM_TOLERANCE:
             raise InvalidParameter(
                 "masses", sum(masses.tolist()), "finite masses, not negative, that sum to 1"
@@ -81,18 +83,17 @@ class PrivacyLossDistribution:
 
     @property
     def losses(self) -> FloatArray:
-        """Positive privacy losses, shape (losses,)."""
+        """Returns the positive privacy losses, shape (losses,)."""
         return np.asarray(self.index * self.spacing, dtype=np.float64)
 
     @property
     def largest_loss(self) -> float:
-        """Largest finite privacy loss, 0 when there is none; of an upper pair, no more than the round's
-        own."""
+        """Returns the largest finite privacy loss, at most `support`; 0 if there is none."""
         largest = float(self.index[-1] * self.spacing) if self.index.size else 0.0
         return min(largest, self.support)
 
     def variance(self) -> float:
-        """Variance of the finite privacy loss under P; 0 when every loss is infinite."""
+        """Returns the variance of the finite privacy loss under P; 0 if every loss is infinite."""
         total = self.p.sum() + self.q.sum() + self.zero
         if total == 0:
             return 0.0
@@ -101,11 +102,11 @@ class PrivacyLossDistribution:
         return float(max(second - mean * mean, 0.0))
 
     def without_tail(self, mass: float) -> PrivacyLossDistribution:
-        """The pair without its largest losses, as many as have at most this probability together with their
-        negatives; the pair itself when they are none.
+        """Returns the pair without its largest losses: as many as have, with their negatives, a probability
+        of at most `mass`.
 
-        Guarantee: still on its side. Above, what is taken counts as infinite loss in either direction; below,
-        it is told apart no longer and counts as loss 0.
+        Guarantee: it bounds on the same side. In an upper pair the removed mass counts as infinite loss in
+        both directions; in a lower pair it counts as loss 0.
         """
         beyond = np.append(np.cumsum((self.p + self.q)[::-1])[::-1], 0.0)
         kept = int(np.argmax(beyond <= mass))
@@ -117,18 +118,19 @@ class PrivacyLossDistribution:
             index=self.index[:kept],
             p=self.p[:kept],
             q=self.q[:kept],
-            zero=self.zero + (0.0 if above else moved * (1 - _SUM_ROOM)),
-            infinity=self.infinity + (moved * (1 + _SUM_ROOM) if above else 0.0),
+            zero=self.zero + (0.0 if above else moved * (1 - _SUM_ROUND_OFF)),
+            infinity=self.infinity + (moved * (1 + _SUM_ROUND_OFF) if above else 0.0),
         )
 
     def unless_revealed(self, mass: float) -> PrivacyLossDistribution:
-        """The pair on the condition that a coin, which reveals everything with probability `mass`, does not.
+        """Returns the pair on condition that an event of probability `mass`, which reveals everything, does
+        not occur.
 
         Args:
-            mass: from 0 to the mass at infinity. Beyond 1/2 the pair itself is returned: so large a mass is
-                never within a budget, and what is left would be round-off.
+            mass: from 0 to the mass at infinity. Beyond 1/2 the pair itself is returned: no budget allows a
+                mass this large, and the remaining masses would be round-off.
 
-        Guarantee: the pair is dominated by the coin together with the pair returned, round-off included.
+        Guarantee: the pair is dominated by that event together with the returned pair, round-off included.
         """
         if not 0 < mass <= 1 / 2:
             return self
@@ -142,7 +144,7 @@ class PrivacyLossDistribution:
         )
 
     def hockey_stick_divergence(self, epsilon: float) -> float:
-        """`H_{e^epsilon}(P || Q)`, up to round-off, for any real epsilon."""
+        """Returns `H_{e^epsilon}(P || Q)`, up to round-off, for any real epsilon."""
         if epsilon < 0:
             return -math.expm1(epsilon) + math.exp(epsilon) * self.hockey_stick_divergence(-epsilon)
         beyond = self.losses > epsilon
@@ -150,28 +152,31 @@ class PrivacyLossDistribution:
         return float(gains.sum()) + self.infinity
 
     def divergence_bound(self, epsilon: float) -> float:
-        """`H_{e^epsilon}(P || Q)` for `epsilon >= 0`, rounded up for an upper pair and down for a lower
-        one."""
+        """Returns `H_{e^epsilon}(P || Q)` for `epsilon >= 0`, rounded up for an upper pair and down for a
+        lower one."""
         value = self.hockey_stick_divergence(epsilon)
-        # Losses and their differences from epsilon are off by a few units of the losses.
+        # Losses, and their differences from epsilon, have errors of a few units of the losses.
         beyond = float(self.p[self.losses > epsilon * (1 - 8 * UNIT_ROUND_OFF)].sum())
         doubt = UNIT_ROUND_OFF * (64 * value + 8 * (epsilon + self.largest_loss) * beyond)
         return value + doubt if self.side == "upper" else max(value - doubt, 0.0)
 
     def renyi_divergence(self, order: float, *, finite: bool = False, tail: Tail | None = None) -> float:
-        """Renyi divergence of this order, `D_order(P || Q)`, the same in both directions; Kullback-Leibler at
-        order 1.
+        """Returns the Renyi divergence `D_order(P || Q)`, the same in both directions; the Kullback-Leibler
+        divergence at order 1.
 
         Args:
             order: a number from 1e-200 to 1e9.
-            finite: of P and Q conditioned on finite losses instead, which have probability `1 - infinity`
+            finite: whether P and Q are conditioned on finite losses, which have probability `1 - infinity`
                 under each of them.
-            tail: of an upper pair, what its mass at infinite loss stands for.
+            tail: for an upper pair, bounds on the part of the profile that its mass at infinite loss
+                represents.
 
-        Guarantee: at least the divergence of everything that an upper pair dominates, at most that of
-            everything that dominates a lower pair, round-off included. An upper pair's mass at infinity makes
-            it infinite from order 1 on, unless `support` is finite: that mass then counts at the loss
-            `support`, which still is above every profile that falls to 0 there.
+        Guarantee: for an upper pair at least the divergence of everything that the pair dominates, for a
+        lower
+            pair at most that of everything that dominates it, round-off included. An upper pair's mass at
+            infinity makes the result infinite from order 1 on, unless `support` is finite: that mass then
+                counts
+            at the loss `support`, which is still above every profile that falls to 0 there.
         Source: Renyi divergences are mixtures of hockey-stick divergences; docs/theory.md.
 
         Raises:
@@ -188,7 +193,8 @@ class PrivacyLossDistribution:
             tail = self._tail() if tail is None else tail
             if tail is None:
                 return self.support if self.side == "upper" else math.inf
-            # Atoms whose profile is above the tail: from each height a line down to 0 at the next loss.
+            # Atoms whose profile is above the tail: each one's is a line from a height down to 0 at the next
+            # loss.
             room = np.diff(tail.losses)
             doubt = 8 * UNIT_ROUND_OFF * (1 + tail.losses[-1] / room)
             far = tail.log_heights - tail.losses[1:] - np.log(-np.expm1(-room)) + doubt
@@ -200,7 +206,8 @@ class PrivacyLossDistribution:
         return min(value, self.support) if self.side == "upper" and not infinity else value
 
     def _tail(self) -> Tail | None:
-        """What the mass at infinite loss of an upper pair stands for, if its losses are bounded."""
+        """Returns bounds on the tail that an upper pair's mass at infinity represents; None if losses are
+        unbounded."""
         if self.side == "lower" or not self.largest_loss < self.support < math.inf:
             return None
         return Tail(np.array([self.largest_loss, self.support]), np.array([math.log(self.infinity)]))
@@ -209,10 +216,10 @@ class PrivacyLossDistribution:
 def _renyi_divergence(
     losses: FloatArray, log_q: FloatArray, infinity: float, order: float, *, upwards: bool
 ) -> float:
-    """Renyi divergence of a symmetric pair, rounded up or down.
+    """Returns the Renyi divergence of a symmetric pair, rounded up or down.
 
-    `sum P^order Q^(1 - order) - 1` is `-infinity + sum of q (1 - exp((1 - order) x)) expm1(order x)`: a loss
-    and its negative together, so that terms are of one sign and nothing cancels.
+    `sum P^order Q^(1 - order) - 1` equals `-infinity + sum of q (1 - exp((1 - order) x)) expm1(order x)`.
+    Each term combines a loss and its negative, so all terms have one sign and nothing cancels.
     """
     if losses.size == 0:
         log_sum, largest = -math.inf, 0.0
@@ -230,9 +237,9 @@ def _renyi_divergence(
     elif order == 1:
         value = math.inf if infinity > 0 else math.exp(log_sum)
     else:
-        # Next to 1 the sum of the two has lost what is left of it.
+        # If the sum is near 1, `1 - sum` cancels: it is computed exactly; otherwise log1p is more accurate.
         left = math.fsum((1.0, -infinity, -math.exp(log_sum)))
         lost = infinity + math.exp(log_sum)
         value = math.inf if left <= 0 else -math.log1p(-lost) if lost < 0.5 else -math.log(left)
         value /= 1 - order
-    return value * (1 + _ROOM if upwards else 1 - _ROOM)
+    return value * (1 + _DIVERGENCE_ROUND_OFF if upwards else 1 - _DIVERGENCE_ROUND_OFF)

@@ -1,7 +1,7 @@
-"""Lattices of privacy losses, as fine as answers need: graded to begin with, then finer in cells that keep
-a pair above and a pair below a profile apart.
+"""The choice of the lattice of privacy losses: graded first, then refined in the cells that contribute most
+to the distance between the pair above and the pair below.
 
-Nothing rests on what is chosen here: pairs on any lattice are bounds.
+No bound depends on this choice: pairs on any lattice are bounds. Only their distance and the run time do.
 """
 
 from __future__ import annotations
@@ -11,68 +11,70 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.numeric.convex_minorants import corners
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.tilting import TILT_RATIO, LossSpectrum, SpectrumMemory
 
+# Largest number of losses of the first lattice. More: memory and time.
 _MAXIMUM_POINTS = 1 << 15
-# A lattice may be halved so often after all, while its positions remain that few.
-_HALVINGS = 9
+# Cells can be halved at most this often, while the lattice has at most this many positions.
+_MOST_HALVINGS = 9
 _MAXIMUM_SPAN = 1 << 18
-# The distance of the pairs that is aimed at, as a share of the precision: more where they are no farther
-# apart than so many times that, for their distance is then known better; and what is left to the lattice at
-# least, however far apart the profile's own bounds are.
+# The distance of the pairs that a refinement aims at, as a share of the precision: the second one if they are
+# at most the third number times the precision apart, since the estimate is then better. And the least share
+# that the lattice is allowed, however wide the profile's bounds are.
 _AIM, _AIM_NEAR, _FAR = 0.75, 0.9, 3.0
 _LEAST_AIM = 0.3
+# Most pieces into which a refinement cuts one cell.
 _MOST_PIECES = 8
-# Tilts at which pairs are compared, in steps of the grid of tilts: from a small one on, as far as a delta of
-# 1e-30 needs, should the round be by far the heaviest of several.
+# Pairs are compared at every eighth tilt of the grid, at most this many, from this tilt (in units of
+# 1/deviation) on, and up to a delta of exp(-70), about 1e-30, if the round is by far the largest of several.
 _TILT_STRIDE = 8
-_TILTS = 30
+_MOST_TILTS = 30
 _SMALLEST_TILT = 0.05
-_DEEPEST = 70.0
-# Rounds are no more than that. Losses that are expected of so few of them count in no delta of 1e-30; in
-# moments they would, and hide others.
-_MOST_ROUNDS, _UNSEEN = 1e5, 1e-34
-# What that many rounds may add to a delta of 1e-30 by how far apart each one's profiles are.
-_UNNOTED = 1e-32
-# A cell is steep if the profile falls by this exponent in it.
-_STEEP = 1.0
-# Beyond so many deviations a first lattice has one loss more each time that losses double.
+_DEEPEST_LOG_DELTA = 70.0
+# Number of rounds that is assumed at most, and the probability, over all rounds, below which a loss is
+# ignored: it has no effect on a delta of 1e-30, but would dominate moments.
+_MOST_ROUNDS, _IGNORED_MASS = 1e5, 1e-34
+# Distance of the profiles, over all rounds, that is ignored: it has no effect on a delta of 1e-30.
+_IGNORED_DISTANCE = 1e-32
+# A cell is steep if the profile falls by more than this exponent in it.
+_STEEP_FALL = 1.0
+# Beyond this many deviations the first lattice has one loss for each doubling of the loss.
 _FAR_OUT = 1e4
-# Logarithm of the weight of an order in a moment: beyond, one cell is all that counts anyway.
-_MOST_WEIGHT = 300.0
+# Largest logarithm of the weight of an order in a moment; beyond, a single cell dominates anyway.
+_MOST_LOG_WEIGHT = 300.0
 
 
 class Lattice(NamedTuple):
-    """Losses `positions * unit`, from 0 on, ascending; positions have shape (losses,)."""
+    """The losses `positions * unit`, ascending from 0; positions are integers, shape (losses,)."""
 
     positions: IndexArray
     unit: float
 
     @property
     def excess(self) -> FloatArray:
-        """The orders of the losses, less one."""
+        """Returns the orders of the losses, minus one: `exp(loss) - 1`."""
         return np.asarray(np.expm1(self.positions * self.unit), dtype=np.float64)
 
     @property
     def end(self) -> float:
-        """The last loss."""
+        """Returns the last loss."""
         return float(self.positions[-1] * self.unit)
 
     @property
     def stride(self) -> int:
-        """The largest power of two that divides all positions."""
+        """Returns the largest power of two that divides all positions."""
         together = int(np.bitwise_or.reduce(self.positions))
         return together & -together
 
     def divisible(self, finest: float) -> Lattice:
-        """The same losses, with room for cells to be halved, down to a unit of no less than `finest`."""
+        """Returns the same losses in a smaller unit, at least `finest`, so that cells can be halved."""
         halvings = 0
         while (
-            halvings < _HALVINGS
+            halvings < _MOST_HALVINGS
             and self.positions[-1] << (halvings + 1) <= _MAXIMUM_SPAN
             and math.ldexp(self.unit, -halvings - 1) >= finest
         ):
@@ -80,8 +82,8 @@ class Lattice(NamedTuple):
         return Lattice(self.positions << halvings, math.ldexp(self.unit, -halvings))
 
     def fine_at_the_end(self, resolution: float) -> Lattice:
-        """The last loss preceded by one that is no farther than that, as far as the unit allows, and by
-        others twice, four times as far."""
+        """Adds losses before the last one, at a distance of at most `resolution` if the unit allows it, and
+        at twice, four times, ... that distance."""
         last, before = int(self.positions[-1]), int(self.positions[-2])
         step = 1 << max(math.frexp(resolution / self.unit)[1] - 1, 0)
         added = [last - (step << doubling) for doubling in range((last - before).bit_length())]
@@ -89,20 +91,21 @@ class Lattice(NamedTuple):
         return Lattice(np.union1d(self.positions, np.array(kept, dtype=np.int64)), self.unit)
 
     def reduced(self) -> Lattice:
-        """The same losses, in the largest unit that is a power of two times this one."""
+        """Returns the same losses in the largest unit that is this one times a power of two."""
         halvings = self.stride.bit_length() - 1
         return Lattice(self.positions >> halvings, math.ldexp(self.unit, halvings))
 
 
 class Gaps(NamedTuple):
-    """How far apart pairs above and below a profile are: at each of several tilts their epsilons, relative to
-    them.
+    """The relative distance of the epsilons of the pairs above and below a profile, at several tilts, cell by
+    cell.
 
     Attributes:
-        shares: what each cell contributes to it, shape (tilts, losses - 1).
-        blur: how much of that the bounds of the profile itself account for, of the same shape.
-        drawn: what the pair below loses far around each cell, since its corners are low, at most; see
-            `_Hull`; shape (losses - 1,).
+        shares: contribution of each cell, shape (tilts, losses - 1).
+        blur: the part of it that is due to the bounds of the profile, not to the lattice, shape (tilts,
+            losses - 1).
+        drawn: the largest loss of the pair below that each cell causes elsewhere, because its corners are low
+            (see `_Hull`), shape (losses - 1,).
     """
 
     shares: FloatArray
@@ -111,29 +114,33 @@ class Gaps(NamedTuple):
 
     @property
     def apart(self) -> float:
-        """About how far apart they are at most, however often the round is repeated."""
+        """Returns about the largest relative distance of the epsilons, over all numbers of rounds."""
         return float(self.shares.sum(axis=1).max(initial=0.0))
 
     @property
     def blurred(self) -> float:
-        """How much of it the bounds of the profile itself account for."""
+        """Returns the part of it that is due to the bounds of the profile."""
         return float(self.blur.sum(axis=1).max(initial=0.0))
 
     @property
     def cells(self) -> FloatArray:
-        """What each cell contributes at most, shape (losses - 1,)."""
+        """Returns the largest contribution of each cell over the tilts, shape (losses - 1,)."""
         return np.asarray(self.shares.max(axis=0, initial=0.0))
 
     @property
     def blurs(self) -> FloatArray:
-        """What the bounds of the profile do in each cell at most, shape (losses - 1,)."""
+        """Returns the largest part due to the profile's bounds in each cell, shape (losses - 1,)."""
         return np.asarray(self.blur.max(axis=0, initial=0.0))
 
 
 class Polygon(NamedTuple):
-    """Values at lattice positions, or the orders, less one, of their losses; arrays of shape (positions,).
+    """A piecewise linear function of the order, given by its values; arrays of shape (positions,).
 
-    `corners` are the places of the corners of the greatest convex function below it.
+    Attributes:
+        positions: lattice positions of the losses, ascending.
+        excess: the orders of these losses, minus one.
+        values: values there.
+        corners: places of the corners of its greatest convex minorant.
     """
 
     positions: IndexArray
@@ -143,21 +150,22 @@ class Polygon(NamedTuple):
 
     @classmethod
     def of(cls, positions: IndexArray, excess: FloatArray, values: FloatArray) -> Polygon:
-        """The polygon with these corners."""
+        """Makes the polygon with these values."""
         return cls(positions, excess, values, corners(excess, values))
 
     def at(self, excess: FloatArray) -> FloatArray:
-        """Values at some orders, about."""
+        """Returns values at some orders, up to round-off."""
         return np.interp(excess, self.excess, self.values)
 
     def convex(self, excess: FloatArray) -> FloatArray:
-        """About those of the greatest convex function below it."""
+        """Returns values of its greatest convex minorant, up to round-off."""
         return np.interp(excess, self.excess[self.corners], self.values[self.corners])
 
 
 def graded(deviation: float, stop: float, spacing: float) -> Lattice:
-    """From 0 to `stop`: fine where the mass is, coarser by powers of two far out; coarser everywhere than
-    asked where the points would be too many."""
+    """Returns a lattice from 0 to `stop` with this spacing near 0, where most of the mass is, and spacings
+    that grow by powers of two further out. The spacing is doubled until the lattice has at most
+    `_MAXIMUM_POINTS` losses."""
     while True:
         last = math.ceil(stop / spacing)
         unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
@@ -168,13 +176,13 @@ def graded(deviation: float, stop: float, spacing: float) -> Lattice:
 
 
 def even(stop: float, precision: float, finest: float) -> Lattice:
-    """From 0 to `stop` in equal steps."""
-    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, 1e-300)))
+    """Returns a lattice from 0 to `stop` in equal steps of at least `finest`."""
+    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, TINY)))
     return Lattice(np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points)
 
 
 def _graded_positions(last: int, deviation: float) -> list[int]:
-    """Positions from 0 to `last`, or up to where they would be too many."""
+    """Returns graded positions from 0 to `last`; they end early if they would be too many."""
     positions, stride, edge = [0], 1, 4.0 * deviation
     while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
         while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
@@ -185,12 +193,12 @@ def _graded_positions(last: int, deviation: float) -> list[int]:
 
 
 class Tilts(NamedTuple):
-    """At which tilts pairs are compared, and what counts there.
+    """The tilts at which pairs are compared.
 
     Attributes:
-        weights: what an area between profiles in a cell of orders adds to the logarithm of a moment, as a
-            share of it, shape (tilts, losses - 1).
-        rounds: number of rounds of which delta is about 1e-30 at the tilt, shape (tilts,).
+        weights: relative effect of a unit of area between two profiles, in each cell of orders, on the
+            logarithm of the moment, shape (tilts, losses - 1).
+        rounds: number of rounds at which the tilt suits a delta of about 1e-30, shape (tilts,).
     """
 
     weights: FloatArray
@@ -198,24 +206,24 @@ class Tilts(NamedTuple):
 
     @classmethod
     def of(cls, excess: FloatArray, above: PrivacyLossDistribution) -> Tilts:
-        """Those of a pair, for cells between these orders less one."""
+        """Chooses the tilts for a pair, with weights for the cells between these orders (minus one)."""
         weights, counts, variance = [], [], above.variance()
         if variance == 0:
             return cls(np.empty((0, excess.size - 1)), np.empty(0))
         log_order, rounds = np.log1p((excess[:-1] + excess[1:]) / 2), _MOST_ROUNDS
         first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
-        for tilt in range(first, first + _TILTS * _TILT_STRIDE, _TILT_STRIDE):
-            seen = above.without_tail(_UNSEEN / rounds)
+        for tilt in range(first, first + _MOST_TILTS * _TILT_STRIDE, _TILT_STRIDE):
+            seen = above.without_tail(_IGNORED_MASS / rounds)
             if not seen.index.size:
                 break
             theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
             top = tilted.log_mass - math.log1p(-seen.infinity)
             depth = theta * tilted.mean - top
-            if top <= 0 or depth > _DEEPEST:
+            if top <= 0 or depth > _DEEPEST_LOG_DELTA:
                 break
-            rounds = min(_DEEPEST / max(depth, _DEEPEST / _MOST_ROUNDS), _MOST_ROUNDS)
+            rounds = min(_DEEPEST_LOG_DELTA / max(depth, _DEEPEST_LOG_DELTA / _MOST_ROUNDS), _MOST_ROUNDS)
             log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
-            weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_WEIGHT))
+            weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_LOG_WEIGHT))
             weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
             weights.append(weight)
             counts.append(rounds)
@@ -225,11 +233,17 @@ class Tilts(NamedTuple):
 def gaps(
     excess: FloatArray, bounds: ProfileBounds, values: ProfileBounds, below: Polygon, tilts: Tilts
 ) -> Gaps:
-    """What keeps pairs apart that have the profiles `values` at the orders `1 + excess`, made from `bounds`;
-    but for what the pair below loses where these are no profile: that of the polygon.
+    """Estimates the contribution of each cell to the distance between the pairs.
 
-    Of k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
-    logarithm of `E[exp(theta L)]`: epsilons are no further apart than K is where it matters. The moment is a
+    Args:
+        excess: orders minus one, ascending, shape (orders,).
+        bounds: bounds on the profile at these orders.
+        values: the values from which the pairs are made.
+        below: the polygon whose convex minorant is the profile of the lower pair.
+        tilts: the tilts to compare at.
+
+    For k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
+    logarithm of `E[exp(theta L)]`. So the relative distance of epsilons is about that of K. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
     step, drawn = np.diff(excess), np.zeros(excess.size - 1)
@@ -239,7 +253,7 @@ def gaps(
     blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
     shares, blur = np.zeros_like(tilts.weights), np.zeros_like(tilts.weights)
     for one, (weight, rounds) in enumerate(zip(*tilts, strict=True)):
-        noted = (np.maximum(distance - _UNNOTED / rounds, 0.0) for distance in apart)
+        noted = (np.maximum(distance - _IGNORED_DISTANCE / rounds, 0.0) for distance in apart)
         area, blurred = (step * (distance[1:] + distance[:-1]) / 2 for distance in noted)
         lost = hull(weight)
         shares[one] = blamed(area * weight) + lost
@@ -249,17 +263,18 @@ def gaps(
 
 
 class _Hull(NamedTuple):
-    """What the pair below loses where its values are not convex.
+    """The loss of the lower pair where its values are not convex: the area between polygon and convex
+    minorant.
 
-    A corner that is low, since the lines that support the profile in a cell beside it are, draws chords down
-    on either side, however far: the cells beside it are to blame.
+    A low corner, caused by low supporting lines in a neighbouring cell, lowers the chords on both sides,
+    possibly over many cells. The cells beside the corner are refined, not those under the chord.
 
     Attributes:
-        area: what is lost in each cell, shape (cells,).
-        chord: the chord above each cell.
-        blame: shares of the cells to blame in what their chords lose, shape (2, 2, chords): left and right
-            of its left and its right corner.
-        beside: these cells.
+        area: area that is lost in each cell, shape (cells,).
+        chord: number of the minorant's chord that spans each cell, shape (cells,).
+        blame: for every chord, the shares of its loss that are assigned to the cells left and right of its
+            left and of its right corner, shape (2, 2, chords).
+        beside: numbers of these cells, shape (2, 2, chords).
     """
 
     area: FloatArray
@@ -269,12 +284,12 @@ class _Hull(NamedTuple):
 
     @classmethod
     def of(cls, excess: FloatArray, known: FloatArray, below: Polygon) -> _Hull:
-        """The hull of the polygon, where so much is known at the orders."""
+        """Compares the polygon with its convex minorant; `known` are the lower bounds at the orders."""
         x, middle = below.excess[below.corners], (excess[1:] + excess[:-1]) / 2
         ends, middles = (np.maximum(below.at(one) - below.convex(one), 0.0) for one in (excess, middle))
         area = np.diff(excess) * (ends[1:] + ends[:-1] + 2 * middles) / 4
         chord = np.clip(np.searchsorted(x, middle, side="right") - 1, 0, x.size - 2)
-        low = np.interp(x, excess, np.maximum(known - below.at(excess), 0.0)) + 1e-300
+        low = np.interp(x, excess, np.maximum(known - below.at(excess), 0.0)) + TINY
         share = low[:-1] / (low[:-1] + low[1:])
         beside = np.array([np.searchsorted(excess, x, side=side) for side in ("left", "right")]) - 1
         beside = np.clip(beside, 0, excess.size - 2)
@@ -282,20 +297,20 @@ class _Hull(NamedTuple):
         return cls(area, chord, blame, np.stack([beside[:, :-1], beside[:, 1:]]))
 
     def __call__(self, weight: FloatArray) -> FloatArray:
-        """What each cell is to blame for, given the weights of areas, shape (cells,)."""
+        """Returns the loss that is assigned to each cell, given the weights of areas, shape (cells,)."""
         lost = np.bincount(self.chord, weights=self.area * weight, minlength=self.blame.shape[2])
         shares = np.bincount(self.beside.ravel(), weights=(self.blame * lost).ravel(), minlength=weight.size)
         return np.asarray(shares)
 
 
 class _Blame(NamedTuple):
-    """Which cells keep pairs apart.
+    """Assigns the distance between the pairs to the cells that cause it.
 
-    Where a profile falls steeply within a cell, a line below it reaches 0, and the pair below ends there:
-    what cells beyond keep the pairs apart by is due to the steep ones.
+    If a profile falls steeply within a cell, the line below it reaches 0 and the lower pair ends there. The
+    distance in all cells beyond is then caused by the steep cells.
 
     Attributes:
-        own: shares of what cells contribute that are their own, shape (losses - 1,).
+        own: share of each cell's contribution that the cell causes, shape (losses - 1,).
         steep: shares of the steep cells in the rest, shape (losses - 1,).
     """
 
@@ -304,41 +319,41 @@ class _Blame(NamedTuple):
 
     @classmethod
     def of(cls, bounds: ProfileBounds, values: ProfileBounds) -> _Blame:
-        """The cells to blame for values from these bounds."""
+        """Computes the shares for values made from these bounds."""
         last = bounds.upper[1:] <= 0
-        shown = np.log(np.maximum(bounds.upper, 1e-300))
+        shown = np.log(np.maximum(bounds.upper, TINY))
         falls = np.where(last, 0.0, shown[:-1] - shown[1:])
-        steep = np.where(falls > _STEEP, falls, 0.0)
+        steep = np.where(falls > _STEEP_FALL, falls, 0.0)
         early = (values.lower <= 0) & (bounds.lower > 0)
         lost = np.logical_or.accumulate(early)[:-1] & ~last & np.any(steep > 0)
-        # A chord is above what falls by the exponent h within it by about h^2 / 6, as a share of it.
+        # If the profile falls by the exponent h in a cell, its chord is above it by a relative h^2 / 6.
         own = np.where(lost, np.minimum(falls**2 / 6, 1.0), 1.0)
-        return cls(own, steep / max(float(steep.sum()), 1e-300))
+        return cls(own, steep / max(float(steep.sum()), TINY))
 
     def __call__(self, shares: FloatArray) -> FloatArray:
-        """What each cell contributes, with what it is to blame for."""
+        """Returns the contributions, moved to the cells that cause them."""
         return np.asarray(self.own * shares + self.steep * float(((1 - self.own) * shares).sum()))
 
 
 def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:
-    """Positions that divide cells, so that the pairs come as close as was asked with the fewest of them.
+    """Returns positions that divide cells, about the fewest that bring the pairs within the precision.
 
-    Cut into m pieces, a cell contributes about `1/m^2` of what it did: the sum is least, for so many pieces
-    altogether, if m is proportional to the cube root of that.
+    A cell cut into m pieces contributes about `1/m^2` of its present contribution. For a given number of
+    pieces altogether, the sum is smallest if m is proportional to the cube root of the contribution.
     """
     own = np.maximum(found.shares - found.blur, 0.0)
-    least, rest = _LEAST_AIM * precision, max(found.apart - found.blurred, 1e-300)
+    least, rest = _LEAST_AIM * precision, max(found.apart - found.blurred, TINY)
     share = (_AIM if found.apart > _FAR * precision else _AIM_NEAR) * precision
     roots, most = np.cbrt(own.max(axis=0, initial=0.0)), float(own.max(axis=0, initial=0.0).sum())
-    # No tilt sees all of what cells contribute at their worst ones.
+    # The largest contributions of the cells occur at different tilts: their sum is larger than at any tilt.
     aim = max(share - found.blurred, least) * max(most / rest, 1.0)
     wanted = roots * math.sqrt(float(roots.sum()) / aim)
-    # Rounded up to a power of two, but for a little; as many as the positions allow.
+    # Rounded to a power of two, mostly up, and limited by the positions.
     width = np.diff(positions)
     possible = np.minimum(width & -width, _MOST_PIECES)
     pieces = np.exp2(np.ceil(np.log2(np.clip(wanted, 1.0, _MOST_PIECES)) - 0.3)).astype(np.int64)
     pieces = np.minimum(pieces, possible)
-    # Where that leaves too much at a tilt, cells are cut once more where it tells most.
+    # If the distance at a tilt is still too large, the cells where it gains most are cut once more.
     for parts, blur in zip(own, found.blur.sum(axis=1), strict=True):
         left = parts / pieces**2
         if (lacking := float(left.sum()) - max(share - blur, least)) > 0:

@@ -1,4 +1,4 @@
-"""Where a falling bound on delta crosses the delta that is asked for: certified intervals of epsilon."""
+"""Inversion of bounds on delta: certified intervals of epsilon at a given delta."""
 
 from __future__ import annotations
 
@@ -12,25 +12,37 @@ from shuffle_ledger.accounting.pld.composition import Composition
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.pld.tilting import Contour
 
-# Widths of the smoothing kernels, in units of the root of the precision, tried in turn.
+# Smoothings that are tried in turn, in units of the root of the precision and of the deviation.
 _SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
-# How often a contour is tilted anew, to where the answer turned out to be, and how near is near enough.
-_RETILTS = 12
-_SETTLED = 1  # steps of the grid of tilts
-# Steps beyond a root, each four times the one before, until a bound certainly holds; halvings where there is
-# no root to start from; and what a logarithm is taken of where nothing is left.
-_NUDGES = 14
+# Most new choices of a contour after a better guess of the answer, and the distance of tilts, in steps of
+# their grid, at which the search ends.
+_MOST_RETILTS = 12
+_SETTLED_STEPS = 1
+# From an approximate root, most steps to an epsilon at which a bound certainly holds, each four times the
+# last; and bisections if there is no root to start from.
+_MOST_NUDGES = 14
 _BISECTIONS = 20
-_NOTHING = 1e-320
-# Halvings that leave nothing between two floats.
-_HALVINGS = 60
+# Replaces a bound of 0 in a logarithm.
+_LEAST_BOUND = 1e-320
+# Bisections after which no float is left between two ends.
+_ALL_BISECTIONS = 60
 
 
 def epsilon_interval(above: Composition, below: Composition, delta: float, precision: float) -> Interval:
-    """Bounds on epsilon at delta: ever less smoothing, until they are as close as was asked or stop closing
-    in."""
+    """Returns bounds on epsilon at `delta`, the smoothing reduced until they are close enough or stop
+    improving.
+
+    Args:
+        above, below: compositions of the upper and of the lower pairs.
+        delta: the delta, positive.
+        precision: wanted relative width.
+
+    Guarantee: `lower <= epsilon <= upper` for the exact epsilon of everything between the pairs; infinite if
+    no
+        finite epsilon holds.
+    """
     if above.infinity >= delta:
-        # Where so much certainly is at infinite loss, the exact value is infinite too.
+        # If the lower pair's mass at infinity is above delta, the exact epsilon is infinite too.
         if below.infinity > delta:
             return Interval(upper=math.inf, lower=math.inf)
         return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
@@ -38,7 +50,7 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
     for smoothing in _SMOOTHINGS:
         found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision))
         interval = interval.intersection(found)
-        # Less smoothing helps only while smoothing is what makes the interval wide.
+        # Less smoothing helps only as long as smoothing causes most of the width.
         if interval.is_within(precision) or smoothed < 0.3 * interval.width:
             break
     return interval
@@ -47,7 +59,8 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
 def delta_interval(
     above: Composition, below: Composition, epsilon: float, precision: float
 ) -> tuple[Interval, float]:
-    """Bounds on delta at epsilon, likewise, and an upper one at an epsilon larger by the precision."""
+    """Returns bounds on delta at `epsilon`, likewise, and an upper bound at the epsilon that is larger by the
+    relative precision."""
     if above.infinity >= 1:
         return Interval(upper=1.0, lower=below.infinity), 1.0  # no loss is finite
     interval, later = Interval(upper=1.0, lower=0.0), 1.0
@@ -70,20 +83,21 @@ def delta_interval(
 
 
 def is_precise_delta(interval: Interval, later: float, precision: float) -> bool:
-    """Whether bounds on delta are as close as the precision of epsilon makes them, or that of delta itself:
-    the lower one is no less than an upper one at an epsilon larger by it, but for that share."""
+    """Returns whether bounds on delta are close enough: the lower one is at least `1 - precision` times the
+    upper one, or times `later`, the upper bound at an epsilon that is larger by the precision."""
     return interval.lower >= min(later, interval.upper) * (1 - precision)
 
 
 def pair_delta(loss: RoundLoss, epsilon: float) -> Interval:
-    """Bounds on the delta of a single round at epsilon by its two pairs as they stand."""
+    """Returns bounds on the delta of a single round at `epsilon`, computed from its two pairs without
+    smoothing."""
     upper = min(loss.upper.divergence_bound(epsilon), 1.0)
     return Interval(upper=upper, lower=min(loss.lower.divergence_bound(epsilon), upper))
 
 
 def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
-    """Bounds on the epsilon of a single round at delta by its two pairs as they stand, which no kernel
-    smooths."""
+    """Returns bounds on the epsilon of a single round at `delta`, computed from its two pairs without
+    smoothing."""
     upper = _first(lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss)[1]
     lower = _first(lambda epsilon: loss.lower.divergence_bound(epsilon) < delta, loss.lower.largest_loss)[0]
     if loss.lower.infinity > delta:
@@ -94,12 +108,15 @@ def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
 
 
 def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
-    """Two neighbouring numbers from 0 to `high`, of which the second one holds, as the last one is taken to,
-    and the first does not but if it is 0."""
+    """Returns two neighbouring floats from 0 to `high`: the condition is false at the first and true at the
+    second.
+
+    The condition must be true at `high` and monotone. If it is true at 0, both are 0.
+    """
     low = 0.0
     if holds(low):
         return 0.0, 0.0
-    for _ in range(_HALVINGS):
+    for _ in range(_ALL_BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return low, high
@@ -108,19 +125,20 @@ def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
 def _epsilon_once(
     above: Composition, below: Composition, delta: float, smoothing: float
 ) -> tuple[Interval, float]:
-    """Bounds on epsilon at delta from one smoothing, and how much of their distance is smoothing.
+    """Returns bounds on epsilon at `delta` with one smoothing, and the part of their distance that the
+    smoothing causes.
 
-    Tilts to a guess, and again if the answer turns out elsewhere.
+    The contour is chosen for a guess, and again if the answer is far from the guess.
     """
     guess = min(_gaussian_epsilon(above.variance, delta), above.largest_loss / 2)
     upper = above.largest_loss
     contour = above.contour(guess, smoothing)
-    for _ in range(_RETILTS):
+    for _ in range(_MOST_RETILTS):
         found = _beyond(above, contour, delta, guess)
         upper = min(upper, found)
         guess, before = found, contour
         contour = above.contour(guess, smoothing)
-        if abs(contour.tilt - before.tilt) <= _SETTLED:
+        if abs(contour.tilt - before.tilt) <= _SETTLED_STEPS:
             contour = before
             break
     if upper == 0:
@@ -133,13 +151,16 @@ def _epsilon_once(
 
 
 def _beyond(above: Composition, contour: Contour, delta: float, guess: float) -> float:
-    """An epsilon, near the smallest, at which the upper bound is at most delta; 0 and the largest loss are
-    candidates."""
+    """Returns about the smallest epsilon at which the upper bound is at most delta, from 0 to the largest
+    loss.
+
+    Guarantee: the upper bound is at most delta at the returned epsilon.
+    """
     limit = above.largest_loss
     if above.delta(0.0, contour).value <= delta:
         return 0.0
     root = _root(lambda epsilon: above.delta(epsilon, contour).value, delta, guess, limit)
-    for step in range(_NUDGES):
+    for step in range(_MOST_NUDGES):
         nudged = root * (1 + 1e-9 * 4.0**step)
         if nudged >= limit:
             break
@@ -149,11 +170,14 @@ def _beyond(above: Composition, contour: Contour, delta: float, guess: float) ->
 
 
 def _before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
-    """An epsilon, near the largest, at which the lower bound is at least delta; 0 when none is found."""
+    """Returns about the largest epsilon at which the lower bound is at least delta; 0 if none is found.
+
+    Guarantee: the lower bound is at least delta at the returned epsilon, unless that is 0.
+    """
     if below.delta(0.0, contour).value < delta:
         return _just_before(below, contour, delta, guess)
     root = _root(lambda epsilon: below.delta(epsilon, contour).value, delta, guess, below.largest_loss)
-    for step in range(_NUDGES):
+    for step in range(_MOST_NUDGES):
         nudged = root * (1 - 1e-9 * 4.0**step)
         if nudged > 0 and below.delta(nudged, contour).value >= delta:
             return nudged
@@ -161,7 +185,7 @@ def _before(below: Composition, contour: Contour, delta: float, guess: float) ->
 
 
 def _just_before(below: Composition, contour: Contour, delta: float, guess: float) -> float:
-    """The same where the tilt, which suits the answer, says nothing at 0: look close to the guess."""
+    """Returns the same if the contour gives no useful bound at epsilon 0: searches close to the guess."""
     share = 0.5
     while below.delta(guess * (1 - share), contour).value < delta:
         share /= 2
@@ -178,11 +202,11 @@ def _just_before(below: Composition, contour: Contour, delta: float, guess: floa
 
 
 def _root(bound: Callable[[float], float], delta: float, guess: float, limit: float) -> float:
-    """About where a falling bound crosses delta, between 0 and `limit`. Nothing rests on it: both sides look
-    again."""
+    """Returns about where a falling bound crosses delta, between 0 and `limit`. It is not certified: both
+    callers check the bound again."""
 
     def excess(epsilon: float) -> float:
-        return math.log(max(bound(epsilon), _NOTHING) / delta)
+        return math.log(max(bound(epsilon), _LEAST_BOUND) / delta)
 
     low = high = min(guess, limit)
     for factor in (0.98, 0.8, 0.5, 0.2, 0.02, 0.0):
@@ -201,5 +225,6 @@ def _root(bound: Callable[[float], float], delta: float, guess: float, limit: fl
 
 
 def _gaussian_epsilon(variance: float, delta: float) -> float:
-    """Where a Gaussian privacy loss of this variance would have delta: a place to start from."""
+    """Returns about the epsilon at delta of a Gaussian privacy loss with this variance, where the search
+    starts."""
     return variance / 2 + math.sqrt(2 * variance * max(-math.log(delta) - 1, 0.1))

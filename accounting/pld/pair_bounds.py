@@ -1,4 +1,4 @@
-"""The privacy loss of one round, as it is computed, stored and read back."""
+"""The privacy loss of one round: a pair above and a pair below its profile, and their stored form."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from shuffle_ledger.accounting.errors import DamagedPrivacyLoss
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
 
 SIDES: tuple[Side, Side] = ("upper", "lower")
+# The stored form: this name, a checksum and the body's length, then for each pair its head and its arrays.
+# Frozen: stored losses must stay readable.
 _MAGIC = b"shuffle-ledger privacy loss 1\n"
 _ENVELOPE = "<IQ"  # checksum and length of the body
 _HEAD = "<Qdddd"  # number of losses, spacing, mass at 0, mass at infinity, support
@@ -26,31 +28,34 @@ class RoundLoss:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the masses take."""
+        """Returns the memory of the arrays in bytes."""
         pairs = (self.upper, self.lower)
         return sum(column.nbytes for pair in pairs for column in (pair.index, pair.p, pair.q))
 
     @property
     def certain(self) -> float:
-        """Upper bound on the probability that the round reveals everything; 0 where it never does, although
-        the pair above counts losses that are too large or too improbable to be resolved as infinite."""
+        """Returns an upper bound on the probability that the round reveals everything.
+
+        It is 0 for rounds that never do, although their upper pair counts very large or improbable losses as
+        infinite.
+        """
         return self.upper.infinity if self.lower.infinity > NEGLIGIBLE_DELTA else 0.0
 
     def side(self, side: Side) -> PrivacyLossDistribution:
-        """The pair of that side."""
+        """Returns the pair of that side."""
         return self.upper if side == "upper" else self.lower
 
     def to_bytes(self) -> bytes:
-        """Versioned bytes that `from_bytes` reads; equal losses give equal bytes."""
+        """Returns versioned bytes that `from_bytes` reads; equal losses give equal bytes."""
         body = b"".join(_pack(pair) for pair in (self.upper, self.lower))
         return _MAGIC + struct.pack(_ENVELOPE, zlib.crc32(body), len(body)) + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundLoss:
-        """The loss that `to_bytes` wrote.
+        """Reads the loss that `to_bytes` wrote.
 
         Raises:
-            DamagedPrivacyLoss: these are not such bytes, or not all of them.
+            DamagedPrivacyLoss: the bytes have another format, are incomplete, or do not match their checksum.
         """
         head = len(_MAGIC) + struct.calcsize(_ENVELOPE)
         if len(data) < head or not data.startswith(_MAGIC):

@@ -1,4 +1,4 @@
-"""What every local randomizer answers: its local privacy, how its rounds are bounded, how it is written."""
+"""The base classes of local randomizers: local privacy, bounds on rounds, and the written form."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
@@ -21,20 +22,20 @@ JOINED = 2.0**-44
 
 
 class Bracket(NamedTuple):
-    """Decompositions whose divergences lie above and below that of one pair of inputs; one and the same where
-    the components are finitely many."""
+    """Decompositions whose divergences are above and below that of one pair of inputs; both are the same
+    object if the pair has finitely many components."""
 
     above: Decomposition
     below: Decomposition
 
     @classmethod
     def exact(cls, masses: Decomposition) -> Bracket:
-        """The bracket of a pair that has finitely many components."""
+        """Returns the bracket of a pair that has finitely many components."""
         return cls(masses, masses)
 
 
 class Components(NamedTuple):
-    """What a randomizer contributes where it is one part of a larger one.
+    """The components that a randomizer contributes as one part of a larger one.
 
     Attributes:
         unequal: one bracket for each pair of different inputs that may be the worst, in either order unless
@@ -52,8 +53,8 @@ class Analysis(NamedTuple):
 
     The hockey-stick divergence at order `1 + excess >= 1` is at most `weight` times the largest, over the
     brackets and both directions, of their blanket pairs', and exactly 0 at losses of `largest_loss` and
-    beyond. `room` is what the rounding of the masses may change in a divergence, relative to it, and `blur`
-    how far off ratios of components may be, relative, since such as differ by rounding only were joined.
+    beyond. `room` bounds the relative change of a divergence by the round-off of masses. `blur` bounds the
+    relative error of the components' ratios, since ratios that differ by round-off only were joined.
     """
 
     brackets: tuple[Bracket, ...]
@@ -64,21 +65,23 @@ class Analysis(NamedTuple):
 
     @property
     def decomposition(self) -> Decomposition:
-        """The first pair's masses: the only ones of the randomizers whose pairs of inputs are all alike."""
+        """Returns the first pair's masses, the only ones of a randomizer whose pairs of inputs are all
+        equivalent."""
         return self.brackets[0].above
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRandomizer(ABC):
-    """A local randomizer with pure local privacy `epsilon0`, infinite where a single report hides nothing.
+    """A local randomizer with pure local privacy `epsilon0`, infinite if a single report hides nothing.
 
     Subclasses are frozen values; their constructors raise `InvalidParameter`.
     """
 
     kind: ClassVar[str]
-    #: Users who must run it as told before it promises anything.
+    #: Least number of honest users for any guarantee.
     minimum_honest: ClassVar[int] = 1
-    #: Whether its bounds hold when each user reports by a secret coin, and why they would not.
+    #: Whether its bounds hold if each user reports with some probability by a secret coin; and the reason if
+    #: not.
     takes_participation: ClassVar[bool] = True
     silence: ClassVar[str] = "how many users make its noise must be certain"
 
@@ -90,68 +93,78 @@ class LocalRandomizer(ABC):
     @property
     @abstractmethod
     def analyses(self) -> tuple[str, ...]:
-        """Names of the bounds, the default one first."""
+        """Returns the names of the bounds, the default one first."""
 
     @abstractmethod
     def profile(
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
-        """The profile of a round before sampling, by the bound called `analysis`.
+        """Returns the profile of a round before sampling, by the bound called `analysis`.
 
         Args:
             analysis: one of `analyses`.
             participation: probability with which each user reports; 1 means certainly.
-            smoothing: width of a quadrature's smoothing; see `blanket_profile`.
+            smoothing: smoothing of a quadrature; see `blanket_profile`.
             outcomes: number of outcomes that may be listed.
         """
 
     def analysis(self, name: str) -> Analysis:
-        """The decompositions behind the bound called `name`.
+        """Returns the decompositions of the bound called `name`.
 
         Raises:
-            InvalidParameter: the randomizer is bounded otherwise than by decompositions.
+            InvalidParameter: the randomizer is not bounded by decompositions.
         """
         expected = f"nothing that asks for a decomposition: {self.kind} is bounded by its pair"
         raise InvalidParameter("analysis", name, expected)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
-        """Laws of a report under two values of the differing user and, as `c`, the value of all others, for
-        neighbouring datasets that tell much; none when no attack is known (see `witnesses.py`)."""
+        """Returns witnesses (see `witnesses.py`): laws of a report under two values of the differing user
+        and, as `c`, under the value of all others, for neighbouring datasets of large divergence; none if no
+        attack is known."""
         return ()
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
-        """Randomizers whose lower bounds are divergences that neighbouring datasets of this one attain, each
-        for other datasets; none where nothing but witnesses is known."""
+        """Returns randomizers whose lower bounds are divergences of neighbouring datasets of this one, each
+        for other datasets; none if only witnesses are known."""
         return ()
 
     @property
     def guarantee(self) -> tuple[float, float] | None:
-        """The epsilon and delta that a round of it has whatever its parameters, where it declares any."""
+        """Returns the declared epsilon and delta of a round, whatever its parameters; None if nothing is
+        declared."""
+        return None
+
+    @property
+    def exact_loss(self) -> Fraction | None:
+        """A bound on every finite privacy loss of a round, as an exact number, where it declares one."""
         return None
 
     @property
     def doubt(self) -> float:
-        """What divergences of its decompositions may be off by, beside what is relative to them."""
+        """Returns an upper bound on the absolute error of its decompositions' divergences, beyond relative
+        errors."""
         return 0.0
 
     def slack(self, honest: float, delta0: float) -> float:
-        """Total variation distance of a round of `honest` reports to one that the profile bounds."""
+        """Returns an upper bound on the total variation distance between a round of `honest` reports and one
+        that the profile bounds."""
         return honest * delta0 * (1 + math.exp(-self.epsilon0) / 2)
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form: `kind` and the parameters that were given."""
+        """Returns the JSON form: `kind` and the given parameters."""
         names = [field.name for field in dataclasses.fields(self) if field.init]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return {"kind": self.kind, **given}
 
     def describe(self) -> str:
-        """The call that writes this randomizer, such as `krr(epsilon0=1.0, k=10)`."""
+        """Returns this randomizer as a call, such as `krr(epsilon0=1.0, k=10)`."""
         parameters = {name: value for name, value in self.to_mapping().items() if name != "kind"}
         return f"{self.kind}({', '.join(f'{name}={plain(value)}' for name, value in parameters.items())})"
 
 
 class DecomposedRandomizer(LocalRandomizer):
-    """A randomizer that is bounded by decompositions: everything but noise that users make together."""
+    """A randomizer that is bounded by decompositions: all except protocols with common noise and declared
+    rounds."""
 
     @property
     def analyses(self) -> tuple[str, ...]:
@@ -160,35 +173,38 @@ class DecomposedRandomizer(LocalRandomizer):
 
     @property
     def is_generic(self) -> bool:
-        """Whether nothing but its local privacy is known of it, or of any part of it."""
+        """Returns whether only its local privacy is known, or only that of each of its parts."""
         return False
 
     @property
     def joins(self) -> int:
-        """How often its components were joined at most, one after the other, as a part of a larger one."""
+        """Returns how often, at most, its components were joined in sequence as a part of a larger
+        randomizer."""
         return 1
 
     @abstractmethod
     def analysis(self, name: str) -> Analysis:
-        """The bound called `name`, one of `analyses`."""
+        """Returns the bound called `name`, one of `analyses`."""
 
     @abstractmethod
     def components(self) -> Components:
-        """What this randomizer contributes as a part of a larger one."""
+        """Returns the components of this randomizer as a part of a larger one."""
 
     def coarser(self, most: int) -> Components:
-        """The same of about so many components at most, where they are put on a grid."""
+        """Returns the same with at most about `most` components if they are put on a grid; otherwise
+        unchanged."""
         return self.components()
 
     @property
     def least_probability(self) -> float:
-        """The least probability of a component that is possible under an input."""
+        """Returns the least positive probability of a component under some input."""
         known = self.components()
         pairs = [one.above for one in (*known.unequal, *known.equal)]
         return min(float(masses[masses > 0].min()) for pair in pairs for masses in (pair.a, pair.b))
 
     def terms(self, analysis: str) -> int:
-        """Components of all pairs of inputs in a bound: about what looking at an order costs."""
+        """Returns the number of components of all pairs of inputs, a measure of the time that one order
+        takes."""
         return sum(one.above.c.size for one in self.analysis(analysis).brackets)
 
     def profile(
@@ -211,7 +227,8 @@ class DecomposedRandomizer(LocalRandomizer):
 
 
 def plain(value: object) -> str:
-    """How a parameter is written: whole floats without a point, everything else so that it is read back."""
+    """Returns a parameter as text: whole floats without a point, all other values in a form that reads back
+    equal."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return repr(value)

@@ -1,5 +1,5 @@
-"""Randomizers of two inputs: what others hide has the ratios `exp(t) : 1 : 1` or `1 : exp(t) : 1`, a line on
-which many components, or a continuum, are put on a grid from above and from below."""
+"""Randomizers of two inputs: hidden components have the ratios `exp(t) : 1 : 1` or `1 : exp(t) : 1`. Many
+components, or a continuum, are put on a grid of t, from above and from below."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BINS = 256
 
 
 def grid(largest: float, density: FloatArray, cells: int) -> FloatArray:
-    """Ends of the cells of t, ascending from 0 to `largest`: half of them evenly spread, half as densely as
-    this says of equal parts of the range."""
+    """Returns the ends of cells of t, ascending from 0 to `largest`: half of them evenly spread, half in
+    proportion to `density`, which is given for equal parts of the range."""
     share = np.linspace(0.0, 1.0, density.size + 1) + np.append(0.0, np.cumsum(density) / density.sum())
     points = np.linspace(0.0, largest, density.size + 1)
     ends: FloatArray = np.interp(np.linspace(0.0, 2.0, cells + 1), share, points)
@@ -30,10 +30,12 @@ def grid(largest: float, density: FloatArray, cells: int) -> FloatArray:
 
 
 def bracketed(pair: Decomposition) -> Bracket:
-    """A pair of a randomizer of two inputs: as it is or, where its components are many, on grids.
+    """Returns the bracket of a pair of a randomizer of two inputs: exact, or on grids if it has many
+    components.
 
-    Where a is larger, `a/c` is `1 + gain` and `b/c` is 1. In every cell of gains the mass goes to the two
-    ends, with its mean kept (above), or to the mean (below); where b is larger, likewise.
+    For components with larger a, `a/c` is `1 + gain` and `b/c` is 1. In every cell of gains the mass moves to
+    the two ends, which keeps its mean (above), or to the mean (below); for components with larger b,
+    likewise.
     """
     hidden = pair.c > 0
     gains, c = pair.difference[hidden] / pair.c[hidden], pair.c[hidden]
@@ -54,12 +56,12 @@ def bracketed(pair: Decomposition) -> Bracket:
 
 
 def _ends(gains: FloatArray, c: FloatArray) -> FloatArray:
-    """Ends of cells of gains, ascending, from 0 to the largest."""
+    """Returns the ends of cells of gains, ascending from 0 to the largest."""
     largest = float(gains.max(initial=0.0))
     if largest == 0:
         return np.zeros(1)
-    # Cells of width w add up to `mass (1 + gain)^2 w^2` in all: the least for so many if w is as the cube
-    # root.
+    # Cells of width w add about `mass (1 + gain)^2 w^2` in all. For a given number of cells that is least if
+    # the number of cells is in proportion to the cube root of `mass (1 + gain)^2`.
     limit = math.log1p(largest)
     part = np.minimum(np.log1p(gains) / limit * _BINS, _BINS - 1).astype(np.int64)
     density = np.cbrt(np.bincount(part, weights=c * (1 + gains) ** 2, minlength=_BINS))
@@ -78,7 +80,7 @@ def _ends(gains: FloatArray, c: FloatArray) -> FloatArray:
 
 
 def _at_ends(gains: FloatArray, c: FloatArray, ends: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Every mass split onto the ends of its cell."""
+    """Returns gains and masses after every mass was split between the ends of its cell."""
     if ends.size == 1:
         return ends, np.array([c.sum()])
     cell = np.clip(np.searchsorted(ends, gains) - 1, 0, ends.size - 2)
@@ -89,7 +91,7 @@ def _at_ends(gains: FloatArray, c: FloatArray, ends: FloatArray) -> tuple[FloatA
 
 
 def _at_means(gains: FloatArray, c: FloatArray, ends: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The masses of every cell at their mean."""
+    """Returns gains and masses after the masses of every cell were moved to their mean."""
     cell = np.searchsorted(ends, gains)
     masses, sums = (np.bincount(cell, weights=one, minlength=1) for one in (c, c * gains))
     kept = masses > 0
@@ -97,6 +99,7 @@ def _at_means(gains: FloatArray, c: FloatArray, ends: FloatArray) -> tuple[Float
 
 
 def _columns(sign: float, gains: FloatArray, c: FloatArray) -> FloatArray:
-    """a, b, c and a - b of components with these gains of one input over the other, shape (4, components)."""
+    """Returns a, b, c and a - b of components with these gains of one input over the other, shape (4,
+    components)."""
     larger, gap = c * (1 + gains), sign * c * gains
     return np.array([larger, c, c, gap] if sign > 0 else [c, larger, c, gap])

@@ -1,4 +1,5 @@
-"""Randomizers made of others: several reports shuffled as one, or one of several randomizers by chance."""
+"""Randomizers made of others: several reports that are shuffled as one, or one of several, chosen at
+random."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ _WEIGHT_TOLERANCE = 1e-12
 class _Composite(DecomposedRandomizer):
     """A randomizer made of parts.
 
-    Analyses: `blanket` combines the parts' decompositions, of generic parts the published pair (`clone`);
-    `tight`, where a part is generic, takes the whole as one generic randomizer of its local privacy. Tight
-    pairs are never combined: they are bounds, not decompositions.
+    Analyses: `blanket` combines the parts' decompositions; a generic part has the published pair (`clone`).
+    `tight`, available if a part is generic, treats the whole as one generic randomizer with its local
+    privacy. Tight pairs are never combined: they are bounds, not decompositions.
     """
 
     epsilon0: float = field(init=False, compare=False)
@@ -49,7 +50,7 @@ class _Composite(DecomposedRandomizer):
     @property
     @abstractmethod
     def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
-        """The parts."""
+        """Returns the parts."""
 
     @property
     def is_generic(self) -> bool:
@@ -66,21 +67,22 @@ class _Composite(DecomposedRandomizer):
 
     @property
     def doubt(self) -> float:
-        """See `LocalRandomizer.doubt`: one part's difference with probabilities of the others."""
+        """See `LocalRandomizer.doubt`. The parts' errors add up, since probabilities of other parts are at
+        most 1."""
         return sum(part.doubt for part in self.randomizers)
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
         if name == "tight":
             return Generic(epsilon0=self.epsilon0).analysis("tight")
-        # Once more when pairs are counted once, and when both directions of each are looked at.
+        # One more join when equal pairs are dropped, and one when both directions of each are merged.
         return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, (self.joins + 2) * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`.
 
-        The datasets may differ in any parts but none: each part stands for two inputs or, where that is not
-        known to reveal less, for one that both share.
+        The datasets may differ in any non-empty set of parts: each part has two different inputs or, unless
+        that is known to reveal less, one common input.
         """
         parts = self._parts_components()
         ways = math.prod(len(part.unequal) + len(part.equal) for part in parts)
@@ -113,20 +115,20 @@ class _Composite(DecomposedRandomizer):
             parts = [one[:1] for one in parts]
         try:
             return tuple(self._combined(choice) for choice in itertools.product(*parts))
-        except InvalidParameter:  # more components than can be summed over: no attack is known
+        except InvalidParameter:  # too many components: no attack is computed
             return ()
 
     @abstractmethod
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:
-        """The decomposition of the whole from those of its parts."""
+        """Returns the decomposition of the whole from those of its parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(_Composite):
-    """One report of each part, all sent together and shuffled as one.
+    """One report of each part, all sent together and shuffled as one message.
 
-    The parts may look at different data of the user, and neighbours may differ in all of it. `epsilon0` is
-    the parts' sum.
+    The parts may use different data of the user, and neighbouring datasets may differ in all of it.
+    `epsilon0` is the sum of the parts'.
 
     Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
     Source: Su, Cheng, Wang, Theorem 9; the worst pairs: docs/theory.md, "Equal parts".
@@ -143,16 +145,16 @@ class Joint(_Composite):
 
     @property
     def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
-        """The parts."""
+        """Returns the parts."""
         return self.parts
 
     @property
     def joins(self) -> int:
-        """See `DecomposedRandomizer.joins`: what the parts' ratios are off by adds up."""
+        """See `DecomposedRandomizer.joins`: the errors of the parts' ratios add up."""
         return sum(part.joins for part in self.parts) + len(self.parts) - 1
 
     def _parts_components(self) -> list[Components]:
-        """Those of the parts, on grids that leave no more of the product than can be summed over."""
+        """Returns the parts' components, on grids that are coarse enough for the size of their product."""
         found = [part.components() for part in self.parts]
         sizes = [max(one.above.c.size for one in (*part.unequal, *part.equal)) for part in found]
         gridded = [any(one.below is not one.above for one in part.unequal) for part in found]
@@ -176,10 +178,10 @@ class Joint(_Composite):
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel(_Composite):
-    """One of several parts, part i with probability `weights[i]`, and the report says which.
+    """One of several parts, part i with probability `weights[i]`; the report contains which.
 
-    Which part runs must not depend on the user's data. Weights sum to 1 within 1e-12; the device draws in
-    proportion to them. `epsilon0` is the largest of the parts'.
+    The choice of the part must not depend on the user's data. Weights sum to 1 within 1e-12; the device draws
+    in proportion to them. `epsilon0` is the largest of the parts'.
 
     Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
     Source: Su, Cheng, Wang, Theorem 11; the worst pairs: docs/theory.md, "Equal parts".
@@ -204,7 +206,7 @@ class Parallel(_Composite):
 
     @property
     def randomizers(self) -> tuple[DecomposedRandomizer, ...]:
-        """The parts."""
+        """Returns the parts."""
         return self.parts
 
     @property
@@ -247,14 +249,14 @@ def _are_as_many(weights: object, parts: Sequence[object]) -> bool:
 
 
 def knows_generic(randomizer: DecomposedRandomizer) -> bool:
-    """Whether the randomizer or any part of it is generic."""
+    """Returns whether the randomizer or any part of it is generic."""
     if isinstance(randomizer, _Composite):
         return any(knows_generic(part) for part in randomizer.randomizers)
     return randomizer.is_generic
 
 
 def _sum_upper(values: Sequence[float]) -> float:
-    """The smallest float that is at least the sum."""
+    """Returns the smallest float that is at least the sum."""
     if any(math.isinf(value) for value in values):
         return math.inf
     total = sum((Fraction(value) for value in values), Fraction(0))

@@ -1,9 +1,10 @@
-"""Rounds of which only a guarantee is known."""
+"""Declared rounds: only an (epsilon, delta) guarantee is known."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ class Declared(LocalRandomizer):
         relation: which datasets the guarantee calls neighbours. Adding or removing a user once is half of
             substituting one: `add-remove` is accounted as `(2 epsilon, (1 + exp(epsilon)) delta)`.
 
-    What it promises without a trusted shuffler is not known: `epsilon0` is infinite.
+    Its privacy without a trusted shuffler is unknown: `epsilon0` is infinite.
     Guarantee: the profile is that of randomized response with the declared parameters, which dominates every
         mechanism that has them.
     Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3.
@@ -66,7 +67,7 @@ class Declared(LocalRandomizer):
 
     @property
     def substitution(self) -> tuple[float, float]:
-        """The guarantee for datasets that differ in one user's data, rounded up."""
+        """Returns the guarantee (epsilon, delta) for datasets that differ in one user's data, rounded up."""
         if self.relation == "substitution":
             return self.epsilon, self.delta
         return 2 * self.epsilon, self.delta * (1 + math.exp(self.epsilon)) * (1 + 8 * UNIT_ROUND_OFF)
@@ -82,6 +83,13 @@ class Declared(LocalRandomizer):
         """See `LocalRandomizer.guarantee`."""
         return self.substitution
 
+    @property
+    def exact_loss(self) -> Fraction:
+        """See `LocalRandomizer.exact_loss`: the declared epsilon is the decimal that people write, so that
+        ten rounds of 0.1 cost 1 and no more."""
+        times = 1 if self.relation == "substitution" else 2
+        return times * Fraction(repr(self.epsilon))
+
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`: the declared delta is part of the profile."""
         return 0.0
@@ -92,7 +100,7 @@ class _DeclaredProfile(MechanismProfile):
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self.largest_loss = max(epsilon, _TINY_LOSS) if delta == 0 else math.inf
-        # Just beyond, so that rounding cannot make what lies there count.
+        # Slightly larger, so that rounding cannot leave any of the profile beyond it.
         self.last_loss = max(epsilon * (1 + 4 * _BEYOND), _TINY_LOSS)
         self._reach = math.expm1(epsilon)
         self._delta = delta

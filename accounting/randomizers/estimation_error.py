@@ -1,4 +1,4 @@
-"""What frequency oracles are for: how far estimated frequencies are from the true ones.
+"""The estimation error of frequency oracles: the distance of estimated frequencies from the true ones.
 
 A report supports some categories: its own value (randomized response), the bits that are set (unary
 encodings), the values that hash to its bit or whose row is positive at it (local hashing, Hadamard response).
@@ -30,8 +30,8 @@ class FrequencyError:
     Attributes:
         reports: number of reports, n.
         categories: number of categories, d; None where it is not given.
-        per_category: variance of the estimate for a category that nobody holds, `stray (1 - stray) / (n (kept
-            - stray)^2)`.
+        per_category: variance of the estimate for a category that no user holds, `stray (1 - stray) / (n
+            (kept - stray)^2)`.
         squared_l2: expected squared l2 distance of all d estimates from the frequencies, `d per_category + (1
             - kept - stray) / (n (kept - stray))`, whatever the frequencies are; None without d.
 
@@ -51,8 +51,8 @@ class FrequencyError:
 
 
 def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError | None:
-    """The error of frequencies estimated from so many reports; None when the randomizer is no frequency
-    oracle.
+    """Returns the error of frequencies estimated from `reports` reports; None if the randomizer is not a
+    frequency oracle.
 
     Raises:
         InvalidParameter: reports is not a whole number from 1, or no randomizer is given.

@@ -24,8 +24,8 @@ class KaryRandomizedResponse(DecomposedRandomizer):
     k - 1)`.
 
     Analyses: `blanket` against an adversary who knows which other users answered at random (Su, Cheng, Wang,
-    Example 4.1); `strong-adversary` against one who also sees the differing user's coin (Koskela, Heikkila,
-    Honkela, Definition 12).
+    Example 4.1); `strong-adversary` against an adversary who also sees the differing user's coin (Koskela,
+    Heikkila, Honkela, Definition 12).
     """
 
     kind = "krr"
@@ -67,9 +67,11 @@ class KaryRandomizedResponse(DecomposedRandomizer):
 
 @dataclass(frozen=True, kw_only=True)
 class _FiveComponents(DecomposedRandomizer):
-    """Frequency oracles whose outputs fall into the components `e/1`, `1/e`, `e/e`, `1/1` and a leftover.
+    """Frequency oracles whose outputs fall in components with the ratios `e/1`, `1/e`, `e/e`, `1/1`, and a
+    leftover.
 
-    `domain` is the number of categories, None the limit of many, which dominates every finite number.
+    `domain` is the number of categories; None is the limit of many categories, which dominates every finite
+    number.
     Source: Su, Cheng, Wang, Tables 2 and 3 (Hadamard response corrected: docs/theory.md).
     """
 
@@ -84,8 +86,8 @@ class _FiveComponents(DecomposedRandomizer):
 
     @abstractmethod
     def _masses(self) -> tuple[float, float, float]:
-        """`(p, q, r)`: guaranteed mass of the components with ratios `e/1` and `1/e`, with `e/e`, with
-        `1/1`."""
+        """Returns `(p, q, r)`: the guaranteed mass of each component with ratio `e/1` or `1/e`, with `e/e`,
+        with `1/1`."""
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
@@ -102,7 +104,7 @@ class _FiveComponents(DecomposedRandomizer):
 
 
 def _vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
-    """`base ** (domain - exponent_shift)` for a base below 1, 0 in the limit of large domains."""
+    """Returns `base ** (domain - exponent_shift)` for a base below 1; 0 in the limit of large domains."""
     return 0.0 if domain is None else base ** (domain - exponent_shift)
 
 

@@ -55,14 +55,14 @@ class Laplace(DecomposedRandomizer):
         return self._on_grid(max(most // 2 - 1, 1))
 
     def _on_grid(self, cells: int) -> Components:
-        """The components on so many cells.
+        """Returns the components on `cells` cells.
 
         A report y below 1/2 has the ratios `a : b : c = exp(t) : 1 : 1`, with `t = epsilon0 (1 - 2y)` from 0
         to epsilon0 and `c` of density `exp(-(epsilon0 + t)/2) / 4`; all `y <= 0` have `t = epsilon0`. Reports
         above 1/2 mirror them. In each cell of t the mass goes to the two ends with the mean of `exp(t)` kept
         (above), or to that mean (below).
         """
-        # Finest at the top, where single components weigh most.
+        # The grid is finest at large t, where single components matter most.
         density = np.exp(np.linspace(0.0, self.epsilon0 / 2, _PARTS))
         t = grid(self.epsilon0, density, cells)[::-1]
         width = -np.diff(t)
@@ -81,8 +81,8 @@ class Laplace(DecomposedRandomizer):
         return Components((Bracket(above, below),), ())
 
     def witnesses(self) -> tuple[Decomposition, ...]:
-        """See `LocalRandomizer.witnesses`: everybody else holds 1, and reports are looked at in cells, those
-        below 0 and those above 1 together."""
+        """See `LocalRandomizer.witnesses`. All other users hold 1; reports are put in cells, with one cell
+        for all below 0 and one for all above 1."""
         ends = np.linspace(0.0, 1.0, _WITNESS_CELLS + 1)
         # In a cell from u to v the masses under 0 and 1 have the ratio exp(epsilon0 (1 - u - v)).
         inner = 0.5 * np.exp(-self.epsilon0 * (1 - ends[1:])) * -np.expm1(-self.epsilon0 * np.diff(ends))
@@ -92,7 +92,8 @@ class Laplace(DecomposedRandomizer):
 
 
 def _mirrored(t: FloatArray, c: FloatArray, left: float) -> Decomposition:
-    """Components of ratios `exp(t) : 1 : 1` with masses c, the same for the other input, and what is left."""
+    """Returns components of ratios `exp(t) : 1 : 1` with masses c, their mirror images, and the leftover
+    mass."""
     a, b = np.concatenate([c * np.exp(t), c]), np.concatenate([c, c * np.exp(t)])
     gap = c * np.expm1(t)
     return Decomposition(a, b, np.concatenate([c, c]), np.concatenate([gap, -gap]), left).merged()

@@ -1,7 +1,7 @@
-"""Rounds whose privacy is made by all users together: each is bounded by its own pair.
+"""Protocols in which all users contribute to common noise; each is bounded by its exact pair.
 
-Where users add noise to one another's counts, a single report hides little or nothing without the shuffler.
-Only honest users' noise counts; the pairs are exact, in both directions.
+Without the shuffler a single report hides little or nothing. Only the noise of honest users counts. The pairs
+are exact, in both directions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _MAXIMUM_SECURITY = 1000.0
 
 @dataclass(frozen=True, kw_only=True)
 class _NoiseProtocol(LocalRandomizer):
-    """A protocol in which every user adds noise, and all honest users' noise hides each."""
+    """A protocol in which every user adds noise, and the noise of all honest users together hides each of
+    them."""
 
     takes_participation: ClassVar[bool] = False
 
@@ -57,14 +58,14 @@ class _NoiseProtocol(LocalRandomizer):
         )
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
-        """See `LocalRandomizer.attained`: the pairs are the protocol's own, and all others may hold the
-        second value, so that a sample without the differing user looks like one with it."""
+        """See `LocalRandomizer.attained`. The pairs are exact, and all others may hold the second value: a
+        sample without the differing user then has the same law as one with the user's second value."""
         return (self,)
 
     @abstractmethod
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
-        """Pairs, one for each direction unless they are alike, above (up) or below the protocol's with so
-        many honest users; a product of two has about `outcomes` outcomes at most."""
+        """Returns pairs above (`up`) or below the protocol's with `honest` honest users, one for each
+        direction unless both are equal. A product of two has at most about `outcomes` outcomes."""
 
     def slack(self, honest: float, delta0: float) -> float:
         """See `LocalRandomizer.slack`."""
@@ -100,14 +101,14 @@ class BinomialSum(_NoiseProtocol):
         return [shifted_binomial(trials, self.p, up=True), shifted_binomial(trials, self.p, up=False)]
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
-        """See `LocalRandomizer.attained`: whichever value the others hold, they hold it however many of them
-        are in the sample."""
+        """See `LocalRandomizer.attained`. The others hold one fixed value, whatever the number of them in the
+        sample."""
         directions = (_OneMore, _OneLess) if sampled else (BinomialSum,)
         return tuple(one(p=self.p, bits=self.bits) for one in directions)
 
 
 class _OneMore(BinomialSum):
-    """What a sample shows when everybody else holds 0."""
+    """The output of a sample if all other users hold 0."""
 
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
         """See `_NoiseProtocol.pairs`."""
@@ -115,7 +116,7 @@ class _OneMore(BinomialSum):
 
 
 class _OneLess(BinomialSum):
-    """What a sample shows when everybody else holds 1."""
+    """The output of a sample if all other users hold 1."""
 
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
         """See `_NoiseProtocol.pairs`."""
@@ -142,7 +143,7 @@ class BinomialHistogram(BinomialSum):
         return [multiplied(*(coarsened(one, losses, up=up) for one in ways))]
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
-        """See `LocalRandomizer.attained`: the pair is its own mirror image."""
+        """See `LocalRandomizer.attained`. The pair is symmetric."""
         return (self,)
 
 
@@ -232,7 +233,8 @@ class DistinctElements(_NoiseProtocol):
         return [multiplied(label, other)]
 
     def _fair_against_biased(self, honest: int) -> tuple[Pair, float]:
-        """A fair bit against a label's sum that nobody holds, and how far that one is from fair."""
+        """Returns the pair of a fair bit against the sum of a label that no user holds, and the bias s of
+        that sum."""
         # Its probability of 0 is (1 + s)/2, of 1 is (1 - s)/2, with s = (1 - 2p)^honest.
         log_power = honest * math.log1p(-2 * self.p) if self.p < 0.5 else -math.inf
         s, rest = math.exp(log_power), -math.expm1(log_power)
@@ -242,12 +244,12 @@ class DistinctElements(_NoiseProtocol):
 
 
 class _OneLabel(DistinctElements):
-    """What a sample shows when everybody else holds the second label: the first one's sum alone.
+    """The output of a sample if all other users hold the second label: only the first label's sum varies.
 
-    In a sample without the differing user the second label's sum is fair as well, so that the two samples
-    look alike but for the first label.
+    In a sample without the differing user the second label's sum is fair as well, so the two samples differ
+    in the first label only.
     """
 
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
-        """See `_NoiseProtocol.pairs`; of honest users the first suffices."""
+        """See `_NoiseProtocol.pairs`; one honest user is enough."""
         return [self._fair_against_biased(honest)[0]]

@@ -15,7 +15,11 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
-from shuffle_ledger.accounting.amplification.worst_pair.table_rows import OFF, TablePairs, Twofold
+from shuffle_ledger.accounting.amplification.worst_pair.table_rows import (
+    JOINED_RATIO_ERROR,
+    TablePairs,
+    Twofold,
+)
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.printed_numbers import exact_text
@@ -52,11 +56,11 @@ _MANY_OUTPUTS = 64
 class Table(DecomposedRandomizer):
     """Any randomizer of few inputs and outputs: `rows[x][y]` is the probability of output y under input x.
 
-    A row must sum to 1 within 1e-12; what the device draws from is the row divided by its sum. Entries are 0
-    or at least 1e-50. Where an output is possible under some inputs only, `epsilon0` is infinite.
+    A row must sum to 1 within 1e-12; the device draws from the row divided by its sum. Entries are 0 or at
+    least 1e-50. If an output is possible under some inputs only, `epsilon0` is infinite.
 
-    Guarantee: the bound is the largest over all pairs of inputs, each with what every other user certainly
-    hides, `c(y) = min over x of rows[x][y]`: the largest decomposition there is.
+    Guarantee: the bound is the largest over all pairs of inputs, each with the mass that every other user
+    certainly puts on an output, `c(y) = min over x of rows[x][y]`: the largest decomposition there is.
     Source: Su, Cheng, Wang, Theorems 4 to 6.
     """
 
@@ -103,9 +107,9 @@ class Table(DecomposedRandomizer):
         )
 
     def _pairs(self, masses: Twofold, rest: float) -> tuple[TablePairs, float]:
-        """All pairs of inputs, those that differ by rounding counted once, and such outputs joined, where it
-        makes them much fewer; and how far off ratios are then, in units of `r + 2 (1 - exp(-epsilon0))` for
-        every excess r."""
+        """Returns all pairs of inputs, and a bound on the error of ratios in units of `r + 2 (1 -
+        exp(-epsilon0))` for every excess r. If it makes them much fewer, pairs that differ by round-off are
+        counted once, and outputs that differ by round-off are joined."""
         exact, scale = TablePairs(*masses, rest=rest), -2 * math.expm1(-self.epsilon0)
         inputs, outputs = masses.high.shape
         many = outputs >= _MANY_OUTPUTS
@@ -113,7 +117,7 @@ class Table(DecomposedRandomizer):
             fewer = TablePairs(*masses, rest=rest, roughly=True)
             sizes = (len(one) * (one.components if many else 1) for one in (fewer, exact))
             if 2 * next(sizes) <= next(sizes):
-                return fewer, 2 * OFF / min(scale, 1.0)
+                return fewer, 2 * JOINED_RATIO_ERROR / min(scale, 1.0)
         return exact, 0.0
 
     def terms(self, analysis: str) -> int:
@@ -122,7 +126,7 @@ class Table(DecomposedRandomizer):
         return outputs * (1 + inputs * (inputs - 1) // _SCREENED)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
-        """See `LocalRandomizer.witnesses`: of all triples of inputs those whose losses vary most."""
+        """See `LocalRandomizer.witnesses`. Returns the triples of inputs whose losses vary most."""
         masses = self._masses
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = {
@@ -144,7 +148,7 @@ class Table(DecomposedRandomizer):
 
     @property
     def _masses(self) -> _Masses:
-        """The probabilities, each row divided by its exact sum."""
+        """Returns the probabilities, each row divided by its exact sum."""
         return self._whole[0]
 
     @functools.cached_property
@@ -152,8 +156,8 @@ class Table(DecomposedRandomizer):
         return self._split(Fraction(1))
 
     def _split(self, participation: Fraction) -> tuple[_Masses, float]:
-        """The probabilities of users who report with this probability, silence the last output; and what
-        their differences may be off by."""
+        """Returns the probabilities for users who report with this probability (silence is the last output),
+        and a bound on the absolute error of their differences."""
         share, whole = participation.as_integer_ratio()
         high, low, exact = [], [], []
         for row in self.rows:
@@ -181,17 +185,18 @@ class Table(DecomposedRandomizer):
 
 
 def _missing(above: int, below: int, near: float) -> float:
-    """What a quotient is more than a float, to the nearest float."""
+    """Returns the difference between the exact quotient `above / below` and a float near it, rounded to a
+    float."""
     one, unit = near.as_integer_ratio()
     return (above * unit - one * below) / (below * unit)
 
 
 class _Masses(Twofold):
-    """Probabilities of all outputs under all inputs, and what pairs of them make of it."""
+    """Probabilities of all outputs under all inputs, and the decompositions of pairs of inputs."""
 
     def is_close(self, exact: Sequence[tuple[list[int], int]]) -> bool:
-        """Whether an output has probabilities, `masses[y] / total` for every input, that differ by a few
-        digits only of those that two floats have, or by none."""
+        """Returns whether an output has different probabilities under two inputs (exactly `masses[y] /
+        total`) that two floats resolve to a few digits only, or not at all."""
         order = np.lexsort((self.low, self.high), axis=0)
         high, low = (np.take_along_axis(one, order, axis=0) for one in self)
         near = np.diff(high, axis=0) + np.diff(low, axis=0) <= _CLOSE * high[1:]
@@ -202,11 +207,12 @@ class _Masses(Twofold):
         return False
 
     def rows(self, inputs: list[int]) -> _Masses:
-        """Those of some of the inputs."""
+        """Returns the probabilities of some of the inputs."""
         return _Masses(self.high[inputs], self.low[inputs])
 
     def extreme(self) -> list[int]:
-        """Of a table of two outputs the rows that all others are mixtures of; all rows of others."""
+        """Returns, for a table of two possible outputs, the two rows of which all others are mixtures; else
+        all rows."""
         possible = self.high.max(axis=0) > 0
         if possible.sum() != 2:
             return list(range(len(self.high)))
@@ -214,18 +220,20 @@ class _Masses(Twofold):
         return [int(order[-1]), int(order[0])]
 
     def decomposition(self, x0: int, x1: int, hidden: FloatArray, rest: float | None = None) -> Decomposition:
-        """That of a user who holds x0 or x1, among users who hide so much."""
+        """Returns the decomposition of the pair of inputs x0 and x1, where other users hide with the masses
+        `hidden`."""
         return Decomposition(self.high[x0], self.high[x1], hidden, self.difference(x0, x1), rest)
 
     def rest(self) -> float:
-        """What no output hides of one user's report: how far a row is above the least of each column."""
+        """Returns the mass of the leftover component: 1 minus the sum of the least probabilities of all
+        outputs."""
         inputs = range(len(self.high))
         return math.fsum(np.max([self.difference(0, x) for x in inputs], axis=0))
 
 
 def _grids(pairs: TablePairs) -> tuple[Pairs, Pairs | None]:
-    """Pairs above and below those of two inputs, put on grids, where these have many components; themselves
-    and none where they have not."""
+    """Returns pairs above and below those of two inputs, on grids, if these have many components; else the
+    pairs themselves and None."""
     brackets = [bracketed(one) for one in pairs]
     if all(one.below is one.above for one in brackets):
         return pairs, None
@@ -241,13 +249,14 @@ def _components(masses: _Masses) -> Components:
 
 
 def _different(pairs: Iterable[Decomposition]) -> tuple[Bracket, ...]:
-    """Each divergence once."""
+    """Returns the brackets of the pairs, without repeated divergences."""
     kinds = {pair.signature(): pair for pair in pairs}
     return tuple(Bracket.exact(pair.merged()) for pair in kinds.values())
 
 
 def _largest_ratio(masses: FloatArray) -> float:
-    """The largest log ratio of two inputs' probabilities of an output, rounded up."""
+    """Returns the largest logarithm of the ratio of an output's probabilities under two inputs, rounded
+    up."""
     possible = masses[:, masses.max(axis=0) > 0]
     if np.any(possible == 0):
         return math.inf

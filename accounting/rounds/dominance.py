@@ -1,4 +1,5 @@
-"""Which rounds another round dominates, by rules that need no numbers: plans and repetition rest on them."""
+"""Rules that decide, without computation, that one round dominates another. Plans and repetition filters use
+them."""
 
 from __future__ import annotations
 
@@ -9,20 +10,24 @@ from shuffle_ledger.accounting.randomizers import Declared
 from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_ANALYSIS
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
-# Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
+#: Kinds of randomizers for which a report with a smaller epsilon0 is a post-processing of one with a larger
+#: epsilon0.
 NESTED = frozenset({"generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"})
 
 
 def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
-    """Whether a slot's pair, with its slack, dominates a round, by one of a few rules.
+    """Returns whether one of a few rules proves that a slot's pair, with its slack, dominates a round.
 
-    False means that no rule says so, not that it does not.
+    False means that no rule proves it; the slot may still dominate the round. Slack needs no comparison: the
+    round is a post-processing of a mechanism that the slot describes, and the slot's slack bounds every one
+    of those.
 
-    Guarantee: where True, whatever the round reveals is a post-processing of what the slot was charged for.
+    Guarantee: if True, everything that the round reveals is a post-processing of what the slot was charged
+    for.
     Source: docs/adaptivity.md, "What fits a slot".
 
     Raises:
-        InvalidParameter: one of the two is no round.
+        InvalidParameter: one of the two is not a `ShuffledRound`.
     """
     described, slot = certain_round(described), certain_round(slot)
     if described.is_sequential and not slot.is_sequential:
@@ -32,7 +37,6 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         return found is not None and fits(found, slot)
     return described == slot or (
         described.analysis == slot.analysis
-        and described.slack <= slot.slack
         and described.delta0 <= slot.delta0
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)
@@ -40,7 +44,8 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
 
 
 def _as_sequential(described: ShuffledRound) -> ShuffledRound | None:
-    """The sequential round that a round of identical randomizers is a case of; None where there is none."""
+    """Returns the sequential round of which this round of identical randomizers is a special case; None if
+    there is none."""
     try:
         return dataclasses.replace(described, analysis=SEQUENTIAL_ANALYSIS, interaction=SEQUENTIAL)
     except InvalidParameter:
@@ -52,7 +57,7 @@ def _hides_as_many(described: ShuffledRound, slot: ShuffledRound) -> bool:
     if modes != (slot.sampled_from is None, slot.participation is None):
         return False
     if isinstance(slot.randomizer, Declared) and slot.sampled_from is None:
-        return True  # what is declared does not depend on the number of reports
+        return True  # a declared guarantee does not depend on the number of reports
     if described.sampled_from is not None and slot.sampled_from is not None:
         # In integers: the sampling rate may not be higher, and the sample not smaller.
         lower_rate = described.reports * slot.sampled_from <= slot.reports * described.sampled_from
@@ -75,7 +80,7 @@ def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:
         here, there = getattr(inner, field.name), getattr(outer, field.name)
         if here == there or (field.name == "epsilon0" and here <= there):
             continue
-        # More categories: the law of every other report is mixed with its own mean.
+        # More categories are a post-processing: the law of every other report is mixed with its mean.
         if field.name == "k" and slot.analysis == "blanket" and here >= there:
             continue
         return False

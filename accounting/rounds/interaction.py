@@ -1,4 +1,5 @@
-"""Whether all devices of a round run one randomizer, or each its own, which depends on earlier messages"""
+"""The interaction of a round: all devices run one randomizer, or each one a randomizer that may depend on
+earlier messages."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from shuffle_ledger.accounting.randomizers.composite import knows_generic
 
 IDENTICAL: Final = "identical"
 SEQUENTIAL: Final = "sequential"
-#: Of rounds that were written down before rounds declared it; they were accounted as identical.
+#: For rounds that were recorded before rounds declared their interaction; they were accounted as identical.
 UNDECLARED: Final = "undeclared"
-#: The only bound that is published for sequential rounds.
+#: The only published bound for sequential rounds.
 SEQUENTIAL_ANALYSIS: Final = "clone"
 
 
 def chosen_interaction(given: object, analysis: object, randomizer: LocalRandomizer) -> str:
-    """The interaction that a round has, from the one it is given, None if none.
+    """Returns the interaction of a round, given the one that was asked for, or None.
 
-    A randomizer of which a part is `generic` may be anything: without a word its rounds are `sequential`, for
-    which the bound holds either way. An analysis that only identical randomizers have asks for these.
+    A `generic` part can be any randomizer. So without a given interaction such a round is `sequential`, whose
+    bound holds in both cases; an analysis that exists only for identical randomizers implies `identical`.
 
     Raises:
-        InvalidParameter: it is none of the three.
+        InvalidParameter: the given value is not one of the three.
     """
     if given is None:
         is_open = isinstance(randomizer, DecomposedRandomizer) and knows_generic(randomizer)
@@ -37,13 +38,13 @@ def chosen_interaction(given: object, analysis: object, randomizer: LocalRandomi
 
 
 def in_sequence(randomizer: LocalRandomizer) -> Generic:
-    """What a sequential round of a randomizer is accounted as: nothing but the local privacy is known of each
-    device's.
+    """Returns the randomizer as which a sequential round is accounted: `generic`, since only the local
+    privacy of each device's randomizer is known.
 
     Source: Feldman, McMillan, Talwar, Theorem 3.2; docs/theory.md, section 6, "Sequential rounds".
 
     Raises:
-        InvalidParameter: a single report has no local privacy that a bound could rest on.
+        InvalidParameter: a single report has no local privacy that the bound could use.
     """
     if isinstance(randomizer, Generic):
         return randomizer
@@ -58,7 +59,7 @@ def in_sequence(randomizer: LocalRandomizer) -> Generic:
 
 
 def interaction_text(interaction: str, randomizer: LocalRandomizer) -> str:
-    """What statements print of a kind of rounds."""
+    """Returns the words for the interaction that statements print."""
     if isinstance(randomizer, Declared):
         return "guarantee as declared"
     if interaction == SEQUENTIAL:

@@ -1,4 +1,4 @@
-"""Narrows a single round's interval by the round's own profile."""
+"""Narrowing of a single round's interval by the round's own profile, which no lattice has widened."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound
 
-# A single round's answer is narrowed by its own profile, at this many points, this often at least.
-_SHARP = 0.1
-_SHARP_MIXED = 0.3  # where chance decides how many are honest
-_SHARP_POINTS = 17
-_FEW_POINTS = 9
-_SHARPENINGS = 2
-_MOST_SHARPENINGS = 5  # while the answer is wider than asked
-# Deltas of which lists of outcomes, which leave hardly probable ones out, say nothing.
-_UNLISTED = 1e6 * NEGLIGIBLE_DELTA
+# Smoothing of the round's profile, in units of the root of the precision; and the same if the number of
+# honest reports is random, which makes orders expensive.
+_SHARP_SMOOTHING = 0.1
+_SHARP_SMOOTHING_MIXED = 0.3
+# Points of one search within the interval, and the same if orders are expensive.
+_SEARCH_POINTS = 17
+_FEW_SEARCH_POINTS = 9
+# Number of searches, and the most while the interval is wider than asked.
+_FEWEST_SEARCHES = 2
+_MOST_SEARCHES = 5
+# Smallest delta for which lists of outcomes are used: they leave out improbable outcomes.
+_LEAST_LISTED_DELTA = 1e6 * NEGLIGIBLE_DELTA
 
 
 def sharpened_delta(
     shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
 ) -> Interval:
-    """The interval intersected with the round's own profile, which no lattice has widened."""
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision))
+    """Returns the interval of delta at `epsilon`, intersected with bounds on the round's own profile."""
+    profile = RoundProfile(shuffled, smoothing=_SHARP_SMOOTHING * math.sqrt(precision))
     if not profile.is_simple or epsilon >= profile.end:
         return interval
     bounds = profile.at(np.array([epsilon]))
@@ -35,22 +38,24 @@ def sharpened_delta(
 def sharpened_epsilon(
     shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
 ) -> Interval:
-    """The interval narrowed by the round's own profile at points inside it."""
+    """Returns the interval of epsilon at `delta`, narrowed by the round's own profile at points inside it."""
     if interval.lower == interval.upper:
         return interval
-    profile = RoundProfile(shuffled, smoothing=_SHARP * math.sqrt(precision), listed=delta > _UNLISTED)
+    profile = RoundProfile(
+        shuffled, smoothing=_SHARP_SMOOTHING * math.sqrt(precision), listed=delta > _LEAST_LISTED_DELTA
+    )
     upper, lower = min(interval.upper, profile.largest_loss), interval.lower
     if not lower < upper < math.inf:
         return interval
     simple = profile.is_simple
-    if not simple:  # orders of a mixture cost much
+    if not simple:  # orders of a mixture are expensive
         if interval.is_within(precision):
             return interval
-        profile = RoundProfile(shuffled, smoothing=_SHARP_MIXED * math.sqrt(precision))
-    for number in range(_MOST_SHARPENINGS):
-        if upper - lower <= precision * upper and (not simple or number >= _SHARPENINGS):
+        profile = RoundProfile(shuffled, smoothing=_SHARP_SMOOTHING_MIXED * math.sqrt(precision))
+    for number in range(_MOST_SEARCHES):
+        if upper - lower <= precision * upper and (not simple or number >= _FEWEST_SEARCHES):
             break
-        points = np.linspace(lower, upper, _SHARP_POINTS if simple else _FEW_POINTS)
+        points = np.linspace(lower, upper, _SEARCH_POINTS if simple else _FEW_SEARCH_POINTS)
         bounds = profile.at(points)
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)

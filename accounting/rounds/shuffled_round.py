@@ -25,7 +25,7 @@ from shuffle_ledger.accounting.amplification.random_size.sampling import (
     sampling_cells,
 )
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, BoolArray, FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
@@ -41,56 +41,63 @@ from shuffle_ledger.accounting.rounds.interaction import (
     interaction_text,
 )
 
-# Rounds with at most this many outcomes are summed outcome by outcome; beyond, by quadrature.
-_OUTCOMES = 1_000_000
-_OUTCOMES_OF_MANY = 200_000
-# Counts of honest reports that are this improbable are looked at this much more roughly.
-_LIGHT = 0.15
-_ROUGHER = 2.5
-# Cells of numbers of honest reports from which on all numbers are bounded at once, in groups this fine, in
-# units of the smoothing's square.
-_MANY_CELLS, _FINEST = 16, 0.4
-# Cells of numbers are halved, so often, where a cell's bounds are farther apart than that many times the
-# smoothing's square, as a share of the sum, and than no delta of 1e-30 sees.
-_HALVINGS, _WIDE, _UNSEEN, _MOST_CELLS = 8, 20.0, 1e-34, 200
-# Points of one search for the last loss that matters; searches, each between two points of the one before.
+# A round with at most this many outcomes is summed outcome by outcome, another by quadrature; and the same
+# for each number of honest reports, if that is random.
+_LISTED_OUTCOMES = 1_000_000
+_LISTED_OUTCOMES_OF_MIXTURE = 200_000
+# Cells of numbers of honest reports with at most this share of the largest cell's probability have their
+# smoothing multiplied by the second number.
+_LIGHT_CELL = 0.15
+_LIGHT_CELL_SMOOTHING = 2.5
+# From this number of cells on, all numbers of honest reports are bounded by one table, in groups of this
+# relative width, in units of the smoothing's square.
+_TABLE_FROM_CELLS, _TABLE_GROUP_WIDTH = 16, 0.4
+# A cell is halved if its bounds are apart by more than this many times the smoothing's square times the sum,
+# and by more than a negligible delta; at most this often, and up to this many cells.
+_WIDE_CELL, _NEGLIGIBLE_WIDTH, _MOST_HALVINGS, _MOST_CELLS = 20.0, 1e-34, 8, 200
+# Points of one search for the last loss that matters, and number of searches, each between two points of the
+# last.
 _SEARCH_POINTS = 17
 _SEARCHES = 4
-# What is left beside the mass at infinity is little, as a share of what smoothing makes of it.
-_HARDLY = 0.05
+# A profile counts as flat if it is above its value at infinity by at most this share of the smoothing's
+# square; and points of the search for the loss from which on it is.
+_FLAT_SHARE = 0.05
 _FLAT_POINTS = 33
-# ... which is looked for where a crude bound on the end is so many times the usual one, or as good as none.
-_FAR, _ENDLESS = 10.0, 0.9
+# That search is made if the crude bound on the end is this many times that of the most likely cell, or above
+# this share of the largest resolved loss.
+_FAR_END, _NEAR_LIMIT = 10.0, 0.9
+# Cells of largest weight that an outline of the profile evaluates.
 _OUTLINE_CELLS = 4
-#: Losses beyond count as infinite: more than any of a table, whose probabilities are at least 1e-50.
+#: Larger losses count as infinite. No table has larger finite ones, since its probabilities are at least
+#: 1e-50.
 LARGEST_RESOLVED_LOSS = 120.0
-_UNLIMITED = 700.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledRound:
-    """A collection round of which only the shuffled multiset of reports is seen.
+    """A collection round whose shuffled multiset of reports is all that the analyst sees.
 
     Attributes:
-        randomizer: what every device runs; text and JSON forms are accepted. Of a sequential round nothing
-            but its epsilon0 counts: it becomes `generic`.
+        randomizer: the randomizer of every device; text and JSON forms are accepted. In a sequential round
+            only its epsilon0 matters: it becomes `generic`.
         reports: number of reports that are shuffled together.
-        sampled_from: size of the population that the reporting users were sampled from, uniformly without
-            replacement and in secret; None when everyone reported.
-        participation: probability with which each of `reports` users reports at all, by a secret coin
-            independent of its value; None when everyone does. Of a sequential round it makes no difference.
-        honest_fraction: share of the reports (with sampling or participation: of the population) that run the
-            randomizer as told.
-        delta0: local delta of an (epsilon0, delta0)-LDP randomizer; published for `generic` with `clone`
-            only.
+        sampled_from: size of the population from which the reporting users were sampled, uniformly without
+            replacement and in secret; None if all users reported.
+        participation: probability with which each of `reports` users reports at all, by a secret coin that
+            does not depend on the user's value; None if all users report. It has no effect on a sequential
+            round.
+        honest_fraction: share of the reports (with sampling or participation: of the population) whose
+            devices run the randomizer as specified.
+        delta0: local delta of an (epsilon0, delta0)-LDP randomizer; a bound is published for `generic` with
+            `clone` only.
         analysis: name of the bound, one of the randomizer's; None means its default. Sequential rounds have
-            `clone` alone.
+            only `clone`.
         interaction: `identical`: every honest device runs the same randomizer, fixed before the round.
             `sequential`: a secret uniform order is drawn first, and the device at each place of it runs any
-            randomizer of local privacy epsilon0, which may depend on the place and on all messages before;
-            all messages may be seen in their order. None means `sequential` where a part of the randomizer is
-            `generic` and no other analysis than `clone` is asked for, else `identical`. `undeclared` is read
-            from what was written before rounds declared it, and accounted as identical.
+            randomizer with local privacy epsilon0, which may depend on the place and on all earlier messages;
+            all messages may be seen in their order. None means `sequential` if a part of the randomizer is
+            `generic` and the analysis is `clone` or None, else `identical`. `undeclared` is the interaction
+            of rounds that were recorded before rounds declared it; they are accounted as identical.
 
     Raises:
         InvalidParameter: a value is out of range, or two contradict each other.
@@ -109,7 +116,7 @@ class ShuffledRound:
         put = object.__setattr__
         put(self, "randomizer", parse_randomizer(self.randomizer))
         words = {name: getattr(self, name) for name in ("randomizer", "analysis", "interaction")}
-        put(self, "_words", words)  # no field: rounds are equal whatever was left to the defaults
+        put(self, "_words", words)  # not a field: rounds with explicit and with default values are equal
         put(self, "interaction", chosen_interaction(self.interaction, self.analysis, self.randomizer))
         if self.is_sequential:
             put(self, "randomizer", in_sequence(self.randomizer))
@@ -182,10 +189,10 @@ class ShuffledRound:
 
     @property
     def slack(self) -> float:
-        """Total variation distance of the round to one that its profile bounds; for `generic` with delta0 it
-        is `n delta0 (1 + exp(-epsilon0)/2)`.
+        """Returns an upper bound on the total variation distance between the round and one that its profile
+        bounds; for `generic` with delta0 it is `n delta0 (1 + exp(-epsilon0)/2)`.
 
-        With sampling n is the expected number of honest reports, since the distance is linear in n.
+        With sampling, n is the expected number of honest reports, since the distance is linear in n.
         Source: Feldman, McMillan, Talwar, Theorem 3.8.
         """
         honest = float(self.honest_reports)
@@ -195,13 +202,14 @@ class ShuffledRound:
 
     @property
     def honest_reports(self) -> int:
-        """Reports that hide one another: `floor(honest_fraction * reports)`; with sampling, their
-        expectation's floor."""
+        """Returns the number of reports that hide one another: `floor(honest_fraction * reports)`; with
+        sampling, the floor of their expected number."""
         return honest_share(self.honest_fraction, self.reports)
 
     @property
     def typical(self) -> ShuffledRound:
-        """The round in which as many reports are honest as are expected to be, for certain."""
+        """Returns the round in which the number of honest reports is certain, and equal to this round's
+        expected number."""
         honest, certain = _certain_count(self)
         if certain or self.honest_reports < self.randomizer.minimum_honest:
             return self
@@ -211,29 +219,31 @@ class ShuffledRound:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether every device may run another randomizer, which depends on the messages before."""
+        """Returns whether each device may run another randomizer, which may depend on earlier messages."""
         return self.interaction == SEQUENTIAL
 
     @property
     def coin(self) -> float | None:
-        """The participation that hides users; None where there is none, or no bound that makes use of it."""
+        """Returns the participation probability that the bound uses; None if there is none or the bound
+        ignores it."""
         return None if self.is_sequential else self.participation
 
     @property
     def interaction_text(self) -> str:
-        """How the devices interact, in words."""
+        """Returns the interaction of the devices in words."""
         return interaction_text(str(self.interaction), self.randomizer)
 
     def describe(self) -> str:
-        """The randomizer's call, and how devices interact where that is not what the name says."""
+        """Returns the randomizer's call, followed by the interaction if the round is sequential."""
         call = self.randomizer.describe()
         return f"{call}, {self.interaction_text}" if self.is_sequential else call
 
     @property
     def formerly(self) -> ShuffledRound | None:
-        """What the same words described before rounds declared their interaction; None if nothing.
+        """Returns the round that the same description meant before rounds declared their interaction; None if
+        it had no meaning.
 
-        An identifier that was bound to these words is still bound to what they meant.
+        An identifier that was bound to this description stays bound to its old meaning.
         """
         words: dict[str, Any] = vars(self)["_words"]
         if words["interaction"] == SEQUENTIAL:
@@ -241,12 +251,13 @@ class ShuffledRound:
         return dataclasses.replace(self, **{**words, "interaction": UNDECLARED})
 
     def asked_mapping(self) -> dict[str, object]:
-        """The JSON form of the words that described the round: what was left to the defaults is null."""
+        """Returns the JSON form of the description as given: null for what was left to the defaults."""
         words: dict[str, Any] = vars(self)["_words"]
         return {**self.to_mapping(), **words, "randomizer": words["randomizer"].to_mapping()}
 
     def to_mapping(self) -> dict[str, object]:
-        """The JSON form, every field present; an undeclared interaction is left out, as it was."""
+        """Returns the JSON form with every field; an undeclared interaction is left out, as in older
+        records."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.interaction == UNDECLARED:
             del fields["interaction"]
@@ -254,7 +265,7 @@ class ShuffledRound:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ShuffledRound:
-        """The round a JSON form describes; one of every field but `interaction` is undeclared.
+        """Reads the JSON form. A form with every field except `interaction` is an older record: undeclared.
 
         Raises:
             InvalidParameter: a field is unknown or missing, or a value is bad.
@@ -275,10 +286,10 @@ class ShuffledRound:
 
 
 def certain_round(value: object) -> ShuffledRound:
-    """The value, if it is a round.
+    """Returns the value if it is a round.
 
     Raises:
-        InvalidParameter: it is something else.
+        InvalidParameter: it is not a `ShuffledRound`.
     """
     if not isinstance(value, ShuffledRound):
         raise InvalidParameter("round", value, "a ShuffledRound")
@@ -286,26 +297,27 @@ def certain_round(value: object) -> ShuffledRound:
 
 
 def honest_share(fraction: float, count: int) -> int:
-    """`floor(fraction * count)` without the rounding of the product: `fraction` as written in decimal."""
+    """Returns `floor(fraction * count)`, computed exactly with the decimal number that `fraction` prints
+    as."""
     return math.floor(Fraction(repr(fraction)) * count)
 
 
 class RoundProfile:
-    """The privacy profile of a round: `self(excess)` bounds its hockey-stick divergence at orders `1 +
+    """The privacy profile of a round: `self(excess)` bounds its hockey-stick divergence at the orders `1 +
     excess`.
 
     Args:
         shuffled: the round.
-        smoothing: width of the quadrature's smoothing, in deviations; see `blanket_profile`.
-        listed: whether outcomes are listed where they are few, but for those of a mass of about
+        smoothing: smoothing of the quadrature, in deviations; see `blanket_profile`.
+        listed: whether outcomes are listed if they are few. Lists leave out a mass of about
             `NEGLIGIBLE_DELTA`; quadrature has no such limit.
 
     Attributes:
         largest_loss: privacy loss beyond which the profile is exactly 0; may be infinite.
-        end: privacy loss beyond which it is negligible, or beyond which losses count as infinite.
+        end: privacy loss beyond which the profile is negligible, or beyond which losses count as infinite.
         infinity: lower bound on the mass at infinite loss.
 
-    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order at
+    Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order of at
     least 1.
     """
 
@@ -318,24 +330,25 @@ class RoundProfile:
             shuffled.randomizer.profile,
             str(shuffled.analysis),
             participation=1.0 if shuffled.coin is None else shuffled.coin,
-            outcomes=(_OUTCOMES if self.is_simple else _OUTCOMES_OF_MANY) if listed else 0,
+            outcomes=(_LISTED_OUTCOMES if self.is_simple else _LISTED_OUTCOMES_OF_MIXTURE) if listed else 0,
         )
         self._base = make(smoothing=smoothing)
-        self._rough = self._base if self.is_simple else make(smoothing=_ROUGHER * smoothing)
+        self._rough = self._base if self.is_simple else make(smoothing=_LIGHT_CELL_SMOOTHING * smoothing)
         self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
         self.end = self._last_loss()
         self._every = self._every_number()
 
     def sharper(self, share: float) -> RoundProfile:
-        """The same profile, with bounds that smoothing keeps apart by about so much of what it does here. It
-        begins with what was found here."""
+        """Returns the same profile with closer bounds: the distance that smoothing causes falls to about
+        `share` of the present one. It starts with the bounds found here."""
         found = copy.copy(self)
         found.sharpen(share)
         return found
 
     def sharpen(self, share: float) -> None:
-        """Let smoothing keep bounds apart by about so much of what it did."""
+        """Lowers the smoothing, in place, so that it causes about `share` of its present distance of
+        bounds."""
         self._smoothing *= math.sqrt(share)
         self._cells, _ = _honest_cells(self._shuffled, self._smoothing)
         self._heaviest = max(cell.weight for cell in self._cells)
@@ -343,13 +356,16 @@ class RoundProfile:
         self._every = self._every_number()
 
     def __call__(self, excess: FloatArray) -> ProfileBounds:
-        """Bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
+        """Returns bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
         found = self._tabled(excess)
         return self._mixture(excess) if found is None else found
 
     def _tabled(self, excess: FloatArray) -> ProfileBounds | None:
-        """The same where honest reports may be of many numbers, and profiles of all are known at once; orders
-        may be off by a few roundings."""
+        """Returns the same from a table of the profiles for every number of honest reports; None without a
+        table.
+
+        The bounds hold also if orders are off by a few roundings.
+        """
         if self._every is None:
             return None
         found = self._every.bounds(excess)
@@ -357,26 +373,28 @@ class RoundProfile:
 
     @property
     def is_quick(self) -> bool:
-        """Whether more orders cost little, but for the first ones."""
+        """Returns whether further orders cost little after the first ones."""
         return self.is_simple or (self._every is not None and self._every.is_known)
 
     def _every_number(self) -> EveryNumber | None:
-        if len(self._cells) < _MANY_CELLS:
+        if len(self._cells) < _TABLE_FROM_CELLS:
             return None
         population, sample = int(self._shuffled.sampled_from or 0), self._shuffled.reports
         found = counts_in_sample(population, self._honest, sample)
-        numbers = Numbers.of(*found, finest=_FINEST * self._smoothing**2)
-        last, end = (math.expm1(min(one, _UNLIMITED)) for one in (self.end, self._base.largest_loss))
+        numbers = Numbers.of(*found, finest=_TABLE_GROUP_WIDTH * self._smoothing**2)
+        last, end = (math.expm1(min(one, LARGEST_EXPONENT)) for one in (self.end, self._base.largest_loss))
         return EveryNumber(numbers, self._honest, last, end, self._base.of_counts)
 
     def at(self, losses: FloatArray) -> ProfileBounds:
-        """Bounds at privacy losses, ascending, shape (losses,), whichever way their orders are rounded."""
+        """Returns bounds at privacy losses, ascending, shape (losses,); they hold however the orders were
+        rounded."""
         excess = np.expm1(losses)
-        # A sampled user's orders are quotients, and taken to be rounded as they are.
+        # With sampling, orders are quotients, and the bounds already include their round-off.
         return rounded_orders(self, excess) if self._is_certain else self(excess)
 
     def sketch(self, excess: FloatArray) -> ProfileBounds:
-        """About the same, cheaply, of a pair of inputs that seems the worst. Nothing may rest on it."""
+        """Returns a cheap estimate of the profile, from one pair of inputs that is probably the worst. It is
+        not a bound."""
 
         def sketched(_: Cell, count: int, orders: FloatArray) -> ProfileBounds:
             return self._base.sketch(count, orders)
@@ -385,10 +403,13 @@ class RoundProfile:
         return ProfileBounds(upper.sum(axis=0), lower.sum(axis=0))
 
     def _mixture(self, excess: FloatArray) -> ProfileBounds:
-        """The bounds cell by cell; cells that keep them far apart are halved, and stay so."""
+        """Returns the bounds as a sum over cells. Cells that make them wide are halved, for later calls
+        too."""
         found = self._of_cells(self._cells, excess)
-        for _ in range(_HALVINGS):
-            most = _WIDE * self._smoothing**2 * sum(bounds.upper for _, bounds in found) + _UNSEEN
+        for _ in range(_MOST_HALVINGS):
+            most = (
+                _WIDE_CELL * self._smoothing**2 * sum(bounds.upper for _, bounds in found) + _NEGLIGIBLE_WIDTH
+            )
             wide = [
                 not cell.is_single and bool(np.any(bounds.upper - bounds.lower > most))
                 for cell, bounds in found
@@ -414,49 +435,50 @@ class RoundProfile:
 
     def _with_room(self, bounds: ProfileBounds) -> ProfileBounds:
         upper, lower = bounds
-        # Weights of a mixture are products of up to ten million ratios, and leave out a negligible mass.
+        # Weights of a mixture are products of up to ten million ratios; a negligible mass is left out.
         room = 1e-14 if self.is_simple else 1e-8
         left_out = 0.0 if self.is_simple else NEGLIGIBLE_DELTA
         return ProfileBounds(upper * (1 + room) + left_out, lower * (1 - room))
 
     def _bounds(self, cell: Cell, count: int, excess: FloatArray) -> ProfileBounds:
-        base = self._rough if cell.weight < _LIGHT * self._heaviest else self._base
+        base = self._rough if cell.weight < _LIGHT_CELL * self._heaviest else self._base
         return base.bounds(count, excess) if self._is_certain else base.near(count, excess)
 
     @property
     def _rate(self) -> float:
-        """The largest probability with which a user may have been sampled."""
+        """Returns the largest sampling rate of honest users in any cell."""
         return self._cells[-1].most / self._honest
 
     @property
     def _is_certain(self) -> bool:
-        """Whether every user is certainly sampled."""
+        """Returns whether all honest users certainly report."""
         return self.is_simple and self._rate >= 1
 
     @property
     def is_simple(self) -> bool:
-        """Whether the number of honest reports is certain, so that the profile is not a mixture."""
+        """Returns whether the number of honest reports is certain, so that the profile is not a mixture."""
         return len(self._cells) == 1
 
     @property
     def is_enumerated(self) -> bool:
-        """Whether the profile is a sum over outcomes, so that more orders cost next to nothing."""
+        """Returns whether the profile is a sum over listed outcomes, so that more orders cost almost no
+        time."""
         return self._base.is_listed(self._cells[-1].most)
 
     def outline(self, excess: FloatArray) -> ProfileBounds:
-        """Wider bounds, cheap for mixtures too: from the cells that weigh most, the others counted as 0 and
-        as 1."""
+        """Returns wider bounds that are cheap for mixtures too: from the cells of largest weight; the
+        divergence of the others counts as 0 in the lower bound and as 1 in the upper."""
         cells = sorted(self._cells, key=lambda cell: -cell.weight)
         bounds = self._summed([one for _, one in self._of_cells(cells[:_OUTLINE_CELLS], excess)])
         rest = math.fsum(cell.weight for cell in cells[_OUTLINE_CELLS:])
         return ProfileBounds(bounds.upper + rest, bounds.lower)
 
     def tail(self, loss: float, value: float, points: int) -> Tail:
-        """Crude upper bounds on the profile from `loss` on, where it is at most `value`, to its end."""
+        """Returns crude upper bounds on the profile from `loss`, where it is at most `value`, to its end."""
         losses = np.linspace(loss, self.largest_loss, points)
         rate, fewest = self._rate, self._cells[0].fewest
-        crude = self._base.crude_log(fewest, np.expm1(np.minimum(losses[1:-1], _UNLIMITED)) / rate)
-        # The crude bound is known up to round-off, of which n multiplies a few units.
+        crude = self._base.crude_log(fewest, np.expm1(np.minimum(losses[1:-1], LARGEST_EXPONENT)) / rate)
+        # Room for the round-off of the crude bound, which n multiplies.
         crude += 1e-6 + 1e-14 * fewest
         if not self.is_simple:
             crude = np.logaddexp(crude, math.log(NEGLIGIBLE_DELTA))
@@ -465,13 +487,13 @@ class RoundProfile:
         return Tail(losses, heights)
 
     def _sampled_loss(self, loss: float) -> float:
-        """What a loss becomes when users are sampled at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
+        """Returns the largest loss under sampling at rate s, rounded up: `log(1 + s (exp(loss) - 1))`."""
         if self._is_certain or math.isinf(loss):
             return loss
-        return math.log1p(self._rate * math.expm1(min(loss, 700.0))) * (1 + 32 * UNIT_ROUND_OFF)
+        return math.log1p(self._rate * math.expm1(min(loss, LARGEST_EXPONENT))) * (1 + 32 * UNIT_ROUND_OFF)
 
     def _infinite_loss(self) -> float:
-        """Lower bound on the mass of outcomes that are impossible under the other input."""
+        """Returns a lower bound on the mass of outcomes that are impossible under the other input."""
         terms = [
             one.weight * (one.fewest / self._honest) * self._base.infinity(one.most) for one in self._cells
         ]
@@ -484,21 +506,21 @@ class RoundProfile:
         if math.isfinite(self.largest_loss):
             return end
         usual = self._negligible_loss(max(self._cells, key=lambda cell: cell.weight).fewest)
-        # The smallest number of honest reports may have next to no weight.
-        far = end > min(_FAR * usual, _ENDLESS * LARGEST_RESOLVED_LOSS)
+        # The smallest number of honest reports may have almost no weight.
+        far = end > min(_FAR_END * usual, _NEAR_LIMIT * LARGEST_RESOLVED_LOSS)
         return self._flat_loss(end) if far else end
 
     def _flat_loss(self, limit: float) -> float:
-        """Loss, up to `limit`, beyond which the upper bound hardly falls: what it is there counts as infinite
-        loss."""
+        """Returns a loss, at most `limit`, beyond which the upper bound is almost flat: its value there
+        counts as mass at infinite loss."""
         losses = np.geomspace(1e-9 * limit, limit, _FLAT_POINTS)
         upper = self(np.expm1(losses)).upper
-        enough = (1 + _HARDLY * self._smoothing**2) * upper[-1] + NEGLIGIBLE_DELTA
+        enough = (1 + _FLAT_SHARE * self._smoothing**2) * upper[-1] + NEGLIGIBLE_DELTA
         return float(losses[int(np.argmax(upper <= enough))])
 
     def _negligible_loss(self, fewest: int) -> float:
-        """Loss at which a crude bound on the profile of so many honest reports falls below
-        `NEGLIGIBLE_DELTA`, or the largest loss that is resolved."""
+        """Returns the loss at which a crude bound on the profile of `fewest` honest reports falls below
+        `NEGLIGIBLE_DELTA`; at most the largest loss that is resolved."""
         limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
         rate = self._rate
 
@@ -510,8 +532,8 @@ class RoundProfile:
 
 
 def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: float, searches: int) -> float:
-    """A loss, near the first one between low and high, at which that holds which keeps holding; or the
-    highest."""
+    """Returns a loss, slightly above the first one between `low` and `high` from which on the condition
+    holds; `high` if there is none."""
     for _ in range(searches):
         losses = np.geomspace(low, high, _SEARCH_POINTS)
         found = np.flatnonzero(holds(losses))
@@ -522,8 +544,8 @@ def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: floa
 
 
 def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell], int]:
-    """The numbers of honest reports that may have been sampled, in cells as fine as the smoothing, and of how
-    many honest users."""
+    """Returns the possible numbers of honest reports, in cells whose width suits the smoothing, and the
+    number of honest users."""
     honest, certain = _certain_count(shuffled)
     if certain:
         return [Cell.of(certain, np.ones(1))], honest
@@ -532,7 +554,7 @@ def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell]
 
 
 def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:
-    """How many users are honest, and how many of them certainly report; 0 when that is not certain."""
+    """Returns the number of honest users, and the number of honest reports; 0 if that is random."""
     if shuffled.sampled_from is None:
         return shuffled.honest_reports, shuffled.honest_reports
     honest = honest_share(shuffled.honest_fraction, shuffled.sampled_from)
@@ -540,14 +562,19 @@ def _certain_count(shuffled: ShuffledRound) -> tuple[int, int]:
 
 
 def is_certain(shuffled: ShuffledRound) -> bool:
-    """Whether it is certain how many users of a round are honest."""
+    """Returns whether the number of honest reports is certain."""
     return _certain_count(shuffled)[1] > 0
 
 
 def sampling_terms(shuffled: ShuffledRound, *, finest: float, narrowest: float) -> list[SamplingTerm]:
-    """The mixture over the number of honest reports in the sample, in groups of that relative width, or so
-    many deviations, where they weigh most: one certain term unless users are sampled and some are
-    dishonest."""
+    """Returns the mixture over the number of honest reports, as terms for groups of numbers; a single term if
+    the number is certain.
+
+    Args:
+        shuffled: the round.
+        finest: relative width of groups near the numbers that matter most.
+        narrowest: least width of a group, in deviations of the number.
+    """
     honest, certain = _certain_count(shuffled)
     if certain:
         cells = [Cell.of(certain, np.ones(1))]

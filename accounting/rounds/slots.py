@@ -1,4 +1,5 @@
-"""The declared grid of round parameters: rounds that differ by less than a percent share one privacy loss."""
+"""The grid of round parameters: a round is accounted as its slot on the grid, so that rounds that differ by
+less than 1 % share one privacy loss."""
 
 from __future__ import annotations
 
@@ -11,40 +12,45 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Declared
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, honest_share
 
-#: Neighbouring grid points are this factor apart.
+#: Ratio of neighbouring grid points.
 GRID_RATIO = 1.01
-# Below this many reports every number of reports is a grid point of its own.
+# Up to this number of reports every number is a grid point.
 _EXACT_REPORTS = 100
-# The last policy under which slots of slots were coarser still, and few honest users could become fewer.
+# The last numerical policy whose slot rule, applied to a slot, could give another slot, and could lower a
+# small number of honest users.
 _LAST_WITHOUT_FIXED_POINTS = 21
 
 
 def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLICY) -> ShuffledRound:
-    """The grid point that a round is accounted as: fewer honest reports, a higher sampling rate, each by less
-    than 1 % (or one user). A grid point is its own slot.
+    """Returns the slot of a round, the grid point as which it is accounted: fewer honest reports and a higher
+    sampling rate, each by less than 1 % (or by one user). The slot of a grid point is the point itself.
 
-    Guarantee: the slot's pair dominates the round's. Unsampled: a round of more reports is a post-processing
-    of one of fewer, in which the missing users are simulated; where users make noise together, more of them
-    make more. Sampled without replacement: likewise at a fixed rate, and the divergence grows with the rate.
-    Poisson participation: likewise, and a higher rate can be thinned.
+    Guarantee: the slot's pair dominates the round's. Without sampling, a round of more reports is a
+    post-processing of one of fewer, in which the missing users are simulated; if all users contribute noise,
+    more users make more noise. With sampling without replacement, the same holds at a fixed rate, and the
+    divergence grows with the rate. With Poisson participation, the same holds, and a higher rate can be
+    thinned.
     Source: docs/theory.md, "The slot rule".
 
     Args:
         shuffled: the round as declared.
-        numerical_policy: the policy whose slot rule applies; entries keep the rule they were written under.
+        numerical_policy: the policy whose slot rule applies; ledger entries keep the rule they were written
+            with.
 
     Raises:
-        InvalidParameter: no round is given, or no known policy.
+        InvalidParameter: `shuffled` is not a round, or the policy is unknown.
     """
     fixed_points = has_fixed_points(numerical_policy)
     shuffled = certain_round(shuffled)
     if isinstance(shuffled.randomizer, Declared) and shuffled.sampled_from is None:
-        return dataclasses.replace(shuffled, reports=1)  # what is declared does not depend on their number
+        return dataclasses.replace(
+            shuffled, reports=1
+        )  # a declared guarantee does not depend on their number
     if not fixed_points:
         return _slot_before(shuffled)
     if shuffled.sampled_from is not None:
         return _sampled_slot(shuffled, shuffled.sampled_from)
-    # Only honest reports count: the fewest reports of which as many are honest as the grid says.
+    # Only honest reports matter: the fewest reports with the grid's number of honest ones.
     honest = _grid_below(shuffled.honest_reports)
     reports = math.ceil(honest / Fraction(repr(shuffled.honest_fraction)))
     if shuffled.participation is None:
@@ -54,10 +60,10 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
 
 
 def has_fixed_points(numerical_policy: str) -> bool:
-    """Whether by the slot rule of a numerical policy every slot is its own slot.
+    """Returns whether, by the slot rule of a numerical policy, the slot of every slot is the slot itself.
 
     Raises:
-        InvalidParameter: no known policy.
+        InvalidParameter: the policy is unknown.
     """
     if not is_known_policy(numerical_policy):
         raise InvalidParameter("numerical_policy", numerical_policy, f"at most {NUMERICAL_POLICY}")
@@ -65,17 +71,19 @@ def has_fixed_points(numerical_policy: str) -> bool:
 
 
 def _sampled_slot(shuffled: ShuffledRound, population: int) -> ShuffledRound:
-    """Reports on the grid, and the population on one of rates from theirs on, rounded down to whole users."""
+    """Returns a slot with reports on the grid, and with the population on a grid of sampling rates, rounded
+    down to whole users."""
     if shuffled.honest_fraction < 1:
-        return shuffled  # how many honest users are sampled varies: no ordering of such rounds is known
+        return shuffled  # the number of sampled honest users is random: no order of such rounds is known
     reports = _grid_below(shuffled.reports)
-    # In integers, so that no rounding decides: the slot's rate is at least the round's own.
+    # In integers, so that no rounding decides: the slot's rate is at least the round's rate.
     at_rate = reports * population // shuffled.reports
     return dataclasses.replace(shuffled, reports=reports, sampled_from=_grid_below(at_rate, reports))
 
 
 def _slot_before(shuffled: ShuffledRound) -> ShuffledRound:
-    """The slot by the rule of older policies. Slots of participation or sampling are not their own."""
+    """Returns the slot by the rule of older policies. With participation or sampling, slots of slots may
+    differ."""
     reports = _grid_below(shuffled.reports)
     if honest_share(shuffled.honest_fraction, reports) < shuffled.randomizer.minimum_honest:
         return shuffled  # rounding down would leave too few honest
@@ -94,7 +102,7 @@ def _slot_before(shuffled: ShuffledRound) -> ShuffledRound:
 
 
 def _rate_above(rate: float) -> float:
-    """The smallest grid point that is at least `rate`; 1 is one."""
+    """Returns the smallest grid point that is at least `rate`; 1 is a grid point."""
     ratio = math.log(GRID_RATIO)
     step = math.floor(-math.log(rate) / ratio) + 1
     while (point := math.exp(-ratio * step)) < rate:
@@ -103,13 +111,14 @@ def _rate_above(rate: float) -> float:
 
 
 def _rate_above_before(rate: float) -> float:
-    """A rate at least `rate`, by the rule of older policies: of a grid point the next one."""
+    """Returns a rate of at least `rate` by the rule of older policies; for a grid point it may be the next
+    one."""
     step = math.log(GRID_RATIO)
     return max(rate, math.exp(-step * math.floor(-math.log(rate) / step * (1 - 1e-12))))
 
 
 def _grid_below(count: int, least: int = _EXACT_REPORTS) -> int:
-    """The largest grid point that is at most `count`, of the grid that begins with `least`."""
+    """Returns the largest grid point that is at most `count`, of the grid that begins with `least`."""
     if count <= least:
         return count
     step = math.floor(math.log(count / least) / math.log(GRID_RATIO)) + 2

@@ -1,8 +1,9 @@
-"""Whether charges that somebody states cover their rounds: proven anew, not compared with charges of our own.
+"""Checks that stated charges cover their rounds, by a new proof and not by comparison with charges computed
+here.
 
-A charge is right when a filter's theorem holds at it. The smallest one that can be certified depends on the
-precision it was sought with, so a stated charge may be smaller than what another accountant finds, and right
-all the same. Any pair above the round's profile will do for a proof: finer ones are tried until one shows it.
+A charge is right if the filter's theorem holds at it. The smallest charge that can be certified depends on
+the precision of the search, so a stated charge may be smaller than the one another accountant finds, and
+still be right. Any pair above the round's profile can prove a charge: finer pairs are tried until one does.
 """
 
 from __future__ import annotations
@@ -15,49 +16,51 @@ from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.pld.approximate import ROUNDED
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
-#: Parts of the accountant's precision at which a proof is sought, one after the other.
+#: Precisions at which a proof is sought in turn, as shares of the accountant's precision.
 REFINEMENTS = (1.0, 1 / 4, 1 / 16)
-_FINEST = 1e-6
-# Tried last: of rounds that reveal next to nothing, coarse pairs have the smaller charges, for round-off is
-# most of what finer ones cost.
-_COARSEST = 0.1
-# Twice the orders leave a quarter of what chords and tangents lose between them. Where they would be too
-# many, no proof is found, and the orders of whoever made the charge may do.
-_FINER = (2.0, 1.0)
-_MAXIMUM_REMEMBERED = 10_000
+# Least precision (relative width of epsilon) that is tried.
+_FINEST_PRECISION = 1e-6
+# The last precision that is tried: for rounds that reveal almost nothing, coarse pairs have smaller charges,
+# since round-off is most of the charge of fine ones.
+_COARSEST_PRECISION = 0.1
+# Numbers of orders at which a theorem's condition is checked, in units of the usual number. Twice as many
+# leave a quarter of the loss between orders; if these are too many for a proof, the usual number is tried.
+_ORDER_FACTORS = (2.0, 1.0)
+# Answers that are kept. More: memory.
+_ANSWERS_KEPT = 10_000
 
 
 class Coverage:
-    """Proves that charges cover their rounds, and remembers which do.
+    """Proves that charges cover their rounds, and caches the answers.
 
     Args:
-        accountant: gives the first pairs.
+        accountant: computes the first pairs.
     """
 
     def __init__(self, accountant: Accountant) -> None:
         wanted = [accountant.precision, DEFAULT_PRECISION]
-        wanted += [max(accountant.precision * part, _FINEST) for part in REFINEMENTS]
-        wanted.append(_COARSEST)
+        wanted += [max(accountant.precision * part, _FINEST_PRECISION) for part in REFINEMENTS]
+        wanted.append(_COARSEST_PRECISION)
         self._accountants = {accountant.precision: accountant}
         self.precisions = tuple(dict.fromkeys(wanted))
         self._known: OrderedDict[tuple[ShuffledRound, FilterSet, Charge], bool] = OrderedDict()
 
     def covers(self, shuffled: ShuffledRound, filters: FilterSet, charge: Charge) -> bool:
-        """Whether a round may be charged so much and no more.
+        """Returns whether `charge` is certainly enough for the round.
 
-        Guarantee: True only if the theorem of every filter holds at the charge. False says that no proof was
-            found at any of `precisions`: for charges of this package, made at one of those or more coarsely,
-            that has not been seen.
+        Guarantee: True only if the theorem of every filter holds at the charge. False means that no proof was
+            found at any of `precisions`. For charges that this package computed at one of these precisions,
+            or at a coarser one, that has not been observed.
 
         Raises:
-            ValueError: the charge is one of other filters.
+            ValueError: the charge belongs to other filters.
         """
         key = (shuffled, filters, charge)
         if key not in self._known:
             self._known[key] = any(
                 self._proves(precision, shuffled, filters, charge) for precision in self.precisions
             )
-            while len(self._known) > _MAXIMUM_REMEMBERED:
+            while len(self._known) > _ANSWERS_KEPT:
                 self._known.popitem(last=False)
         return self._known[key]
 
@@ -65,13 +68,14 @@ class Coverage:
         if precision not in self._accountants:
             self._accountants[precision] = Accountant(precision=precision)
         accountant = self._accountants[precision]
-        # A charge that is at least a certified one is certified: every condition is monotone.
+        # Every condition is monotone, so a charge that is at least a certified one is certified.
         enough = charge.at_least(accountant.charge(shuffled, filters))
         if charge == enough:
             return True
         if charge.repetition != enough.repetition:
-            return False  # units are counted, and no precision makes them fewer
+            return False  # the number of units does not depend on the precision
         pair = accountant.privacy_loss(shuffled).upper
-        # Less room than the slack was rounded up by when it was charged, for another computer's last digits.
+        # Room for different last digits on another computer, less than the slack was rounded up by when
+        # charged.
         slack = shuffled.slack * (1 + ROUNDED / 8)
-        return any(is_covered(pair, filters, charge, slack=slack, finer=finer) for finer in _FINER)
+        return any(is_covered(pair, filters, charge, slack=slack, finer=finer) for finer in _ORDER_FACTORS)

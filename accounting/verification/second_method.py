@@ -1,8 +1,8 @@
-"""The same numbers by other means: coarser and slower, and without a line of the accountant's arithmetic.
+"""A second method for the same numbers: coarser and slower, and without any of the accountant's arithmetic.
 
-Nothing here is a bound. It is what an auditor holds beside a certificate, so that one mistake in one method
-does not pass unseen: laws on lattices, added up by plain convolution, with no contour, no tilt and no
-smoothing.
+Nothing here is a bound. An auditor compares its results with a certificate, so that a mistake in one method
+is found. Laws are put on lattices and added up by plain convolution, without contours and smoothing, and
+without tilting except for very small deltas.
 """
 
 from __future__ import annotations
@@ -21,35 +21,45 @@ from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
 from shuffle_ledger.accounting.verification.second_pairs import pair_delta
 
-#: Relative distance within which a second method's answer confirms a first one's.
+#: Largest relative distance at which the second answer confirms the first one.
 AGREEMENT = 0.01
-#: Where rounds alone are looked at: below, the round-off of plain convolutions would be part of the answer.
+#: Least delta at which single rounds are checked: below, the round-off of plain convolutions matters.
 SMALLEST_DELTA = 1e-11
 
-_LATTICES = tuple(1 << power for power in range(12, 17))  # points of one report's law, ever finer
-_SETTLED = AGREEMENT / 4  # a finer lattice changes less
-_NOTHING = 1e-15  # above the round-off of a convolution, or laws would never become shorter
-_POINTS = (1 << 16, 1 << 18)  # of the lattice of losses
-_REACH = 14.0  # deviations that the lattice of losses holds
-_REACHES = (1.0, 2.0, 4.0, 8.0)
-_FINE = 400.0  # lattice points in one deviation of the total loss
+# Points of the lattice of one report's gain, tried in turn, and the relative change at which the answer has
+# settled.
+_GAIN_LATTICES = tuple(1 << power for power in range(12, 17))
+_SETTLED_CHANGE = AGREEMENT / 4
+# Masses below this are cut off after a convolution. It is above the round-off, or laws would never become
+# shorter.
+_CUT_MASS = 1e-15
+# Fewest and most points of the lattice of losses, and the number of points in one deviation that is aimed at.
+_LOSS_POINTS = (1 << 16, 1 << 18)
+_POINTS_PER_DEVIATION = 400.0
+# Half the width of that lattice: the mean plus this many deviations, times these factors in turn.
+_LATTICE_DEVIATIONS = 14.0
+_LATTICE_FACTORS = (1.0, 2.0, 4.0, 8.0)
+# Largest number of reports that is checked.
 _MOST_REPORTS = 10**10
-_TRUSTED = 6.0  # deviations below the tilted mean, beyond which tilted masses are round-off
+# Tilted masses further below the tilted mean than this many deviations are round-off and not used.
+_TRUSTED_DEVIATIONS = 6.0
 _LARGEST_TILT = 1e6
 
-# Of the number of honest reports in a sample.
+# Numbers of honest reports in a sample that are included, in deviations around the mean; and the most numbers
+# that are evaluated: others are interpolated.
 _SAMPLE_DEVIATIONS = 10.0
-_MOST_NODES = 13
+_MOST_COUNTS = 13
 
 _Divergence = Callable[[int, float], float | None]
 _Law = tuple[FloatArray, int]  # masses on a lattice, and the position of the first
 
 
 def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
-    """The round's delta at `epsilon >= 0`, slack aside: by adding the law of one report's gain to itself,
-    doubling by doubling, or from the definition of the round's pair.
+    """Returns about the round's delta at `epsilon >= 0`, without its slack.
 
-    None for composite rounds, tables and Laplace noise, and where no lattice settles the answer.
+    The law of one report's gain is convolved with itself by repeated doubling, or the round's pair is summed
+    from its definition. The result is None for composite rounds, tables and Laplace noise, and if no lattice
+    is fine enough.
     """
     divergence = _divergence(shuffled)
     if divergence is None:
@@ -67,16 +77,17 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
 
 
 def round_slack(shuffled: ShuffledRound) -> float:
-    """The total variation distance of a round with a local delta to one without."""
+    """Returns a bound on the total variation distance between a round with a local delta and one without."""
     honest, population = float(shuffled.honest_reports), shuffled.sampled_from
-    if population is not None:  # the distance is linear in their number, and that has this mean
+    if population is not None:  # the distance is linear in the number of honest reports: its mean counts
         honest = shuffled.reports / population * honest_share(shuffled.honest_fraction, population)
     clones = 1 + math.exp(-shuffled.randomizer.epsilon0) / 2
     return honest * clones * shuffled.delta0
 
 
 def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
-    """The hockey-stick divergence of so many honest reports at the order `1 + excess`."""
+    """Returns a function that computes the hockey-stick divergence of a number of honest reports at the order
+    `1 + excess`; None if the second method does not cover the round."""
     randomizer = shuffled.randomizer
     if not isinstance(randomizer, DecomposedRandomizer):
         return lambda honest, excess: pair_delta(randomizer, honest, math.log1p(excess))
@@ -94,9 +105,9 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
         if honest > _MOST_REPORTS:
             return None
         before = math.inf
-        for lattice in _LATTICES:
+        for lattice in _GAIN_LATTICES:
             found = max(_gain(one, honest, excess, lattice) for one in pairs)
-            if abs(found - before) <= _SETTLED * found:
+            if abs(found - before) <= _SETTLED_CHANGE * found:
                 return float(analysis.weight * found)
             before = found
         return None
@@ -105,14 +116,15 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
 
 
 def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> float | None:
-    """The mean over the number of honest reports in a sample: `j / honest` times the divergence of j reports
-    at the order that this rate leaves. Its logarithm is smooth in j, and interpolated between some."""
+    """Returns the mean over the number j of honest reports in a sample: `s = j / honest` times the divergence
+    of j reports at the order `1 + excess / s`. Its logarithm is smooth in j and is interpolated between a few
+    j."""
     reach = _SAMPLE_DEVIATIONS * float(law.std()) + 2
     low, high = max(1, math.floor(law.mean() - reach)), math.ceil(law.mean() + reach)
     counts = np.arange(low, min(high, honest) + 1)
     chosen = counts
-    if counts.size > _MOST_NODES:
-        spread = (1 - np.cos(np.linspace(0, math.pi, _MOST_NODES))) / 2
+    if counts.size > _MOST_COUNTS:
+        spread = (1 - np.cos(np.linspace(0, math.pi, _MOST_COUNTS))) / 2
         chosen = np.unique(np.round(counts[0] + spread * (counts[-1] - counts[0])).astype(int))
     values = [divergence(int(count), excess * honest / int(count)) for count in chosen]
     if any(value is None for value in values):
@@ -126,7 +138,8 @@ def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> flo
 
 
 def _gain(masses: Decomposition, reports: int, excess: float, lattice: int) -> float:
-    """`E[(G_1 + ... + G_n)_+] / n` for the gains of the decomposition at the order `1 + excess`."""
+    """Returns about `E[(G_1 + ... + G_n)_+] / n` for the gains of the decomposition at the order `1 +
+    excess`."""
     hidden = masses.c > 0
     bare = float(np.maximum(masses.difference - excess * masses.b, 0.0)[~hidden].sum())
     c = masses.c[hidden]
@@ -151,7 +164,8 @@ def _gain(masses: Decomposition, reports: int, excess: float, lattice: int) -> f
 
 
 def _on_lattice(values: FloatArray, masses: FloatArray, step: float) -> _Law:
-    """The law of values on multiples of `step`, each split onto its two neighbours with its mean kept."""
+    """Returns the law of the values on multiples of `step`: each value is split between its two neighbours,
+    which keeps the mean."""
     places = values / step
     below = np.floor(places).astype(np.int64)
     share = places - below
@@ -164,13 +178,14 @@ def _on_lattice(values: FloatArray, masses: FloatArray, step: float) -> _Law:
 
 def _added(one: _Law, other: _Law) -> _Law:
     law: FloatArray = np.maximum(scipy.signal.fftconvolve(one[0], other[0]), 0.0)
-    kept = np.flatnonzero(law > _NOTHING)
+    kept = np.flatnonzero(law > _CUT_MASS)
     first, last = int(kept[0]), int(kept[-1])
     return law[first : last + 1], one[1] + other[1] + first
 
 
 def _coarser(law: _Law) -> _Law:
-    """The law on every second point: the others are split evenly onto their neighbours."""
+    """Returns the law on every second point; masses at the others are split evenly between their
+    neighbours."""
     masses, start = law
     masses = np.pad(masses, (start % 2, 0))
     start -= start % 2
@@ -184,14 +199,20 @@ def _coarser(law: _Law) -> _Law:
 def composed_epsilon(
     parts: Sequence[tuple[PrivacyLossDistribution, int]], *, delta: float, slack: float = 0.0
 ) -> float | None:
-    """The epsilon at `delta` of independent rounds, each repeated, by one convolution on an even lattice.
+    """Returns about the epsilon at `delta` of independent rounds, each repeated, by one convolution on an
+    even lattice.
 
-    Below `SMALLEST_DELTA` losses are weighted by a power of their likelihood ratio, so that the deep tail is
-    what the lattice holds. None where it does not hold all losses that count, and where no finite epsilon
-    holds. `slack` is the rounds' total variation distance to what has these losses, added up.
+    Below `SMALLEST_DELTA`, losses are weighted by a power of their likelihood ratio (tilted), so that the
+    lattice resolves the deep tail. The result is None if the lattice does not hold all losses that matter, or
+    if no finite epsilon holds.
+
+    Args:
+        parts: pairs, with the number of rounds of each.
+        delta: the delta, positive.
+        slack: sum of the rounds' total variation distances from rounds with these losses.
     """
     parts = [(pair, count) for pair, count in parts if count]
-    # Total variation distances add up: so little may be too little to be laid out on a lattice.
+    # Total variation distances add up. A small sum decides without a lattice, which may be too coarse for it.
     if math.fsum(count * pair.hockey_stick_divergence(0.0) for pair, count in parts) + 2 * slack <= delta:
         return 0.0
     if any(pair.infinity >= 1 for pair, _ in parts):
@@ -202,18 +223,19 @@ def composed_epsilon(
     theta = _tilt(parts, delta) if delta < SMALLEST_DELTA else 0.0
     mean, deviation = _moments(parts, theta)
     largest = math.fsum(pair.largest_loss * count for pair, count in parts)
-    reach = abs(mean) + _REACH * deviation
-    for multiple in _REACHES:
+    reach = abs(mean) + _LATTICE_DEVIATIONS * deviation
+    for multiple in _LATTICE_FACTORS:
         half = min(multiple * reach, largest) * 1.01
         beyond = -math.expm1(math.fsum(count * _log_held(pair, half) for pair, count in parts))
         if beyond - infinite <= 1e-3 * delta:
-            start = max(mean - _TRUSTED * deviation, 0.0) if theta else 0.0
+            start = max(mean - _TRUSTED_DEVIATIONS * deviation, 0.0) if theta else 0.0
             return _epsilon_on(parts, half, (deviation, start, theta), delta, (beyond, slack))
     return None
 
 
 def _tilt(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) -> float:
-    """The power at which the mean is where the tail is about delta: `K(theta) - theta K' = log delta`."""
+    """Returns the tilt theta at which the tail beyond the tilted mean is about delta: `K(theta) - theta K' =
+    log delta`."""
 
     def depth(theta: float) -> float:
         mean, _ = _moments(parts, theta)
@@ -229,7 +251,7 @@ def _tilt(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) ->
 
 
 def _tilted(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, FloatArray]:
-    """Finite losses, and the logarithms of their masses times `exp(theta loss)`."""
+    """Returns the finite losses, and the logarithms of their masses times `exp(theta loss)`."""
     losses = np.concatenate([pair.losses, -pair.losses, [0.0]])
     with np.errstate(divide="ignore"):
         return losses, np.log(np.concatenate([pair.p, pair.q, [pair.zero]])) + theta * losses
@@ -240,7 +262,7 @@ def _log_moment(pair: PrivacyLossDistribution, theta: float) -> float:
 
 
 def _moments(parts: Sequence[tuple[PrivacyLossDistribution, int]], theta: float) -> tuple[float, float]:
-    """Mean and deviation of the tilted total loss."""
+    """Returns the mean and the standard deviation of the tilted total loss."""
     means, variances = [], []
     for pair, count in parts:
         losses, logs = _tilted(pair, theta)
@@ -264,8 +286,8 @@ def _epsilon_on(
     missing: tuple[float, float],
 ) -> float | None:
     (deviation, start, theta), (beyond, slack) = tilted, missing
-    size = _POINTS[0]
-    while size < _POINTS[1] and 2 * half / size > deviation / _FINE:
+    size = _LOSS_POINTS[0]
+    while size < _LOSS_POINTS[1] and 2 * half / size > deviation / _POINTS_PER_DEVIATION:
         size *= 2
     step = 2 * half / size
     losses = (np.arange(size) - size // 2) * step
@@ -281,7 +303,7 @@ def _epsilon_on(
     law = np.fft.fftshift(np.fft.irfft(spectrum, size))
     wrapped = float(np.abs(law[: size // 64]).sum() + np.abs(law[-size // 64 :]).sum())
     if wrapped > 1e-2 * (delta if not theta else 1e-3):
-        return None  # something went round the end
+        return None  # mass wrapped around the ends of the lattice
     held = losses > start
     losses = losses[held]
     with np.errstate(under="ignore"):
@@ -301,7 +323,8 @@ def _epsilon_on(
 
 
 def _losses_on(pair: PrivacyLossDistribution, half: float, step: float, size: int) -> FloatArray:
-    """One round's finite losses on the lattice, split with their masses under both laws kept."""
+    """Returns one round's finite losses on the lattice; each is split between two points, which keeps its
+    masses under both laws."""
     held = pair.losses <= half
     losses = np.concatenate([pair.losses[held], -pair.losses[held], [0.0]])
     masses = np.concatenate([pair.p[held], pair.q[held], [pair.zero]])

@@ -1,6 +1,6 @@
 """The second method for rounds that are known as pairs: tails and small sums, from the definitions.
 
-As `second_method.py`, nothing here is a bound, and nothing shares arithmetic with the accountant.
+As in `second_method.py`, nothing here is a bound, and nothing shares arithmetic with the accountant.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shuffle_ledger.accounting.randomizers import (
     UniformityTester,
 )
 
-_DEVIATIONS = 16.0  # of a count, beyond which nothing is that a delta of 1e-11 would notice
-_MOST_COUNTS = 1 << 18
-_MOST_OUTCOMES = 1 << 23
-_LATTICE = 1 << 15  # points of the loss of one label
+_COUNT_DEVIATIONS = 16.0  # counts further from their mean have no effect on a delta of 1e-11
+_MOST_COUNTS = 1 << 18  # of one count; more are not checked
+_MOST_OUTCOMES = 1 << 23  # pairs of counts; more are not checked
+_LOSS_POINTS = 1 << 15  # points of the lattice of the loss of one label
 
 
 def pair_delta(randomizer: LocalRandomizer, honest: int, epsilon: float) -> float | None:
-    """The delta at `epsilon` of so many honest users; None for randomizers that are no pairs, and where too
-    many outcomes would have to be added."""
+    """Returns about the delta at `epsilon` of `honest` honest users. The result is None for randomizers that
+    are not known as pairs, and if too many outcomes would have to be summed."""
     match randomizer:
         case Declared():
             return _declared(randomizer, epsilon)
@@ -55,21 +55,25 @@ def _declared(randomizer: Declared, epsilon: float) -> float:
 
 
 def _moved(trials: int, p: float, orders: FloatArray) -> FloatArray:
-    """One more than a binomial count against the count itself: of outcomes in order of their likelihood ratio
-    `k (1 - p) / ((trials - k + 1) p)`, two tails. The other direction is that of zeros, with `1 - p`."""
+    """Returns the divergences of `1 + Bin(trials, p)` against `Bin(trials, p)` at the orders, shape of
+    `orders`.
+
+    The likelihood ratio `k (1 - p) / ((trials - k + 1) p)` rises with k, so each divergence is a difference
+    of two tails. The other direction is the same for zeros, with `1 - p`.
+    """
     with np.errstate(over="ignore"):
         first = np.floor(orders * (trials + 1) * p / (1 - p + orders * p)) + 1
-    first = np.minimum(first, trials + 1)  # which only one of the two can make
+    first = np.minimum(first, trials + 1)  # the count that only the first law can have
     law = scipy.stats.binom(trials, p)
     divergence: FloatArray = law.sf(first - 2) - orders * law.sf(first - 1)
     return np.maximum(divergence, 0.0)
 
 
 def _histogram(trials: int, p: float, epsilon: float) -> float | None:
-    """Outcome by outcome of the count that falls, the divergence of the count that rises."""
+    """Sums over the outcomes of the count that falls: for each, the divergence of the count that rises."""
     deviation = math.sqrt(trials * p * (1 - p))
-    low = max(0, math.floor(trials * p - _DEVIATIONS * deviation) - 40)
-    high = min(trials, math.ceil(trials * p + _DEVIATIONS * deviation) + 40)
+    low = max(0, math.floor(trials * p - _COUNT_DEVIATIONS * deviation) - 40)
+    high = min(trials, math.ceil(trials * p + _COUNT_DEVIATIONS * deviation) + 40)
     if high - low > _MOST_COUNTS:
         return None
     counts = np.arange(low, high + 1, dtype=np.float64)
@@ -86,9 +90,10 @@ def _distinct(s: float, epsilon: float) -> float:
 
 
 def _uniformity(mean: float, epsilon: float) -> float | None:
-    """Of each label the counts of ones and zeros are independent and Poisson, and one of them is one higher:
-    the likelihood ratio is that of the counts. The two labels' losses are added on a lattice."""
-    reach = _DEVIATIONS * math.sqrt(mean) + 40
+    """Returns the delta of two labels. For each label the counts of ones and of zeros are independent
+    Poisson, one of them raised by one: the likelihood ratio is the ratio of the counts. The two labels'
+    losses are added on a lattice."""
+    reach = _COUNT_DEVIATIONS * math.sqrt(mean) + 40
     counts = np.arange(max(0, math.floor(mean - reach)), math.ceil(mean + reach) + 1, dtype=np.float64)
     if counts.size**2 > _MOST_OUTCOMES:
         return None
@@ -99,7 +104,7 @@ def _uniformity(mean: float, epsilon: float) -> float | None:
     infinite = float(p[np.isposinf(losses)].sum())
     finite = np.isfinite(losses) & (p > 0)
     losses, p = losses[finite], p[finite]
-    step = 2 * float(np.abs(losses).max()) / _LATTICE
+    step = 2 * float(np.abs(losses).max()) / _LOSS_POINTS
     below = np.floor(losses / step)
     # Both laws keep their masses.
     share = np.clip(np.expm1(below * step - losses) / math.expm1(-step), 0.0, 1.0)

@@ -62,11 +62,11 @@ class ServedLedger:
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
-        """See `Ledger`; requests may be repeated, so only who looks first knows what changes."""
+        """See `Ledger`; requests may be repeated, so the present budget is read first."""
         try:
             same = self.client.cohort(cohort).epsilon_budget == epsilon
         except NotFound:
-            same = False  # what else is wrong is said first
+            same = False  # other errors have precedence
         changed = self.client.change_budget(cohort, epsilon=epsilon, reason=reason)
         if same:
             raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")

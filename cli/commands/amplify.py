@@ -102,7 +102,7 @@ def drawn(
     """Returns what the answer says of the picture that was asked for, once it is drawn."""
     if picture is None:
         return {}
-    from shuffle_ledger.cli.rendering.profile_charts import plot_profile  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
+    from shuffle_ledger.cli.rendering.profile_charts import plot_profile  # noqa: PLC0415 - Matplotlib takes a second to import
 
     plot_profile(accountant, rounds, answer=certificate, title=title, picture=picture)
     return {"plot": str(picture)}

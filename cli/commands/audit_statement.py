@@ -97,7 +97,7 @@ def statement(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if nobody can say.
+    """State what was promised to COHORT's users, and whether it was kept: exits with 6 if unknown.
 
     With --json, standard output is the JSON statement, or with -o a summary of what was written.
     """
@@ -173,7 +173,7 @@ def _exit_code(made: Statement) -> ExitCode:
 
 
 def _html(made: Statement) -> bytes:
-    from shuffle_ledger.cli.rendering.statements.html import html  # noqa: PLC0415 - nobody should wait for Matplotlib in vain
+    from shuffle_ledger.cli.rendering.statements.html import html  # noqa: PLC0415 - Matplotlib takes a second to import
 
     return html(made)
 

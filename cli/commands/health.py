@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.health import Health, health_document
 def health(
     database_url: str | None, actor: str | None, broker_url: str | None, server: str | None, as_json: bool
 ) -> int:
-    """Show what waits, what is stuck and what verification found: exits with 0 when nobody is needed.
+    """Show what waits, what is stuck and what verification found: exits with 0 if there is no alarm.
 
     Exits with 6 when the last verification of a cohort found something, with 1 for every other alarm.
     """

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.policies import SlotReading
 
 @dataclass(frozen=True, kw_only=True)
 class PlanQuote:
-    """What a plan costs, whether it fits a budget, and what would."""
+    """The cost of a plan, whether it fits a budget, and the largest epsilon0 that would."""
 
     fits: bool
     rounds: int

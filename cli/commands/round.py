@@ -180,9 +180,9 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
 def correct_(
     round_id: str, given: dict[str, object], not_sampled: bool, reason: str, as_json: bool, **where: Any
 ) -> int:
-    """Record what the released round ID truly was, where it was otherwise than was said.
+    """Record the true parameters of the released round ID, where they differ from those declared.
 
-    Name what was otherwise; the rest stays. It is charged at its true cost, and what was charged never
+    Give the parameters that differ; the others stay. The round is charged at its true cost; a charge never
     shrinks. Exits with 3 if the cohort is overspent with it. The same again changes nothing.
     """
     if not_sampled:

@@ -63,7 +63,7 @@ def create_(
 @database_options(WHY_HERE)
 @output_options
 def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
-    """List every token there is or was, without the secrets, which nobody has."""
+    """List all tokens, present and past, without their secrets, which are not stored."""
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
         found = tokens(session.store)
     present(document_of(found), lambda: token_table(found), as_json=as_json)

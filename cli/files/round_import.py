@@ -74,8 +74,9 @@ def plan_import(
     """Returns what is to be done, having written nothing.
 
     Raises:
-        BadLine: the first line the ledger would not take: a cohort or round that exists with other content, a
-            cohort nobody opens, more reports than its users, a round that must not be collected any more.
+        BadLine: the first line that the ledger would refuse: a cohort or round that exists with other
+            content, a cohort that is not opened, more reports than users, a round that must not be collected
+            any more.
     """
     opening = []
     for wanted in cohorts:
@@ -117,7 +118,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
                 counts[request.cohort][word] += 1
                 advance()
             done += len(answers)
-            # Whoever finds what was decided before, or has to compute, goes on with one.
+            # After a round that was decided before, or that needs a computation, the next batch is one round.
             fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
             size = min(2 * size, TOGETHER_MAX) if fluent else 1
     return _summary(counts, known=known, opened=len(plan.opening))

@@ -55,7 +55,7 @@ def tell_overspent(cohort: str) -> None:
 
 
 def console_on(stream: object) -> Console:
-    """Returns a console that adds nothing of its own; without a terminal, plain and `PIPED_WIDTH` wide."""
+    """Returns a console without highlighting; without a terminal, plain and `PIPED_WIDTH` wide."""
     terminal = bool(getattr(stream, "isatty", lambda: False)())
     return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
 

@@ -18,7 +18,7 @@ _POINTS = 41
 # The picture ends where delta falls to the first of these at a finite epsilon.
 _DEPTHS = (1e-15, 1e-12, 1e-9, 1e-6, 1e-3)
 _LEAST_DELTA = 1e-18
-# What the formats would otherwise say about when and by what they were written.
+# Removes the dates and program names that the formats would otherwise contain.
 _UNDATED: Mapping[str, Mapping[str, None]] = {
     ".svg": {"Date": None, "Creator": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},

@@ -38,7 +38,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 WAIT_SECONDS_MAX = 300.0
 POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
-FITS_LINE_MAX = 8  # a refusal does not wait behind more than so many other computations to say what fits
+FITS_LINE_MAX = 8  # with more computations waiting, a refusal does not compute what still fits
 LEFT_OVER_MAX = 10_000
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})", re.ASCII)
 Parameters = ParamSpec("Parameters")

@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 class Desk:
     """One accountant, one thread at a time, and a line of bounded length in front of it.
 
-    Who waits in line waits in the event loop; health checks never stand behind a computation.
+    A waiting request waits in the event loop, so health checks never wait for a computation.
     """
 
     def __init__(self, accountant: Accountant, *, line_max: int = LINE_MAX) -> None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what this server did, and what the ledger says whoever did it."""
+"""Metrics for Prometheus: the requests of this server, and the state of the ledger."""
 
 from __future__ import annotations
 

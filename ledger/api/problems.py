@@ -38,7 +38,7 @@ TYPE_PREFIX = "urn:shuffle-ledger:problem:"
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
-# What a request did before it failed stays: a round may be registered, and undecided.
+# Everything that a request did before it failed stays: a round may be registered, and undecided.
 _FAILED = "The server failed, and wrote down why. Ask again with the same identifier for what was recorded."
 _UNAVAILABLE = "The database cannot be used now. Ask again with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.values.checkpoint import (
 )
 
 HEADS_FORMAT = "shuffle-ledger-heads-1"
-# "valid": by the key the checkpoint itself names, which nobody vouched for.
+# "valid": signed with the key that the checkpoint itself names; no trusted key was given to compare it with.
 Signature = Literal["trusted", "valid", "none"]
 
 
@@ -37,7 +37,7 @@ def read_saved_heads(path: Path, trusted_public_key: bytes | None = None) -> Sav
 
     Raises:
         InvalidValue: the file holds neither a checkpoint nor heads.
-        BadSignature: it is not signed by the trusted key, or signed by nobody although one was given.
+        BadSignature: a trusted key was given, and the file is not signed by it, or not at all.
         OSError: the file cannot be read.
     """
     try:

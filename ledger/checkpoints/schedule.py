@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.settings import Settings
 
 LATEST = "checkpoint.json"
-MISSED_MAX = 3  # times in a row that nobody need hear of
+MISSED_MAX = 3  # consecutive misses before an alarm
 
 
 @dataclass(frozen=True, kw_only=True)

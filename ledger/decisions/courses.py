@@ -1,4 +1,4 @@
-"""What a round has been through: which entries a correction, a settlement or a void goes on from."""
+"""The course of a round: the entries from which a correction, a settlement or a void continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop around every decision: read, decide outside any transaction, append if nobody was faster."""
+"""The loop around every decision: read, decide outside any transaction, append if the head is unchanged."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Fits:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchQuote:
-    """What the answers would be if the rounds were registered now, in this order."""
+    """The answers that the rounds would get if they were registered now, in this order."""
 
     cohort: str
     rounds_admitted: int

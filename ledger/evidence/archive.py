@@ -26,7 +26,7 @@ _MODE = 0o100644 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What a container holds, and what is wrong with it as a container."""
+    """The members of a container, and its defects as a container."""
 
     members: Mapping[str, bytes]
     problems: tuple[tuple[str | None, str], ...]  # the member concerned, or None, and what

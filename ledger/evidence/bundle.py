@@ -1,6 +1,6 @@
 """The evidence bundle: chains, heads and digests in one file, to be verified where no ledger is.
 
-`docs/bundle-format.md` describes the format for those who write a verifier of their own.
+`docs/bundle-format.md` describes the format, so that anyone can write another verifier.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values.signing import SigningKey
 BUNDLE_FORMAT: Final = "shuffle-ledger-bundle-1"
 MANIFEST: Final = "manifest.json"
 FORMAT_NOTE: Final = "FORMAT.md"
-HEADS: Final = "heads.json"  # a checkpoint, or plain heads where nobody signs
+HEADS: Final = "heads.json"  # a checkpoint, or plain heads if the ledger does not sign
 PUBLIC_KEY: Final = "public-key.txt"
 _LINE = re.compile(rb"([1-9][0-9]{0,18}) ([0-9a-f]{64}) ([0-9a-f]{64}) ([^\n]+)", re.DOTALL)
 
@@ -63,7 +63,7 @@ class BundleMade:
     sha256: str  # of the whole file: quote it beside the statement
     cohorts: tuple[str, ...]
     entries: int
-    public_key: str | None  # hexadecimal; None: nobody signed
+    public_key: str | None  # hexadecimal; None: not signed
 
 
 def make_bundle(

@@ -104,7 +104,7 @@ def _chains(
             )
     listed = {chain.member for chain in chains}
     for name, data in members.items():
-        # What the manifest does not know, or no longer knows, is read all the same.
+        # Members that the manifest does not list are read too.
         if name.startswith("chains/") and name not in listed:
             findings.add("the manifest names no cohort for it", member=name)
             chains.append(Chain(cohort=_cohort_in(data) or name, member=name, data=data))

@@ -39,7 +39,7 @@ def verify_bundle(
         trusted_public_key: the key that must have signed, which somebody gave you another way.
         against: heads that were kept elsewhere: those of these cohorts must be in the chains.
         numbers: which numbers are computed again.
-        compositions: whoever computes compositions; this process if None.
+        compositions: computes compositions; this process does if None.
 
     **Guarantee**: a bundle with any byte changed, added or removed is not `ok`, and the finding names the
     member and, within a chain, the entry. A bundle is `vouched` for only if the trusted key signed its heads,

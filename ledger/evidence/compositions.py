@@ -28,7 +28,7 @@ Answer: TypeAlias = Bounds | str  # or why there is none
 
 
 class Compositions(Protocol):
-    """Whoever answers questions: this process, or workers."""
+    """Answers questions about compositions, in this process or by workers."""
 
     def answers(self, questions: Sequence[Question], tell: Callable[[int, int], None]) -> Iterator[Answer]:
         """Yield the answers in the questions' order; `tell` how many there are already, and of how many."""

@@ -1,4 +1,4 @@
-"""What a promise rests on, in words: the same in every statement, for people and for programs."""
+"""The conditions of a promise, in words: the same in every statement, for people and for programs."""
 
 from __future__ import annotations
 

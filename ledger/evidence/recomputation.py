@@ -39,7 +39,7 @@ class _Stated:
 
     @property
     def asked(self) -> Question:
-        """What is to be computed."""
+        """Returns the question whose answer is compared with the stated spending."""
         return Question(self.rounds, self.body.delta_budget)
 
 
@@ -156,8 +156,8 @@ class Recomputation:
         if isinstance(again, str):
             self.problems.append((body.sequence, f"its numbers cannot be computed again: {again}"))
             return None
-        # Both intervals contain the same exact number, whatever rules and precision they came from. What
-        # filters say is a bound of its own, above the composition: a smaller one would be a contradiction.
+        # Both intervals contain the same exact number, with any rules and precision. A reading of filters is
+        # a separate bound, above the composition: a smaller one would be a contradiction.
         agrees = again.lower <= stated.epsilon_upper
         if question.subject != "reading":
             agrees = agrees and stated.epsilon_lower <= again.upper

@@ -1,4 +1,4 @@
-"""The values a statement is made of: everything that is said about a cohort, and since when it holds."""
+"""The values of a statement: all facts about a cohort, and since when they hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EpsilonBounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What was promised to the users of a cohort, and in which sense."""
+    """The promise to the users of a cohort, and its meaning."""
 
     population: int
     privacy_unit: str
@@ -123,7 +123,7 @@ class Overspend:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedTold:
-    """What was told of a release afterwards: what a round truly was, or a release that nothing admitted."""
+    """A correction of a released round, or an incident: a release without admission."""
 
     kind: Literal["corrected", "incident"]
     round_id: str
@@ -251,5 +251,5 @@ class Statement:
     numerical_policy: str  # under which this statement's own numbers were computed
     conditions: tuple[Condition, ...]
     cohorts: tuple[CohortStatement, ...]
-    checkpoint: Mapping[str, Any] | None  # signed heads; None: nobody signed
+    checkpoint: Mapping[str, Any] | None  # signed heads; None: not signed
     format: str = STATEMENT_FORMAT

@@ -44,7 +44,7 @@ class AdaptivePolicy(Policy):
     """Filters decide: rounds go on while one of them holds. Sound however rounds are chosen.
 
     The first admitted round chooses which set of filters of the menu that is. It was registered before any
-    output of the cohort, so the choice depends on nobody's data; it stays whatever becomes of the round.
+    output of the cohort, so the choice does not depend on data. It stays, whatever becomes of the round.
     """
 
     menu: FilterMenu
@@ -111,7 +111,7 @@ class AdaptivePolicy(Policy):
         return self.menu.needs_choice and self.choice(view) is not None
 
     def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
-        """See `Policy`. What was charged never shrinks, unless nothing was released."""
+        """See `Policy`. A charge never shrinks, unless nothing was released."""
         choice, before = self.choice(view), Charge.from_mapping(course.last["charge"])
         filters, total = self.filters(view), self.total(view)
         changes = replaced(course.accounted, after)

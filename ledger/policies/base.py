@@ -85,7 +85,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What the chain says of one round so far: details of two of its entries."""
+    """The state of one round in the chain: details of two of its entries."""
 
     first: Mapping[str, Any]  # the entry that admitted it, or told its release as an incident
     last: Mapping[str, Any]  # the last one that says what it is charged
@@ -93,7 +93,7 @@ class Course:
 
     @property
     def accounted(self) -> ShuffledRound:
-        """What is charged now."""
+        """Returns the round that is charged now."""
         return ShuffledRound.from_mapping(self.last["accounted"])
 
 

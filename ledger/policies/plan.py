@@ -61,7 +61,7 @@ class PlanPolicy(Policy):
 
     @functools.cached_property
     def rules(self) -> dict[str, Any]:
-        """What the first entry says of the plan."""
+        """Returns the plan as the first entry records it."""
         return {
             "slots": [{"round": one.to_mapping(), "count": count} for one, count in self.slots_declared],
             "epsilon_upper": self.epsilon_upper,

@@ -42,7 +42,7 @@ def reconcile(
     chain. Entries written after the checkpoint are in no checkpoint, so every cohort is frozen, unless the
     actor attests that there were none (`nothing_later`): then only those behind the checkpoint are.
 
-    Cohorts that were both opened and lost after the checkpoint are known to nobody: make checkpoints often.
+    Cohorts that were both opened and lost after the checkpoint leave no trace: make checkpoints often.
 
     Raises:
         InvalidValue: no reason, or no actor, that can be stored.

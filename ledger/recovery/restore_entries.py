@@ -1,9 +1,9 @@
 """Bringing lost entries back from a copy of the chains: byte for byte, and only what a signed head proves.
 
-A checkpoint names the digest of a chain's last entry, and that digest binds every entry before it. So whoever
-kept the copy need not be believed: entries that lead from the head the ledger has to the head the checkpoint
-names *are* the lost ones. They are appended as they were, and what they imply is what the replay of the chain
-says, which is also what verification compares the tables with.
+A checkpoint names the digest of a chain's last entry, and that digest binds every entry before it. So the
+copy need not come from a trusted place: entries that lead from the ledger's head to the checkpoint's head
+*are* the lost ones. They are appended unchanged. The tables are set to the result of a replay of the chain,
+with which verification compares them too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Unproven:
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """What was brought back."""
+    """The entries that were brought back."""
 
     number: int  # of the record in the ledger
     entries: dict[str, int]  # how many, by cohort
@@ -79,8 +79,8 @@ class _Tail:
 def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, actor: str) -> Recovered:
     """Append the lost entries that `source` has, of every cohort of which it has them all.
 
-    By asking for this, the actor attests that no entry was written after the checkpoint: of such an entry
-    nobody could tell that it is missing.
+    With this command the actor attests that no entry was written after the checkpoint: the loss of such an
+    entry could not be detected.
 
     **Guarantee**: afterwards each of these chains is, to the last byte, the one that the checkpoint signed.
     Nothing is brought back of a chain that lacks one entry, that was written on after the database was put

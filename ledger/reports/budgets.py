@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The last entry of a cohort's chain: keep it elsewhere, and nobody can shorten the chain unseen."""
+    """The last entry of a cohort's chain. If it is kept elsewhere, a shortened chain is detected."""
 
     sequence: int
     digest: str  # hexadecimal
@@ -80,7 +80,7 @@ class BudgetStatement:
     head: Head
 
     def __repr__(self) -> str:
-        """What is spent and left in few digits: at most and at least so much."""
+        """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""
         return (
             f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
             f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
@@ -112,7 +112,7 @@ class HistoryPoint:
     round_id: str | None
     actor: str
     recorded_at: datetime
-    collected_on: date | None  # of admitted and refused rounds, when it was said
+    collected_on: date | None  # of admitted and refused rounds, if it was given
     use_case: str | None
     epsilon_spent_upper: float  # after the entry
     epsilon_spent_lower: float
@@ -123,10 +123,10 @@ class HistoryPoint:
 def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStatement:
     """Return the budget of a cohort.
 
-    What is spent is what the last entry says: certificates do not go stale, so it is not computed again;
-    `verification.verifier` does. Only where filters decide is the composition of what is held computed, to
-    stand beside their readings: that is the price of adaptivity. What still fits is searched for within the
-    bounds that `reports.rounds_left` sets. Local sums run over every admitted round,
+    The spending is that of the last entry: certificates do not go stale, so it is not computed again
+    (`verification.verifier` does that). If filters decide, the composition of the rounds held is computed
+    too, for comparison with the filters' readings: the difference is the price of adaptivity. The search for
+    rounds that still fit is bounded by `reports.rounds_left`. Local sums run over every admitted round,
     voided ones included: their reports may have been sent. A refused round's reports must not be collected.
 
     Raises:

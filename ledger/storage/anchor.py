@@ -1,9 +1,10 @@
-"""A database that was put back to an earlier state: noticed before anything is written, then reconciled.
+"""Detection of a database that was put back to an earlier state, before anything is written, and its
+reconciliation.
 
-What a restored backup does not know may have been released, so it must not be decided upon again. An
-*anchor* is a checkpoint kept outside the database; while a chain lacks the head that the anchor names,
-nothing is written. Reconciling records who accepted the loss, and freezes every cohort that may have lost
-something: what it has spent is unknown from then on, which is no number, and never zero.
+Rounds that a restored backup does not contain may have been released, so they must not be decided again. An
+*anchor* is a checkpoint that is kept outside of the database. While a chain lacks the head that the anchor
+names, nothing is written. Reconciliation records the person that accepted the loss, and freezes every cohort
+that may have lost an entry: its spending is unknown from then on, never zero.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5  # cohorts that an error names
 _HEADS_AT_ONCE = 500
-_CHECKED_SECONDS = 1.0  # connections opened this shortly after a check need none of their own
+_CHECKED_SECONDS = 1.0  # connections opened this shortly after a check are not checked again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class Anchor:
         """Return the checkpoint.
 
         Raises:
-            InvalidValue: the file cannot be read or holds no checkpoint. Whoever removes it gains nothing.
+            InvalidValue: the file cannot be read or holds no checkpoint: removing the file does not help an
+                attacker.
             BadSignature: it was changed, or another key than the trusted one signed it.
         """
         try:
@@ -74,7 +76,7 @@ class Anchor:
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """What a ledger lacks of what a checkpoint has seen, and nobody has accepted yet."""
+    """Heads of a checkpoint that a ledger lacks, and whose loss was not accepted yet."""
 
     of_another_ledger: bool
     behind: tuple[CheckpointHead, ...]  # of cohorts whose chain does not have this head
@@ -113,7 +115,8 @@ class Guard:
             event.listen(engine, loss, self._note_loss)
 
     def check(self) -> None:
-        """Raise BehindCheckpoint if the ledger lacks anything, or if nobody can tell."""
+        """Raises BehindCheckpoint if the ledger lacks an entry of the checkpoint, or if that cannot be
+        decided."""
         if not self._due:
             return
         try:
@@ -136,7 +139,7 @@ class Guard:
 
 
 def refuse_losses(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Raise BehindCheckpoint if the ledger lacks what a checkpoint has seen, and nobody accepted it."""
+    """Raises BehindCheckpoint if the ledger lacks heads of a checkpoint and the loss was not accepted."""
     with engines.reading(engine) as connection:
         found = losses(connection, checkpoint)
     if found:

@@ -57,7 +57,7 @@ _REGISTERED = """registered AS (
 )
 """
 _ANSWER = "SELECT count(*) AS moves FROM moved"
-# Who decided in turn leaves the line: the lock passes to the transaction, and on with its commit.
+# Releases a session-level advisory lock with the commit: the lock is first taken for the transaction too.
 _ANSWER_LEAVING = """
 SELECT count(*) AS moves, CASE WHEN count(*) > 0 THEN
   CASE WHEN pg_try_advisory_xact_lock(%(space)s, %(line)s) THEN pg_advisory_unlock(%(space)s, %(line)s) END
@@ -101,7 +101,7 @@ class Step(NamedTuple):
 
     @property
     def lost(self) -> LostRace:
-        """What is raised where somebody else was faster."""
+        """Returns the error for a lost race: another writer appended first."""
         return LostRace(f"cohort {self.view.cohort.name!r} moved on from entry {self.view.head_sequence}")
 
 
@@ -133,7 +133,8 @@ def append_on(
 ) -> tuple[EntryBody, CohortView]:
     """Append with the row of the round that is decided, on a connection of `engines.deciding`.
 
-    Returns the entry's body, and the cohort as it leaves it. Who had the turn has left the line then.
+    Returns the entry's body, and the cohort after the entry. The turn, if it was held, is released by the
+    commit.
 
     Raises:
         LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
@@ -225,7 +226,7 @@ def append_in_steps(connection: Connection, step: Step) -> int:
     """Append in a transaction, with any draft and on any database; return 0 if another entry was first."""
     view, draft, _, entry = step
     cohort = view.cohort
-    # The head moves first: whoever finds it moved already writes nothing.
+    # The head moves first: if another writer has moved it, nothing is written.
     unmoved = and_(
         heads.c.cohort == cohort.name,
         heads.c.sequence == view.head_sequence,

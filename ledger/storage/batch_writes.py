@@ -157,7 +157,7 @@ def lock(connection: Connection, names: Sequence[str]) -> None:
 
 
 def _views(connection: Connection, memory: Memory, names: Sequence[str]) -> dict[str, NewRound]:
-    lock(connection, names)  # what is read before a lock is granted may be older than it
+    lock(connection, names)  # rows are read after the lock is granted; earlier reads may be outdated
     # Not EXISTS: by old statistics the planner would read once, and whole, what waits in all cohorts.
     waiting = select(rounds.c.registration).where(
         rounds.c.cohort == cohorts.c.name,

@@ -1,6 +1,8 @@
-"""Taking turns on a contended cohort: who waits in line does not compute in vain.
+"""Advisory locks that let writers of a contended cohort take turns, so that a lost race wastes no
+computation.
 
-A courtesy, nothing more: whether an entry is appended is decided by the head alone, with a turn or without.
+Correctness does not depend on them: with or without a turn, an entry is appended only if the cohort's head is
+unchanged (optimistic concurrency).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _LINE_UP = """
 SELECT CASE WHEN pg_try_advisory_lock(%(space)s, %(line)s) THEN false
   ELSE pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL END AS waited
 """
-# In one order, for many want several.
+# Locks are taken in one order: several writers may each take several.
 _LINE_UP_TOGETHER = """
 SELECT count(pg_advisory_xact_lock(%(space)s, line)) AS turns FROM unnest(%(lines)s::integer[]) AS given(line)
 """
@@ -35,10 +37,10 @@ _LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
 
 
 class Turn:
-    """A place in a cohort's line, on a connection that commits every statement; on SQLite there is no line.
+    """The advisory lock of a cohort, on a connection that commits every statement; does nothing on SQLite.
 
-    Who finds nobody takes the turn with the statement that reads, and leaves with the one that writes: that
-    costs no round trip, so that everybody lines up, also who knows nothing of the others.
+    The statement that reads the cohort also tries to take the lock, and the statement that writes releases
+    it. That costs no extra round trip, so every writer takes part, without knowing of other writers.
     """
 
     def __init__(self, turns: Turns, connection: Connection, cohort: str) -> None:
@@ -49,16 +51,16 @@ class Turn:
         self.is_held = False
 
     def ask(self) -> dict[str, int | None]:
-        """Return what the statement that reads is given: it takes the turn, if nobody has it."""
+        """Returns the parameters with which the read statement tries to take the lock."""
         if self.is_held or not self._possible:
             return {"space": LOCK_SPACE, "line": None}
-        self.is_held = True  # perhaps: to leave without it does no harm
+        self.is_held = True  # assumed: releasing a lock that is not held does no harm
         return self.place
 
     def answer(self, *, taken: bool | None) -> bool:
-        """Note what that statement said, and where somebody else had the turn, wait for it.
+        """Records the result of the read statement, and waits for the lock if another writer has it.
 
-        Returns whether it was waited for, so that what was read is old.
+        Returns whether it waited: the data that was read is then outdated.
         """
         if taken is not False:
             return False
@@ -67,10 +69,11 @@ class Turn:
         return self.wait()
 
     def wait(self) -> bool:
-        """Wait for the turn; who has waited for too long goes on without. Returns whether it came."""
+        """Waits for the lock, and continues without it after the time limit. Returns whether the lock was
+        taken."""
         if not self._possible:
             return False
-        self.is_held = True  # perhaps, also where waiting ends with an error
+        self.is_held = True  # assumed, also if waiting ends with an error
         try:
             with engines.translated_errors():
                 if prepared.run(self._connection, _LINE_UP, self.place).waited:
@@ -81,24 +84,24 @@ class Turn:
 
     @property
     def place(self) -> dict[str, int | None]:
-        """What the statement that writes is given: it leaves the line, once it is committed."""
+        """Returns the parameters with which the write statement releases the lock at its commit."""
         return {"space": LOCK_SPACE, "line": self._line if self.is_held else None}
 
     def leave(self) -> None:
-        """Let the next one have the turn, if the statement that writes did not."""
+        """Releases the lock, if the write statement has not done so."""
         if not self.is_held or self._connection.invalidated:
             return  # a lock goes with its connection
         try:
             prepared.run(self._connection, _LEAVE, self.place)
         except DBAPIError:
-            self._connection.invalidate()  # nobody may find it with the lock
+            self._connection.invalidate()  # the connection must not go back to the pool with the lock
 
 
 class Turns:
-    """The lines in front of contended cohorts; empty on SQLite, where nobody computes elsewhere."""
+    """The advisory locks of contended cohorts; they do nothing on SQLite, which has one writer at a time."""
 
     def __init__(self, engine: Engine) -> None:
-        """Wait on connections of its own: whoever has a turn must still get one of the others."""
+        """Uses a separate connection pool for waiting: the holder of a lock must still get a connection."""
         self._main = engine
         self._own: Engine | None = None
         self._contended: dict[str, float] = {}
@@ -109,21 +112,21 @@ class Turns:
             self._own.dispose()
 
     def note_contention(self, cohort: str) -> None:
-        """Remember that somebody was faster."""
+        """Records that another writer was faster."""
         if len(self._contended) >= COHORTS_REMEMBERED_MAX:
             self._contended.clear()
         self._contended[cohort] = time.monotonic()
 
     def is_contended(self, cohort: str) -> bool:
-        """Return whether others were faster, or had to be waited for, just now."""
+        """Returns whether another writer was faster, or had to be waited for, within the last second."""
         last = self._contended.get(cohort)
         return last is not None and time.monotonic() - last < CONTENDED_SECONDS
 
     @contextmanager
     def take(self, cohorts: Iterable[str]) -> Iterator[None]:
-        """Wait for the turns of some cohorts, and keep them.
+        """Waits for the locks of some cohorts, and keeps them for the block.
 
-        Who has waited for too long goes on without, and so does who gets no connection to wait on.
+        Continues without the lock after the time limit, or if no connection is free.
         """
         with ExitStack() as held:
             if engines.is_postgresql(self._main):
@@ -147,9 +150,10 @@ class Turns:
             turn.leave()
 
     def take_together(self, connection: Connection, cohorts: Iterable[str]) -> None:
-        """Wait for the turns of some cohorts, and keep them until the transaction ends.
+        """Waits for the locks of some cohorts, and keeps them until the transaction ends.
 
-        Who decides many rounds at a time would else be faster, again and again, than who computes.
+        Without the locks, a writer of large batches would win every race against a writer that has to
+        compute.
         """
         if engines.is_postgresql(self._main):
             lines = sorted({_line(cohort) for cohort in cohorts})

@@ -1,4 +1,4 @@
-"""What a decision reads: a cohort at one moment, in one statement."""
+"""Views: the state of a cohort at one moment, read by one statement for a decision."""
 
 from __future__ import annotations
 
@@ -66,10 +66,9 @@ class Kinds:
 
 
 class Memory:
-    """What was read before and need not be read again: kinds of rounds, and each cohort as its head's entry
-    left it.
+    """A cache of kinds of rounds, and of each cohort's state after its last known entry.
 
-    A view counts while the head still has the digest it was made of, which covers all that the entry says.
+    A cached view is valid while the head has the same digest, which covers everything in the entry.
     """
 
     def __init__(self) -> None:
@@ -168,7 +167,7 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[Cohort
 
 
 class Asked(NamedTuple):
-    """What a new round is registered and decided on, if its identifier is not taken."""
+    """The data for registering and deciding a new round, if its identifier is free."""
 
     round: NewRound | None
     opening: bytes | None  # the body of the chain's first entry, if it was asked for
@@ -282,7 +281,7 @@ def _of_round(dialect_name: str) -> Select[Any]:
 @functools.cache
 def _of_new_round(dialect_name: str) -> Select[Any]:
     first = entries_table.alias("first")
-    # Whoever has seen the head's entry is not told again what it says, nor what is held with it.
+    # If the caller has the head's entry in its cache, the entry and the rounds held are not read again.
     unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
     headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
     beside = _with_head(headed, bindparam("name"), unseen)

@@ -59,7 +59,7 @@ _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
-_POSTGRESQL_READ_ONLY = "25006"  # a standby, or stopped by whoever runs it
+_POSTGRESQL_READ_ONLY = "25006"  # a standby, or made read-only by its operator
 _SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
 
 
@@ -155,8 +155,9 @@ def writing_once(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]
 def deciding(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     """Yield a connection on which to read, to decide quickly, and to write one statement or none.
 
-    On SQLite all of it is one transaction, beside which nobody else can write. On PostgreSQL each statement
-    is its own: what was read may be outdated by then, and the statement that writes has to find out.
+    On SQLite all of it is one transaction, during which no other connection can write. On PostgreSQL each
+    statement is a separate transaction: the data that was read may be outdated, and the write statement must
+    check that.
     """
     with _connected(engine) as connection, translated_errors(fact), _alone(connection, write=True):
         yield connection
@@ -207,7 +208,7 @@ def advisory_lock(dialect_name: str) -> ColumnElement[Any]:
 def next_registration(dialect_name: str) -> ColumnElement[int]:
     """Return the number of the next round to be registered, as an expression."""
     if dialect_name == "sqlite":
-        # As SQLite itself would number the row: nobody else can, for the write lock is held.
+        # The number that SQLite itself would give the row. The write lock is held, so no other row gets it.
         given = select(func.max(column("seq", Integer))).where(column("name") == rounds.name)
         last = select(func.max(rounds.c.registration))
         numbers = (given.select_from(table("sqlite_sequence")), last)
@@ -285,7 +286,7 @@ def _begin_postgresql(connection: Connection) -> None:
     options = connection.get_execution_options()
     if options.get(_ALONE_OPTION):
         return
-    # Not READ WRITE otherwise: whoever stopped writing to the database by its default means us, too.
+    # Never READ WRITE: a database whose default is read-only must stay so for the ledger too.
     reads = options.get(_READ_OPTION)
     sessions.begin(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reads else "BEGIN")
 

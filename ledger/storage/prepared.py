@@ -49,7 +49,7 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
     from psycopg.rows import namedtuple_row  # noqa: PLC0415 - SQLite needs no driver of PostgreSQL
 
     driver: Any = connection.connection.driver_connection
-    # Whoever listens to statements hears of these, too.
+    # SQLAlchemy's event listeners are called for these statements too.
     heard = connection.dispatch
     try:
         with driver.cursor(row_factory=namedtuple_row) as cursor:

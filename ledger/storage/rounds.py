@@ -114,7 +114,8 @@ class RoundStore(Database):
             return [rows.round_from(row) for row in connection.execute(query)]
 
     def take_overdue(self, *, older_than_seconds: float, limit: int) -> list[str]:
-        """Mark pending rounds that nobody queued for a while as queued now; return their identifiers."""
+        """Marks pending rounds that were not queued for `older_than_seconds` as queued now; returns their
+        identifiers."""
         with engine.writing(self._engine) as connection:
             now = engine.database_time(connection)
             before = now - timedelta(seconds=older_than_seconds)

@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry, Spending
 from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, RoundRequest
 
-ATTEMPTS_MAX = 5  # failed attempts after which nobody tries a round again by himself
+ATTEMPTS_MAX = 5  # failed attempts after which a round is not retried automatically
 _DECODED_ROUNDS_MAX = 8192
 
 
@@ -60,7 +60,7 @@ class EntryDraft:
 
     @property
     def accounted(self) -> ShuffledRound | None:
-        """What a decision takes, if it takes anything."""
+        """Returns the round that a decision charges; None if it charges nothing."""
         return self.changes[0].accounted if self.changes else None
 
 
@@ -77,7 +77,7 @@ class CohortView:
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
-    # What was read out of `details`, by name, with what it was read of: it is the same while that is.
+    # Values parsed from `details`, by name, each with its source: valid while the source is the same object.
     read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -166,7 +166,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVerification:
-    """What the scheduled verification of a cohort found last."""
+    """The last result of the scheduled verification of a cohort."""
 
     cohort: str
     verified_at: datetime

@@ -111,10 +111,8 @@ rounds = Table(
     Column("closing_sequence", BigInteger),  # of the entry that settled or voided it
     Column("attempts", Integer, nullable=False, server_default=text("0")),  # failed attempts to decide
     Column("last_error", Text),
-    Column(
-        "shared", Boolean, nullable=False, server_default=text("false")
-    ),  # the round's first row is another
-    UniqueConstraint("cohort", "round_id"),  # lets an entry refer to a round of its own cohort only
+    Column("shared", Boolean, nullable=False, server_default=text("false")),  # another row is its first
+    UniqueConstraint("cohort", "round_id"),  # an entry can refer only to a round of the same cohort
     CheckConstraint("length(content_digest) = 32", name="content_digest"),
     CheckConstraint(
         "closing_sequence IS NULL OR closing_sequence > outcome_sequence", name="closing_after_outcome"
@@ -233,7 +231,7 @@ heads = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("digest", DIGEST, nullable=False),
     Column("status", String(20), nullable=False),
-    # How many entries of each kind there are, so that nobody need count them.
+    # Number of entries of each kind, so that they need not be counted.
     *(
         Column(count, BigInteger, nullable=False, server_default=text("0"))
         for count in COUNT_OF_KIND.values()
@@ -277,7 +275,7 @@ privacy_losses = Table(
     CheckConstraint("length(key) = 32 AND length(digest) = 32", name="digests"),
 )
 
-# What the scheduled verification found last. Not part of the truth: it may be emptied at any time.
+# Last results of the scheduled verification. Not part of the record: the table may be emptied at any time.
 verifications = Table(
     "verifications",
     metadata,
@@ -290,7 +288,7 @@ verifications = Table(
     CheckConstraint("head_sequence >= 0", name="head_sequence"),
 )
 
-# Who may use the HTTP API. The secret itself is nowhere: see `access`.
+# Tokens for the HTTP API. The secret itself is not stored: see `access`.
 access_tokens = Table(
     "access_tokens",
     metadata,
@@ -320,7 +318,7 @@ ended_sessions = Table(
     Index("ix_ended_sessions_expires_at", "expires_at"),
 )
 
-# Who accepted that the database was put back to an earlier state, and what that lost.
+# Accepted losses of entries, after the database was put back to an earlier state, and the actors.
 reconciliations = Table(
     "reconciliations",
     metadata,

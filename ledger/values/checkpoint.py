@@ -82,8 +82,8 @@ class Checkpoint:
 def check_signature(checkpoint: Checkpoint, trusted_public_key: bytes | None) -> None:
     """Raise BadSignature unless the checkpoint was signed by the trusted key.
 
-    Without a trusted key (None) only this is checked: whoever made the checkpoint held the key it names. That
-    shows accidents; a forger signs with a key of his own.
+    Without a trusted key (None), the signature is checked with the key that the checkpoint itself names. That
+    detects accidents, but no forgery: a forger signs with another key.
     """
     if trusted_public_key is not None and checkpoint.public_key != trusted_public_key:
         raise BadSignature(

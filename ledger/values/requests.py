@@ -267,7 +267,7 @@ class Voided:
 
 @dataclass(frozen=True, kw_only=True)
 class Quote:
-    """What the answer would be now; nothing is stored and nothing is promised."""
+    """The answer that a round would get now; nothing is stored or promised."""
 
     cohort: str
     would_be: Literal["admitted", "refused"]
@@ -318,7 +318,7 @@ class ReleaseTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """What a released round truly was, told afterwards, and what that made of the cohort's budget."""
+    """A correction of a released round, and its effect on the cohort's budget."""
 
     round_id: str
     cohort: str

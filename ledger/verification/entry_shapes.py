@@ -79,7 +79,7 @@ _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
     (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
-    # A frozen cohort records what it is told, and charges nothing.
+    # A frozen cohort records corrections and incidents without charging them.
     (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
     (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.CORRECTED): frozenset({"slot"}),
@@ -127,6 +127,9 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
+    described = details.get("round")
+    if isinstance(described, Mapping) and _declares(details.get("accounted")) and not _declares(described):
+        yield "what it accounts declares an interaction, and what it says of the round does not"
     if policy in _STANDING and isinstance(details.get("standing"), Mapping):
         yield from _standing(details["standing"], policy)
 
@@ -212,6 +215,10 @@ def is_as_written(value: object, again: object) -> bool:
 
 def _is_round(value: Any) -> bool:
     return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
+
+
+def _declares(described: object) -> bool:
+    return isinstance(described, Mapping) and "interaction" in described
 
 
 def _is_request(value: Any) -> bool:
@@ -333,7 +340,7 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         frozen, overspent: the cohort's state before the entry.
     """
     details, requested = body.details, body.details["requested"]
-    if "interaction" in details["accounted"] and "interaction" not in details["request"]["round"]:
+    if _declares(details["accounted"]) and not _declares(details["request"]["round"]):
         yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"

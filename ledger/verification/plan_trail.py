@@ -44,7 +44,7 @@ class PlanTrail:
         Args:
             body: the entry.
             as_before: a settlement replaces a pair of the whole plan by the truth, as settlements once did.
-            frozen: the cohort is, so that what is told of releases changes nothing.
+            frozen: whether the cohort is frozen: corrections and incidents then change nothing.
         """
         round_id, before, self._promise = str(body.round_id), self._stated_promise, None
         if body.kind is EntryKind.ADMITTED:
@@ -114,7 +114,7 @@ class PlanTrail:
             self._claimed[slot] -= 1
 
     def _place(self, body: EntryBody, truth: ShuffledRound) -> Iterator[str]:
-        """Follow where a released round stands, from its first claim and what it is said to have been."""
+        """Follows the slot of a released round, from the slot it claimed first and its stated parameters."""
         round_id = str(body.round_id)
         if round_id in self._stands:
             self._leave(round_id)

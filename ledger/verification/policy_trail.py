@@ -38,8 +38,8 @@ from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 from shuffle_ledger.ledger.verification.plan_trail import PlanTrail, promised_in
 
 _TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
-# Charges are bounds from above. A ledger may be set to a precision of 0.1 at worst, and its charges are then
-# dearer than needed by about as much: that costs nobody his privacy, but more than this is worth a note.
+# Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
+# as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
 # Another precision may choose other filters: they admit up to this share fewer of the first kind, or one.
 CHOICE_BELOW_MAX = 0.15

@@ -75,7 +75,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What the chain says after an entry, for the numbers to be checked."""
+    """The state after an entry, for the check of its numbers."""
 
     sequence: int
     body: EntryBody
@@ -387,7 +387,7 @@ class Replay:
         self._charge(body, accounted, is_broken=chosen_after)
 
     def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
-        """Compare what is told of a frozen cohort with what is written then: nothing is charged."""
+        """Checks a correction or an incident of a frozen cohort: it must charge nothing."""
         details = body.details
         charged = "charge" in details or "slot" in details or details["privacy_loss"] is not None
         if charged or not is_kept or details["overspent"] != self.overspent or details.get("chosen_after"):

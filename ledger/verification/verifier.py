@@ -54,11 +54,11 @@ class CohortVerification:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What the chains were compared with."""
+    """The heads with which the chains were compared."""
 
     heads: int
     signature: Signature
-    public_key: str | None  # hexadecimal; None: the heads are signed by nobody
+    public_key: str | None  # hexadecimal; None: the heads are not signed
     ledger_id: str | None
     created_at: datetime | None
 
@@ -182,8 +182,8 @@ def _judged(  # noqa: PLR0917 - all of them are needed
     except (TryAgain, Unavailable):
         raise  # says nothing about the cohort
     except (LedgerError, AttributeError, TypeError, ValueError) as error:
-        # SQLite takes any value in any column, and whoever reads it may stumble anywhere. Nothing is known
-        # of this cohort but that it was damaged.
+        # SQLite accepts any value in any column, so reading can fail anywhere. All that is known of this
+        # cohort is that it was damaged.
         return _unreadable(name, f"its rows cannot be read: {error}")
 
 
@@ -263,7 +263,7 @@ class _NumberChecker:
         body = step.body
         again = self._certify(step, step.held)
         if again is not None and step.filtered:
-            # Filters give a bound of their own. It is sound, so the composition cannot need more.
+            # The filters' bound is separate and sound, so the composition cannot need more.
             if body.spent.epsilon_upper < again.epsilon_lower:
                 self._compare(step, "what is spent", body.spent, again)
         elif again is not None:

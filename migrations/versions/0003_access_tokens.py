@@ -1,4 +1,5 @@
-"""Tokens for the HTTP API: what they may do, for how long, and the digest of a secret nobody stores."""
+"""Tokens for the HTTP API: their role, their lifetime, and the digest of their secret, which is not
+stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduled verification found last, cohort by cohort."""
+"""The last result of the scheduled verification, cohort by cohort."""
 
 from __future__ import annotations
 

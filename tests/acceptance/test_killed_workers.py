@@ -104,7 +104,7 @@ def test_workers_that_are_killed_or_race_decide_once(
         assert isinstance(decided(ledger, "orphan", log), Admitted)
         record = round_record(ledger, "orphan")
         assert (record.attempts, record.last_error) == (1, "a worker was lost before it decided")
-        # A round that kills whoever computes it is left alone, visibly, and the others go on.
+        # A round that kills every process that computes it is given up, visibly, and the others go on.
         register_round(ledger, "poison", epsilon0=POISON_EPSILON0)
         assert publish(app, "poison")
         register_round(ledger, "healthy")
@@ -138,7 +138,7 @@ def test_a_worker_killed_with_all_its_processes_loses_nothing(
         assert ledger.count_entries("phones") == {"opened": 1}
     release(tmp_path)
     if str(settings.broker_url).startswith("redis"):
-        # Redis gives them back after an hour. Nobody waits so long: the table is the outbox.
+        # Redis returns them only after an hour. The sweep does not wait for that: the table is the outbox.
         assert sweep(ledger, app, older_than_seconds=0) == 2
     with running(settings, log, SCRIPT, "worker", "--no-sweep"):
         for name in ("first", "second"):

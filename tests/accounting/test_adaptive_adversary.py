@@ -80,7 +80,8 @@ def worst_delta(menu: tuple[Masses, Masses], allows: Callable[[Counts], bool], e
 
 
 def composed_delta(menu: tuple[Masses, Masses], epsilon: float) -> Callable[[Counts], float]:
-    """Delta of so many of each, fixed in advance: what the naive filter compares with its budget."""
+    """Returns the delta of these counts of each kind, fixed in advance; the naive filter compares it with its
+    budget."""
 
     @functools.cache
     def value(counts: Counts) -> Array:

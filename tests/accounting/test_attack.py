@@ -211,7 +211,7 @@ def test_an_attack_never_beats_the_analysis(
 
 
 def test_an_attack_comes_close_where_analyses_are_tight() -> None:
-    """Ten-ary responses of a thousand: hardly anything is left to gain; generic: a quarter."""
+    """Ten-ary response of a thousand users: the bounds are within a permille; generic: within a quarter."""
     shuffled = _round("krr(k=10, epsilon0=2)", 1000)
     certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
     assert attack_epsilon(shuffled, delta=1e-6) >= 0.999 * certificate.epsilon_lower  # type: ignore[operator]

@@ -16,7 +16,7 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
 
 
 def _exactly_centred(weights: np.ndarray, values: np.ndarray) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
-    """Weights that sum to 1 and values of mean 0, each moved by no more than a rounding of its own."""
+    """Weights that sum to 1 and values of mean 0; each is moved by at most one rounding."""
     w = [mpmath.mpf(float(one)) for one in weights]
     w = [one / mpmath.fsum(w) for one in w]
     mean = mpmath.fsum(one * mpmath.mpf(float(x)) for one, x in zip(w, values, strict=True))

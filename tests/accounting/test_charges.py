@@ -248,7 +248,7 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
 
 @pytest.mark.parametrize(("randomizer", "fields"), ROUNDS[:4])
 def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, object]) -> None:
-    """What charges are compared with is never below sums in 50 digits, not by one unit, and hardly above."""
+    """The profiles behind charges are never below sums in 50 digits, and only slightly above."""
     pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
     deviation = math.sqrt(pair.variance())
     losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)

@@ -58,12 +58,12 @@ def _oue(domain: int, epsilon0: float) -> Rows:
 
 
 def _both(*tables: Rows) -> Rows:
-    """A report of each randomizer, each on a value of its own."""
+    """One report of each randomizer, each on a separate value."""
     return [[math.prod(masses) for masses in itertools.product(*rows)] for rows in itertools.product(*tables)]
 
 
 def _either(weights: tuple[float, ...], *tables: Rows) -> Rows:
-    """One of the randomizers, visibly, each on a value of its own."""
+    """One of the randomizers, visibly, each on a separate value."""
     return [
         [weight * mass for weight, row in zip(weights, rows, strict=True) for mass in row]
         for rows in itertools.product(*tables)
@@ -394,6 +394,7 @@ def test_two_laplace_reports_of_many_are_enclosed_by_an_even_grid(reports: int, 
     assert bounds.upper[0] <= bounds.lower[0] * 1.02
 
 
+@pytest.mark.slow
 def test_two_laplace_reports_are_as_precise_as_asked_and_three_say_that_they_are_not() -> None:
     for parts, precise in ((2, True), (3, False)):
         written = f"joint({', '.join(['laplace(epsilon0=1)'] * parts)})"
@@ -506,7 +507,7 @@ def test_tight_pairs_take_no_silent_component() -> None:
 
 
 def test_laws_of_two_scales_are_bounded_closely() -> None:
-    """Seven reports in ten hide well and three hardly at all: bounds that suit one of them alone would be far
+    """Seven reports in ten hide much and three hide little: bounds that suit one kind alone would be far
     apart."""
     written = "parallel((0.3, generic(epsilon0=10)), (0.7, krr(k=1000, epsilon0=0.1)))"
     shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=1000)
@@ -534,7 +535,7 @@ def test_rows_that_are_nearly_equal_differ_in_their_own_digits(apart: float, bes
 
 
 def test_tiny_probabilities_overflow_nothing() -> None:
-    """An output that is frequent under one value, and made by nobody who holds another."""
+    """An output that is frequent under one value, and almost impossible under all others."""
     rows = [
         [0.540243111710173, 1.8851666791081063e-17, 0.45975688828982686],
         [0.32698359499484936, 0.6730164050051506, 3.917367126241095e-20],
@@ -555,7 +556,7 @@ def test_tiny_probabilities_overflow_nothing() -> None:
 @pytest.mark.parametrize("rare", [None, 1e-40])
 def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float, rare: float | None) -> None:
     """Three reports: others stand out from what all hide so rarely that 1 less the rest says little of it.
-    An output that hardly ever happens may be twice as likely under one value: it tells as little."""
+    A very rare output may be twice as likely under one value: it reveals as little."""
     rows = [[0.3 + apart, 0.7 - apart], [0.3, 0.7]]
     if rare is not None:
         rows = [[*rows[0], rare], [*rows[1], 2 * rare]]

@@ -82,7 +82,7 @@ def test_a_lower_pair_without_mass_at_loss_0_keeps_what_it_has() -> None:
 
 @pytest.mark.parametrize("precision", [1e-2, 1e-3])
 def test_the_largest_loss_is_met_from_below(precision: float) -> None:
-    """What the smallest deltas ask for is the largest loss."""
+    """The smallest deltas depend on the largest loss."""
     profile = np.vectorize(lambda excess: max(1 - excess / np.expm1(3.0), 0.0) ** 2 / 4)
     _, below = from_profile(
         lambda excess: ProfileBounds(profile(excess), profile(excess)),

@@ -34,7 +34,7 @@ def _bounds(pair: Decomposition, counts: Counts, excess: Any, smoothing: float) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_few_reports_are_enclosed_by_every_outcome(seed: int, oracle: Any) -> None:
-    """Random masses, some that nobody hides, numbers from one on, in runs of different strides."""
+    """Random masses, some of them unhidden; numbers from one on, in runs of different strides."""
     draw = np.random.default_rng(seed)
     size = int(draw.integers(2, 5))
     a, b = draw.dirichlet(np.ones(size), size=2)
@@ -220,6 +220,7 @@ def test_groups_of_numbers_count_by_their_ends(finest: float) -> None:
     assert np.all((bounds.upper - bounds.lower)[:10] <= (0.07 + 2 * finest) * exact[:10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "population", "fraction", "epsilon0"),
     [(1200, 12_000, 0.8, 0.5), (3000, 30_000, 0.35, 1.0), (600, 1500, 0.95, 0.25), (1500, 10**6, 0.6, 2.0)],

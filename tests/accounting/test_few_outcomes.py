@@ -148,10 +148,11 @@ def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: flo
         return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [3864878, 3867994])
 def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int) -> None:
-    """With these numbers of reports, sums taken one by one were off by more than was said of them: an upper
-    bound was below the exact sum; a lower one and what an attack attains were above."""
+    """With these numbers of reports, plain sums once had a larger error than their stated bound: an upper
+    bound was below the exact sum, and a lower bound and an attack were above it."""
     masses = Decomposition(np.array([0.75, 0.25]), np.array([0.25, 0.75]), np.array([0.5, 0.5]), rest=0.0)
     outcomes = enumerate_outcomes(masses, reports, limit=10**6)
     assert outcomes is not None
@@ -191,7 +192,7 @@ def test_few_reports_of_many_kinds(reports: int, kinds: int) -> None:
     assert outcomes is not None
     listed = (
         math.comb(reports + kinds, kinds) - 1
-    )  # nobody's report is the differing user's where all are left
+    )  # without the outcome in which all reports are leftover ones
     assert outcomes.p.size == listed
     assert math.fsum(outcomes.p) == pytest.approx(1, rel=1e-12)
     assert math.fsum(outcomes.q) == pytest.approx(1, rel=1e-12)

@@ -46,7 +46,7 @@ class Round:
 
 @dataclass
 class Path:
-    """What the ledger's filters do, and the order in which rounds stand in the proof.
+    """The ledger's filters, and the order of the rounds in the proof.
 
     `limit` is the last one that the budget is raised to; `careless` takes every declaration for the truth.
     """
@@ -76,7 +76,7 @@ class Path:
             self.order.append(one)
 
     def become(self, spent: Charge) -> None:
-        """Spend so much: reserves that this uses are those of rounds that stand before."""
+        """Spends `spent`. Rounds whose reserves this uses come earlier in the order."""
         for one in self.rounds:
             if one.is_waiting and one.is_true and not self.is_intact(one, spent):
                 self.show(one)

@@ -95,8 +95,8 @@ def test_others_may_make_what_one_value_cannot(reports: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 200), st.integers(1, 20))
 def test_infinite_losses_are_counted_in_full(weights: list[list[int]], reports: int, rounds: int) -> None:
-    """What nobody hides, and only one of two values makes: at an epsilon beyond all other losses nothing else
-    is left, however many reports there are."""
+    """Outputs that are unhidden and possible under one of two values only: at an epsilon beyond all other
+    losses only they contribute, whatever the number of reports."""
     rows = _rows(weights)
     alone = [
         sum((a for a, b, *_ in zip(rows[x0], rows[x1], strict=True) if b == 0), Fraction(0))

@@ -17,7 +17,7 @@ Rows = list[list[float]]
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Counts of so many reports in so many parts."""
+    """Yields all counts of `total` reports in `parts` parts."""
     if parts == 1:
         yield (total,)
         return
@@ -46,7 +46,7 @@ def exact_delta(rows: Rows, reports: int, epsilon: float) -> mpmath.mpf:
 
 
 def drawn(seed: int) -> Rows:
-    """Rows of two or three inputs and as many outputs or more, some of hardly any probability."""
+    """Rows of two or three inputs and as many outputs or more, some of them very improbable."""
     draw = np.random.default_rng(seed)
     shape = int(draw.integers(2, 4)), int(draw.integers(2, 5))
     size = draw.uniform(60.0, 110.0)
@@ -79,6 +79,7 @@ def many_scales() -> ShuffledRound:
     return ShuffledRound(randomizer=table, reports=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 100, 10**5])
 def test_rounds_of_large_losses_are_certified(count: int) -> None:
     shuffled, accountant = many_scales(), Accountant()

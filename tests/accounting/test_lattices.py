@@ -16,10 +16,11 @@ from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.floats(1e-9, 60.0), st.floats(1e-6, 3.0), st.floats(1e-4, 0.5))
 def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation: float, step: float) -> None:
-    """What is beyond the last loss would count as infinite, or be taken for nothing."""
+    """Mass beyond the last loss would count as infinite, or be lost."""
     for lattice in (graded(deviation * stop, stop, step * deviation * stop), even(stop, 1e-2, 0.0)):
         finer = lattice.divisible(0.0)
         nothing = np.zeros((1, finer.positions.size - 1))
@@ -57,8 +58,8 @@ def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
 
 @pytest.mark.slow
 def test_a_kink_that_no_lattice_meets_does_not_end_the_pair_below() -> None:
-    """Two outputs, and hardly any other report of the rarer one: the profile falls to nearly nothing at a
-    ratio, and what is beyond is all that small deltas of several rounds see."""
+    """Two outputs, and almost no other report of the rarer one: the profile falls to almost 0 at one ratio,
+    and small deltas of several rounds depend on the rest beyond it."""
     rows = [[0.979392126, 0.020607874], [0.000197560814, 0.999802439186]]
     shuffled = ShuffledRound(
         interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=1000
@@ -95,8 +96,8 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
 
 
 def test_a_kink_next_to_order_1_draws_nothing_down() -> None:
-    """Few reports of noisy response: many outcomes of hardly any loss, within the first cell. Lines below the
-    profile are far below it there, and chords from there far out."""
+    """Few reports of noisy response: many outcomes with a tiny loss, within the first cell. Supporting lines
+    are far below the profile there, and lower the chords from there to far out."""
     draw = np.random.default_rng(8)
     rows = 1 + 10 * np.eye(9, 17) + 0.02 * draw.uniform(size=(9, 17))
     rows /= rows.sum(axis=1, keepdims=True)
@@ -137,7 +138,7 @@ def test_what_corners_draw_down_is_put_down_to_the_cells_beside_them() -> None:
     ],
 )
 def test_few_losses_are_enough(randomizer: str, reports: int, losses: int) -> None:
-    """Also where the largest loss has a mass of its own, and however often the round is repeated."""
+    """Also if the largest loss has positive mass, and for any number of repetitions."""
     shuffled = ShuffledRound(
         interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports
     )

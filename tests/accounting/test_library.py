@@ -32,7 +32,7 @@ print(json.dumps({
 
 
 def test_importing_needs_numpy_and_scipy_alone_and_does_nothing() -> None:
-    """In a process of its own, with an eye on files that are written, processes, sockets and threads."""
+    """In a separate process that records written files, processes, sockets and threads."""
     done = subprocess.run(
         [sys.executable, "-B", "-c", _IMPORT], capture_output=True, text=True, check=True, timeout=60
     )

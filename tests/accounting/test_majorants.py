@@ -124,7 +124,7 @@ def test_laws_are_above_all_pairs_exactly(
 ) -> None:
     """At orders where transforms are known, between these, and beyond the last one; in groups of two and
     more."""
-    monkeypatch.setattr(majorants_module, "_FIRST", 2)
+    monkeypatch.setattr(majorants_module, "_FIRST_GROUP", 2)
     draw = np.random.default_rng(list(shape))
     rows = _normal(1 + 6 * np.eye(*shape) + noise * draw.uniform(size=shape))
     few = np.array([0.0, 0.02, 0.3, 1.0, 3.0, 5.9])
@@ -143,7 +143,7 @@ def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
     last = data.draw(st.sampled_from([1e-6, 0.1, 3.0, 1e5]))
     few = np.sort(np.unique(last * draw.uniform(size=data.draw(st.integers(2, 5)))))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(majorants_module, "_FIRST", data.draw(st.sampled_from([1, 2, 16])))
+        patched.setattr(majorants_module, "_FIRST_GROUP", data.draw(st.sampled_from([1, 2, 16])))
         _checked_laws(rows, few, np.sort(last * draw.uniform(0.0, 1.2, 4)))
 
 
@@ -180,8 +180,8 @@ def test_a_law_at_one_order_is_above_its_group_and_close_to_it(reports: int, noi
 
 
 def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tens of millions of reports, of outputs that are hardly possible under some inputs: what tells pairs
-    apart is less than laws between orders are off."""
+    """Tens of millions of reports, of outputs that are almost impossible under some inputs: the pairs differ
+    by less than the error of laws between orders."""
     draw = np.random.default_rng(3)
     rows = np.where(draw.uniform(size=(40, 3)) < 0.3, 2e-7, 1.0) * (1 + 1e-4 * draw.uniform(size=(40, 3)))
     rows = np.maximum(rows, 2e-7 * rows.max(axis=0))
@@ -312,7 +312,7 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, last: float,
 
 def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what decides is taken out, nothing is left to be gained."""
-    monkeypatch.setattr(majorants_module, "_FIRST", 2)
+    monkeypatch.setattr(majorants_module, "_FIRST_GROUP", 2)
     rows = (
         (0.9999999900546459, 9.94535414686334e-09, 1.003452853472674e-20),
         (0.9999999899032634, 1.0096736553834903e-08, 1.0064519385992773e-20),

@@ -139,6 +139,7 @@ def test_one_round_is_asked_for_its_own_pair() -> None:
     assert found.precise
 
 
+@pytest.mark.slow
 def test_far_losses_that_hardly_happen_hide_no_delta() -> None:
     shuffled = made(
         "uniformity_tester(noise=61.08931318975637)",

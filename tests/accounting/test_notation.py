@@ -194,7 +194,7 @@ def test_depth_and_size_are_limited() -> None:
 
 
 def test_a_row_is_what_it_says_divided_by_its_sum() -> None:
-    """Thirds do not sum to 1 in binary; the residual is nobody's private output."""
+    """Thirds do not sum to 1 in binary; the residual is not another output."""
     thirds = parse_randomizer({"kind": "table", "rows": [[1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.7]]})
     for bracket in thirds.analysis("blanket").brackets:
         assert math.fsum(bracket.above.a) == pytest.approx(1, abs=1e-15)

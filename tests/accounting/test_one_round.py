@@ -20,7 +20,7 @@ from shuffle_ledger.accounting.amplification.enumeration import _counts, _fewest
 
 @st.composite
 def decompositions(draw: st.DrawFn) -> Decomposition:
-    """Random pure decompositions: 1 to 4 components, some of them hidden by nobody, some seen under one input
+    """Random pure decompositions: 1 to 4 components, some of them unhidden, some possible under one input
     only."""
     size = draw(st.integers(1, 4))
     shares = st.lists(st.floats(0.01, 1.0), min_size=size, max_size=size)
@@ -50,7 +50,7 @@ def test_both_ways_of_summing_enclose_brute_force(
         return
     listed = outcomes.profile(excess)
     assert listed.lower[0] <= exact <= listed.upper[0]
-    # What is left over is known to units of 1.
+    # The leftover mass is known to units of 1.
     unsure = 1e-14 * reports / masses.leftover if masses.leftover > 0 else 0.0
     assert listed.upper[0] - listed.lower[0] <= (1e-9 + unsure) * (1 + math.exp(epsilon))
 
@@ -228,7 +228,7 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
 def test_a_finer_lattice_does_not_end_before_a_rare_large_loss(
     described: ShuffledRound, delta: float
 ) -> None:
-    """The largest loss is many thousand deviations out: so many points of the finest steps there are not."""
+    """The largest loss is many thousand deviations out: a lattice of the finest steps would be too large."""
     usual = Accountant().certify({described: 1}, delta=delta)
     for precision in (1e-4, 1e-5, 1e-6):
         finer = Accountant(precision=precision).certify({described: 1}, delta=delta)

@@ -1,4 +1,4 @@
-"""What rounds promise one by one: no larger answer is given, however small delta is."""
+"""Basic composition: no answer exceeds the sum of the rounds' guarantees, however small delta is."""
 
 from __future__ import annotations
 
@@ -117,3 +117,11 @@ def test_everybody_who_certainly_reports_hides_as_without_a_coin() -> None:
     found = [accountant.certify({one: 1}, delta=1e-6).epsilon_upper for one in (certain, plain)]
     assert certain.analysis == "tight"
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.5, 0.999])
+def test_basic_composition_never_states_a_negative_epsilon(delta: float) -> None:
+    """A delta above a round's total variation distance needs no epsilon: it is 0, not less."""
+    promise = Promise.of([((0.4, 0.0), 1)])
+    found = promise.epsilon(Interval(upper=0.4, lower=0.0), delta)
+    assert found.lower == found.upper == 0.0

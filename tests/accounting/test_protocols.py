@@ -73,7 +73,7 @@ def test_the_directions_of_skewed_noise_differ_manyfold() -> None:
     assert _bounds("binomial_sum(p=0.9)", 50, [1.0]).lower[0] == pytest.approx(
         float(max(forwards, backwards)), rel=1e-9
     )
-    # Counts that only one input can make: everybody's noise is 1, or nobody's.
+    # Counts that only one input can make: the noise of all users is 1, or of none.
     profile = RoundProfile(ShuffledRound(randomizer="binomial_sum(p=0.9)", reports=50), smoothing=0.01)  # type: ignore[arg-type]
     assert profile.infinity == pytest.approx(0.9**50, rel=1e-6)
 
@@ -114,7 +114,7 @@ def test_a_large_histogram_is_enclosed_on_a_coarse_grid(p: float) -> None:
 
 
 def _zsum_law(values: tuple[int, ...], p: float) -> Law:
-    """What the shuffler shows of users who send their bit and one of noise: every report listed."""
+    """The shuffler's output for users who send their bit and one bit of noise, report by report."""
     law: Counter[int] = Counter()
     for noise in itertools.product((0, 1), repeat=len(values)):
         law[sum(values) + sum(noise)] += math.prod(p if bit else 1 - p for bit in noise)  # type: ignore[assignment]
@@ -132,7 +132,8 @@ def test_no_neighbours_of_the_binary_sum_tell_more(p: float) -> None:
 
 
 def _tester_label(mean: float, most: int) -> tuple[Law, Law]:
-    """Counts of ones and zeros of one label with Poisson noise, for a user who has it and one who has not."""
+    """Counts of ones and zeros of one label with Poisson noise, for a user with this label and a user without
+    it."""
     mp.mp.dps = 40
     half = [mp.exp(-mp.mpf(mean) / 2) * (mp.mpf(mean) / 2) ** k / mp.factorial(k) for k in range(most)]
     holds = {(a + 1, b): half[a] * half[b] for a in range(most) for b in range(most)}
@@ -433,7 +434,7 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], ShuffledRound], field
 
 @pytest.mark.parametrize("times", [1, 2, 3, 7, 21, 60])
 def test_what_is_nearly_certain_is_not_called_certain(times: int) -> None:
-    """One user's bit tells, unless the noise hides it every time, which it hardly ever does."""
+    """One user's bit is revealed, unless the noise hides it every time, which is very improbable."""
     shuffled = ShuffledRound(randomizer=parse_randomizer("binomial_sum(bits=1, p=0.9)"), reports=1)
     exact = 1 - (1 - Fraction("0.9")) ** times
     certificate = Accountant().certify_delta({shuffled: times}, epsilon=60)

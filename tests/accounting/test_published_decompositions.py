@@ -145,7 +145,7 @@ def test_figure_4_half_response_half_hashing(epsilon0: float) -> None:
 
 
 def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
-    """RAPPOR, epsilon0 = 4: from D = 5 on the curves can hardly be told apart."""
+    """RAPPOR, epsilon0 = 4: from D = 5 on the curves almost coincide."""
     by_domain = {
         domain: _certificate(f"rappor(epsilon0=4, domain={domain})")[1].epsilon_upper
         for domain in (3, 4, 5, 8, 64)
@@ -179,12 +179,12 @@ def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_figures_2_and_7_joint_composition(epsilon0: float) -> None:
     """Three values of four, epsilon0/3 each: all input pairs are bounded by the one that differs everywhere;
-    the fewer coordinates differ, the less is told; and three parts tell less than one at the sum may."""
+    fewer differing coordinates reveal less; and three parts reveal less than one part at the sum may."""
     part = f"krr(k=4, epsilon0={epsilon0 / 3!r})"
     _, certificate = _certificate(f"joint({part}, {part}, {part})")
     single = _krr(epsilon0 / 3, 4)
     table = np.kron(single, np.kron(single, single))
-    differing = {1: 1, 2: 5, 3: 21}  # the second input, when so many of the digits of 0 are changed to 1
+    differing = {1: 1, 2: 5, 3: 21}  # the second input, by the number of digits of 0 that are changed to 1
     _check(certificate, _of(table, 0, differing[3]))
     order = math.exp(certificate.epsilon_upper)
     below = [_of(table, 0, other)(order).delta(_USERS)[1] for other in differing.values()]

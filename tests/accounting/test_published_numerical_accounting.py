@@ -103,8 +103,8 @@ def test_figure_4_randomized_response_against_both_adversaries(analysis: str, ro
 
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_figure_4_the_weaker_adversary_learns_less_and_any_randomizer_more(rounds: int) -> None:
-    """Who does not see the differing user's coin learns less; the bound for any randomizer lies above both
-    at one round."""
+    """An adversary without the differing user's coin learns less; the bound for any randomizer lies above
+    both at one round."""
     epsilon0 = math.log((0.75 * 4 + 0.25) / 0.25)
     at = {
         name: Accountant().certify(

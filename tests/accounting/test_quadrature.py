@@ -1,4 +1,4 @@
-"""What the quadrature leaves out, and its ways out where that is too much."""
+"""The quadrature: the terms that it leaves out, and its fallbacks if these are too large."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed() -> np.ndarray:
 @pytest.mark.parametrize("negligible", [0.5, 2.0, 5.0, 46.0])
 def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, negligible: float) -> None:
     """However many nodes count as negligible: what they hold is in the bounds."""
-    monkeypatch.setattr(contour, "_NEGLIGIBLE", negligible)
+    monkeypatch.setattr(contour, "_LEFT_OUT_EXPONENT", negligible)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
@@ -103,7 +103,7 @@ def test_nothing_turns_at_the_smallest_epsilon0(epsilon0: float, reports: int) -
 @pytest.mark.parametrize("hidden", [1e-12, 3e-8, 1e-4, 0.02])
 @pytest.mark.parametrize("reports", [1, 4, 9])
 def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> None:
-    """Gains of up to `1 / hidden` beside others that hardly ever report anything."""
+    """Gains of up to `1 / hidden`, where other users almost never hide."""
     draw = np.random.default_rng(reports)
     a, b, c = draw.dirichlet(np.ones(4), size=3)
     masses = Decomposition(a, b, hidden * c)
@@ -120,8 +120,8 @@ def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> N
 def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
     """Single reports that outweigh everything: the sum without them stays a lower bound where they are too
     many for the upper one to pass over."""
-    monkeypatch.setattr(divergence, "_LEAST", lost)
-    monkeypatch.setattr(divergence, "_MOST", lost)
+    monkeypatch.setattr(divergence, "_LEFT_OUT_ALWAYS", lost)
+    monkeypatch.setattr(divergence, "_LEFT_OUT_AT_MOST", lost)
     masses = Decomposition(np.array([0.4, 0.6, 0.0]), np.array([0.1, 0.2, 0.7]), np.array([0.05, 0.1, 1e-7]))
     excess = np.expm1(np.linspace(0.0, 1.3, 30))
     outcomes = enumerate_outcomes(masses, 30, limit=10**6)
@@ -138,7 +138,7 @@ def test_few_reports_of_components_are_known(
     monkeypatch: pytest.MonkeyPatch, much: float, reports: int
 ) -> None:
     """Outcomes with one such report or none, taken out of the sum always, where they are much, or never."""
-    monkeypatch.setattr(contour, "_MUCH", much)
+    monkeypatch.setattr(contour, "_EXACT_SHARE", much)
     draw = np.random.default_rng(reports)
     for hidden in (1e-3, 0.03, 0.5):
         a, b, c = draw.dirichlet(np.ones(4), size=3)
@@ -179,7 +179,7 @@ def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lo
 
 @pytest.mark.parametrize("loss", [2.9, 3.0, 3.2, 3.6])
 def test_a_sum_that_hardly_varies_is_known_closely(loss: float) -> None:
-    """Nothing is gained but where nobody reports the first component; of the second millions do."""
+    """The sum is positive only without a report of the first component; millions report the second."""
     hidden, shown, reports = 6e-8, 0.024, 10**8
     masses = Decomposition(
         np.array([hidden, 1 - hidden]),
@@ -219,7 +219,7 @@ def exactly(masses: Decomposition, order: float) -> Fraction:
             [6.617444900424222e-24, 8.271806125530277e-25, 0.03125],
             2.3074583697407776,
         ),
-        (  # a ratio of probabilities that nobody hides
+        (  # a ratio of unhidden probabilities
             [0.9092488503314939, 0.09071285461482148, 3.8295053684578306e-05, 0.0],
             [0.9999831441683114, 1.6855831688644685e-05, 0.0, 0.0],
             [0.22731221258287349, 0.0, 1.6802513683363287e-19, 1.8387470122745644e-08],

@@ -55,8 +55,8 @@ def _blh(domain: int, epsilon0: float) -> Table:
 
 
 def _hadamard(domain: int, epsilon0: float) -> Table:
-    """Outputs where row x of the Sylvester matrix is positive are e times as likely; row 0, all positive, is
-    nobody's."""
+    """Outputs where row x of the Sylvester matrix is positive are e times as likely; row 0, all positive,
+    belongs to no input."""
     e = math.exp(epsilon0)
     return [
         tuple((1 if (y & x).bit_count() % 2 else e) * 2 / (e + 1) / domain for x in range(1, domain))

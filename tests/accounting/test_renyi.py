@@ -110,7 +110,7 @@ def test_infinite_losses_are_infinite_or_at_the_largest_loss() -> None:
 def test_below_order_1_where_nearly_all_is_lost(
     left: float, shares: tuple[float, float], order: float, side: Any
 ) -> None:
-    """What is left of 1 beside a mass at infinity next to 1 is known to its own digits."""
+    """The rest of 1 beside a mass at infinity near 1 has full relative accuracy."""
     infinity, spacing = 1.0 - left, shares[1]
     left = 1.0 - infinity
     p = left * shares[0]

@@ -63,7 +63,7 @@ class Lattice:
 
     @functools.cache  # noqa: B019 - lives as long as its test
     def _profile(self, kind: ShuffledRound, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Delta of so many, by hundredths of epsilon."""
+        """Returns the delta of `count` rounds, by hundredths of epsilon."""
         outcomes = np.zeros(2 * REACH + 1)
         outcomes[REACH] = 1.0
         backwards = {-position: mass for position, mass in self.masses[kind].items()}
@@ -122,7 +122,8 @@ def test_no_adaptive_analyst_beats_any_alternative(
 
 
 def test_a_choice_made_after_outputs_would_be_beaten() -> None:
-    """Who may wait and see which set of filters he wants, each with all of delta, gets more than delta."""
+    """An analyst who may choose a set of filters after outputs, each with all of delta, gets more than
+    delta."""
     epsilon, delta = 1.0, 1e-3
     lattice, menu = Lattice(KINDS), (KINDS[RARE], KINDS[SMALL])
     most = largest_count(lambda n: bool(lattice.certify({RARE: n}, delta=delta).epsilon_upper <= epsilon), 1)
@@ -142,7 +143,7 @@ def test_a_choice_made_after_outputs_would_be_beaten() -> None:
 
 
 KINDS_AND_SHARES = [
-    # Everybody reports, and clones are many: nearly nothing is lost, however few rounds fit.
+    # All users report, and clones are many: almost nothing is lost, however few rounds fit.
     ("generic(epsilon0=1)", {"reports": 10_000}, 0.97),
     ("generic(epsilon0=2)", {"reports": 100_000}, 0.97),
     ("generic(epsilon0=4)", {"reports": 200_000}, 0.97),
@@ -155,13 +156,14 @@ KINDS_AND_SHARES = [
     ("generic(epsilon0=1)", {"reports": 10_000, "sampled_from": 100_000}, 0.8),
     ("generic(epsilon0=2)", {"reports": 1_000, "sampled_from": 10_000}, 0.8),
     ("generic(epsilon0=4)", {"reports": 10_000, "sampled_from": 1_000_000}, 0.8),
-    # Heavy tails: single losses are a good part of the budget.
+    # Heavy tails: single losses are a large part of the budget.
     ("generic(epsilon0=4)", {"reports": 1_000, "sampled_from": 100_000}, 0.8),
     ("generic(epsilon0=4)", {"reports": 1_000, "sampled_from": 10_000}, 0.8),
     ("declared(epsilon=0.1, delta=1e-11)", {"reports": 1}, 0.8),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields", "share"), KINDS_AND_SHARES)
 def test_hardly_any_round_is_lost_however_few_fit(
     randomizer: str, fields: dict[str, Any], share: float

@@ -49,6 +49,7 @@ SMALL_ROUNDS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from(SMALL_ROUNDS), min_size=1, max_size=3),
@@ -328,7 +329,7 @@ def test_sums_of_large_losses_are_as_narrow_as_asked(
 @pytest.mark.parametrize(
     ("randomizer", "reports", "rest", "rounds", "delta"),
     [
-        # Losses of thousands of deviations that hardly ever happen, of two ranges, near their largest.
+        # Very improbable losses of thousands of deviations, of two ranges, near their largest.
         (
             "joint(blh(epsilon0=2, domain=64), generic(epsilon0=5))",
             10**5,
@@ -622,6 +623,7 @@ def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
     assert peak < 300 << 20
 
 
+@pytest.mark.slow
 def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
     """Sixty losses on five million cells, half a million nodes: 900 MB."""
     randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")

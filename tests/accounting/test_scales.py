@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TableP
 
 
 def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposition:
-    """Ratios of many sizes, of inputs that others hardly ever hide."""
+    """Ratios of many sizes, of inputs that other users rarely hide."""
     a, b = (draw.dirichlet(np.full(components, 0.5)) + 1e-12 for _ in range(2))
     a, b = a / a.sum(), b / b.sum()
     return Decomposition(a, b, np.minimum(a, b) * np.exp(-draw.uniform(0.0, spread, components)))
@@ -52,7 +52,7 @@ def _summed(gains: list[Fraction], c: list[Fraction], reports: int) -> Fraction:
 @pytest.mark.parametrize("seed", range(12))
 def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many scales as there are gains, and with the usual ones."""
-    monkeypatch.setattr(divergence, "_SCALE", scale)
+    monkeypatch.setattr(divergence, "_SCALE_RATIO", scale)
     draw = np.random.default_rng(seed)
     pair, reports = _law(draw, 4, float(draw.choice([0.0, 5.0, 25.0]))), int(draw.choice([2, 5, 9]))
     largest = float((pair.a / pair.b).max())
@@ -73,7 +73,7 @@ def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.Monke
     which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
     widths = []
     for rare in (1.0, 0.0):
-        monkeypatch.setattr(rare_events, "_RARE", rare)
+        monkeypatch.setattr(rare_events, "_MOST_EXPECTED", rare)
         found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
         widths.append(float((1 - found.lower / found.upper).max()))
     assert widths[0] <= 0.015

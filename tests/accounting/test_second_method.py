@@ -129,6 +129,7 @@ PAIRS_AND_MIXTURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "parameters"), PAIRS_AND_MIXTURES)
 def test_pairs_mixtures_and_rounds_with_a_slack_are_confirmed(
     accountant: Accountant, randomizer: str, parameters: dict[str, object]

@@ -31,7 +31,7 @@ def _response(epsilon: float, x: mp.mpf) -> mp.mpf:
     st.floats(1e-15, 3e-4),
 )
 def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: float, noise: float) -> None:
-    """Of a convex delta that is known to so many digits: against every x of a grid, and where it bends."""
+    """For a convex delta with this relative error: compared with every x of a grid, and where it bends."""
     mp.mp.dps = 40
     draw = np.random.default_rng(0)
 
@@ -49,6 +49,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
     assert found.upper - found.lower <= max(5e-3, 8 * noise) * found.upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "rest"),
     [
@@ -60,7 +61,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
 )
 @pytest.mark.parametrize("rounds", [1, 10])
 def test_delta_never_rises_and_agrees_with_epsilon(written: str, rest: dict[str, Any], rounds: int) -> None:
-    """What is private at an epsilon is so at any larger one."""
+    """Delta never rises with epsilon, and epsilon at that delta agrees."""
     question = {ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), **rest): rounds}
     accountant = Accountant()
     found = [accountant.certify_delta(question, epsilon=x) for x in (0.02, 0.1, 0.5, 1.0, 1.05, 3.0, 700.0)]
@@ -94,6 +95,7 @@ def _one_report(epsilon0: mp.mpf, rate: mp.mpf, slack: mp.mpf, delta: mp.mpf) ->
     return mp.log1p(max(excess, mp.mpf(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
     """Where next to all of delta is slack, what its rounding takes off what is left of delta is in no lower

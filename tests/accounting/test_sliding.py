@@ -52,7 +52,7 @@ CASES = [
 def test_no_adaptive_analyst_beats_the_sliding_reserve(
     menu: tuple[Masses, Masses], epsilon: float, delta: float
 ) -> None:
-    """Given so many rounds of each kind, the analyst is granted the order that takes least."""
+    """Given these numbers of rounds of each kind, the analyst gets the order with the least charges."""
     filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
     costs = [charge_of(pair_of(masses), filters) for masses in menu]
     without = 0
@@ -175,6 +175,7 @@ def test_it_never_takes_more_than_a_fixed_reserve_and_always_leaves_the_reserve_
             assert total * room + Fraction(one) + headroom > 1 or held <= total * room
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(costs=costs_falling, held=st.fractions(0, Fraction(6, 5)))
 def test_how_many_more_fit_is_counted_as_if_one_by_one(costs: tuple[Fraction, ...], held: Fraction) -> None:

@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes, enumerate_outcomes
 from shuffle_ledger.accounting.amplification.worst_pair import convex_order
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import Powers
-from shuffle_ledger.accounting.amplification.worst_pair.looks import Bounds, chords
+from shuffle_ledger.accounting.amplification.worst_pair.sampled_bounds import Bounds, chords
 from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
@@ -71,7 +71,7 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
         for one, outcomes in zip(pairs, listed, strict=True)
     ]
     upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
-    # What is not evaluated may add next to nothing to the bounds of what is.
+    # Pairs that are not evaluated may add very little to the bounds.
     added = _little(upper)
     width = np.max([one.upper - one.lower for one in every], axis=0)
     assert np.all(lower * (1 - 1e-9) <= found.upper)
@@ -123,7 +123,7 @@ def test_crowded_orders_are_bounded_as_closely_as_others() -> None:
 
 
 def test_pairs_are_summed_alike_alone_and_together() -> None:
-    """Of different numbers of components, some of them hidden by nobody, at orders of their own."""
+    """Pairs with different numbers of components, some of them unhidden, each at separate orders."""
     draw = np.random.default_rng(1)
     pairs = []
     for size in (2, 5, 9):
@@ -145,7 +145,7 @@ def test_chords_say_nothing_of_orders_before_the_first_and_the_last_value_of_tho
 
 
 def test_nothing_is_ruled_out_that_may_be_the_largest() -> None:
-    """Whatever is known, at whatever orders; and what is ruled out is below what is said to bound it."""
+    """With bounds at any orders; and the pairs that are ruled out are below their stated bound."""
     ruled_out = 0
     for seed in range(300):
         draw = np.random.default_rng(seed)
@@ -196,7 +196,7 @@ def test_bounds_of_two_questions_hold_for_pairs_of_either() -> None:
 
 
 def test_what_is_remembered_is_nobody_elses() -> None:
-    """Who asked may change the orders, and what was answered, afterwards."""
+    """The caller may change the arrays of orders and of answers afterwards."""
     rows = np.exp(np.random.default_rng(0).uniform(0.0, 1.0, (7, 7)))
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
     again = np.expm1(np.linspace(0.003, 0.99, 57))

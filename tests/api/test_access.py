@@ -1,4 +1,4 @@
-"""Who gets in: nobody without a token, nobody with a wrong one, and nobody sees what is not his."""
+"""Access: no request passes without a token or with a wrong one, and a token shows only its cohorts."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_an_identifier_of_others_says_that_it_cannot_be_used_and_nothing_else(
     assert server.ask("GET", "/v1/cohorts", bearer="limited").status_code == 200
     now[0] += float(registered("new").headers["Retry-After"])
     assert registered("new").status_code == 201
-    # Who sees every cohort is told what is wrong.
+    # A token for all cohorts gets the true reason.
     assert "other content" in registered("theirs", bearer="registrar").json()["detail"]
 
 

@@ -133,7 +133,7 @@ FILES = {
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working directory, with files to name and nobody's settings."""
+    """Returns the working directory, with files to name and without settings of the environment."""
     for name in ("DATABASE_URL", "BROKER_URL", "SERVER", "TOKEN", "SIGNING_KEY", "CHECKPOINT"):
         monkeypatch.delenv(f"SHUFFLE_LEDGER_{name}", raising=False)
     monkeypatch.setenv("SHUFFLE_LEDGER_ACTOR", "admin")

@@ -272,7 +272,7 @@ def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     kept = sign_standing(replace(standing, heads=later), SigningKey.generate())
     reconcile(server.store, kept, reason="an old backup", actor="tester", nothing_later=True)
     page = person.get("/cohorts/secret").text
-    assert page.index("Nobody knows what was spent") < page.index("remaining")
+    assert page.index("The spending is unknown") < page.index("remaining")
     assert re.search(r'class="big">unknown<', page)
 
 
@@ -361,7 +361,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
         assert expected in text
     assert len(_all(browser, ".chart .refused")) == 1
     assert len(_all(browser, ".chart .line")) == 2  # spending and profile
-    for reports, verdict in (("1000", "admitted"), ("10", "refused")):
+    for reports, verdict in (("10000", "admitted"), ("10", "refused")):
         for name, value in (("randomizer", "generic(epsilon0=3)"), ("reports", reports)):
             field = _one(browser, f"[name={name}]")
             field.clear()

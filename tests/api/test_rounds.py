@@ -301,7 +301,7 @@ def test_with_a_broker_the_answer_is_202_until_a_worker_decided(
     worker.join()
     assert waited.status_code == 201
     assert waited.headers["Preference-Applied"] == "wait=60"
-    assert server.register("a").content == waited.content  # decided: nothing is queued, nobody waits
+    assert server.register("a").content == waited.content  # decided: nothing is queued, no wait
     assert queued == ["a", "a", "a"]
 
 

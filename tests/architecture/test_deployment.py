@@ -34,7 +34,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 SECRET = re.compile(r"PASS|KEY|TOKEN|SECRET")
 SETTING = "SHUFFLE_LEDGER_"
 
-# What the specification's schema leaves to whoever reads the file: any text passes there.
+# Formats that the specification's schema does not check: it accepts any text there.
 DURATION = re.compile(r"(\d+h)?(\d+m)?(\d+s)?")
 RESTARTS = {"no", "always", "on-failure", "unless-stopped"}
 
@@ -171,7 +171,7 @@ def test_health_checks_ask_what_the_server_answers_without_a_token() -> None:
     assert asked == {"/readyz"}
     assert asked <= OPEN_PATHS
     (check,) = re.findall(r"HEALTHCHECK .*?CMD (\[.+\])", DOCKERFILE)
-    # One check, told by the image for whoever runs it elsewhere and by the composition.
+    # The image and the composition state the same check.
     for name in ("server-1", "server-2"):
         assert SERVICES[name]["healthcheck"]["test"] == ["CMD", *json.loads(check)]
 

@@ -141,7 +141,7 @@ def random_categorical(number: int) -> list[str]:
 
 
 def random_tables(number: int, most: int) -> list[str]:
-    """Tables of up to so many rows and outputs, from nearly uniform ones to such of many scales."""
+    """Tables of at most `most` rows and outputs, from nearly uniform ones to ones of many scales."""
     draw = np.random.default_rng(5)
     found = []
     for _ in range(number):
@@ -171,7 +171,7 @@ def _kind_of_table(draw: np.random.Generator, shape: tuple[int, int]) -> FloatAr
 
 
 def tables_of_all_kinds(number: int, most: int, epsilon0: float) -> list[str]:
-    """Tables of up to so many probabilities and 64 inputs, with no larger local privacy."""
+    """Tables of at most `most` probabilities and 64 inputs, with local privacy of at most `epsilon0`."""
     draw = np.random.default_rng(9)
     found = []
     for _ in range(number):
@@ -214,7 +214,7 @@ def partly_honest(randomizer: str, sample: int, population: int) -> Work:
 
 
 def attack_on_a_sample(randomizer: str) -> Work:
-    """What the known attack gets of a thousand of 10,000 users of whom 80 % are honest."""
+    """The epsilon of the known attack on a sample of 1,000 of 10,000 users, of whom 80 % are honest."""
     shuffled = ShuffledRound(
         interaction="identical",
         randomizer=parse_randomizer(randomizer),

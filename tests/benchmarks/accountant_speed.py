@@ -24,7 +24,7 @@ def one_round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
 
 
 def clone_kinds(kinds: int, rounds: int) -> Mapping[ShuffledRound, int]:
-    """Rounds of ten local epsilons from 0.2 to 2, by the published pair, spread evenly over so many kinds."""
+    """Rounds of ten local epsilons from 0.2 to 2, by the published pair, spread evenly over `kinds` kinds."""
     chosen = [
         one_round(f"generic(epsilon0={0.2 * (k % 10 + 1):.1f})", 1000 + k // 10, analysis="clone")
         for k in range(kinds)

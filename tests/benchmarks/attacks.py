@@ -41,7 +41,7 @@ PROCESSES, SEEDS = 50, 4
 DELIVERED = 200
 DATABASES = ("SQLite", "PostgreSQL")
 ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
-# What the tests do as it is: nodes, and what they attack.
+# Attacks that are tests: node ids and descriptions.
 SUITES = {
     "25 sequences (PostgreSQL: 5) of 25 operations against a model, for two policies": (
         "tests/ledger/test_state_machine.py"
@@ -62,7 +62,7 @@ SUITES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What was tried, how often, and how often a promise broke."""
+    """An attack, the number of tries, and the number of broken promises."""
 
     what: str
     how_often: str

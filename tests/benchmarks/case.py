@@ -1,4 +1,4 @@
-"""What a benchmark is: a name, a preparation that is not measured, and the work that is."""
+"""A benchmark: a name, a preparation that is not measured, and the measured work."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Case:
         group: cases of one group do the same work; the first is what the others are compared with.
         needs: module that the case cannot do without, such as a peer's package.
         repeats: how often the work is done; the median counts.
-        computes: whether the work only computes: its processor time counts then, which other work on the
-            machine hardly disturbs, and else the time on the wall.
+        computes: whether the work only computes. Then its processor time counts, which other work on the
+            machine changes little; otherwise the time on the wall.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one case took, in a process of its own."""
+    """Time and memory of one case, in a separate process."""
 
     seconds: float
     peak_mib: float

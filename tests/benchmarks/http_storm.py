@@ -59,12 +59,12 @@ PATIENCE_SECONDS = 600.0
 PRECISION = 4e-3
 DELTA = 1e-9
 BUDGET_STEPS = 8  # of bisection
-REFUSED_MIN = 0.1  # of all identifiers: a storm in which nobody is refused proves little
+REFUSED_MIN = 0.1  # of all identifiers: a storm without refusals proves little
 
 
 @dataclass
 class Report:
-    """What a storm left behind."""
+    """The result of a storm."""
 
     registrations: int
     seconds: float
@@ -93,7 +93,7 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        """Start it, in a group of its own."""
+        """Starts it in a new process group."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [PROGRAM, *self._arguments],
@@ -117,7 +117,7 @@ def storm(
     policy: str = POLICY_ADAPTIVE,
     seed: int = 1,
 ) -> Report:
-    """Register so many rounds from so many clients; something is killed every `calm_seconds`."""
+    """Registers `registrations` rounds from `clients` clients; a process is killed every `calm_seconds`."""
     epsilon = budget_for(registrations, policy=policy)
     with new_database() as url, tempfile.TemporaryDirectory() as folder:
         environment = _environment(url)

@@ -52,7 +52,7 @@ def admitting(url: str, cohorts: list[str], prefix: str) -> Iterator[Operation]:
 
 @contextmanager
 def admitting_together(url: str, cohorts: list[str], prefix: str, size: int) -> Iterator[Operation]:
-    """Yield the registration and the decision of so many rounds more, in one commit where that works."""
+    """Yields the registration and the decision of `size` more rounds, in one commit if that works."""
     names = (f"{prefix}-{number}" for number in itertools.count())
     turns = itertools.cycle(itertools.product(KINDS, cohorts))
     accountant = Accountant(precision=4e-3)
@@ -74,7 +74,7 @@ def admitting_together(url: str, cohorts: list[str], prefix: str, size: int) -> 
 
 @contextmanager
 def inserting(url: str) -> Iterator[Operation]:
-    """Yield the insertion of one row in a transaction of its own, by the driver alone."""
+    """Yields the insertion of one row in a separate transaction, by the driver alone."""
     payload = os.urandom(BARE_BYTES)
     if url.startswith("sqlite"):
         file = sqlite3.connect(

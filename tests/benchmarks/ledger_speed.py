@@ -91,7 +91,8 @@ def _clients(
     each = max(together, 1)
     processes = []
     for client in range(clients):
-        # Each begins elsewhere: they meet where there is one cohort, and hardly where there are many.
+        # Each client begins at another cohort: they meet if there is one cohort, and rarely if there are
+        # many.
         begin = client * len(cohorts) // clients
         order = {
             "url": url,

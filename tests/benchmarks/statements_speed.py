@@ -36,7 +36,7 @@ NAME = "year"
 
 
 class LongStore(Store):
-    """A ledger whose one chain goes on, in memory, with copies of its own entries."""
+    """A ledger whose single chain is extended, in memory, with copies of its entries."""
 
     long: list[LedgerEntry]
 

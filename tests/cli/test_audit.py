@@ -134,7 +134,7 @@ def test_lost_entries_come_back_from_a_bundle(phones: Run, key: str, monkeypatch
     assert phones("round", "register", "phones", "--id", "two", *ROUND).code == 6
     recover = ["audit", "recover", "evidence.zip", "--against", "anchor.json", "--public-key", key]
     recover += ["--reason", "the disk broke", "--json"]
-    assert phones(*recover).code == 2  # nobody attests that nothing was written later
+    assert phones(*recover).code == 2  # without the attestation that nothing was written later
     assert phones(*recover[:-3], "", "--json", "--nothing-later").code == 2
     done = phones(*recover, "--nothing-later")
     assert (done.code, done.json["entries"], done.json["unproven"]) == (0, {"phones": 1}, [])

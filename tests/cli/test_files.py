@@ -112,7 +112,7 @@ def test_line_700_of_the_year_is_named_and_nothing_is_written(directory: Path, r
     lines = (EXAMPLES / "rounds.csv").read_text().splitlines(keepends=True)
     assert len(lines) == 1273
     cells = lines[699].split('"')
-    lines[699] = '"'.join([*cells[:2], ",minus five,,\n"])
+    lines[699] = '"'.join([*cells[:2], ",minus five,,,\n"])
     (directory / "year.csv").write_text("".join(lines))
     answer = run("round", "import", "year.csv", "--cohorts", str(EXAMPLES / "cohorts.csv"), "--json")
     assert answer.code == 2

@@ -39,7 +39,7 @@ COHORTS = "cohort,population,epsilon,delta\nphones,100000,0.22,1e-6\nwatches,500
 @pytest.fixture
 def files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory with rounds of two cohorts, more than their budgets hold."""
-    # What is tested here is the order of decisions; coarse numbers decide as well and sooner.
+    # The tests are about the order of decisions; coarse numbers decide the same, and sooner.
     monkeypatch.setenv("SHUFFLE_LEDGER_PRECISION", str(PRECISION))
     monkeypatch.setenv("SHUFFLE_LEDGER_ACTOR", ACTOR)
     _write_files(directory)
@@ -84,7 +84,7 @@ def _repeatable(details: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory, ledger_template: Path) -> dict[str, list[Any]]:
-    """Return the chains of an import that nobody interrupted."""
+    """Returns the chains of an import without interruption."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     shutil.copy(ledger_template, directory / "shuffle-ledger.db")
     _write_files(directory)
@@ -251,7 +251,7 @@ def _entries(directory: Path) -> int:
 
 
 def _stop_at(directory: Path, wanted: int, process: subprocess.Popen[str], sent: signal.Signals) -> None:
-    """Send the signal when so many entries are there, unless the process has come to its end by itself."""
+    """Sends the signal when `wanted` entries are there, unless the process has ended by itself."""
     end = time.monotonic() + WAIT_SECONDS
     while process.poll() is None:
         assert time.monotonic() < end, f"no {wanted} entries within {WAIT_SECONDS} seconds"

@@ -29,6 +29,7 @@ def register(run: Run, name: str, randomizer: str, reports: int) -> int:
     return run("round", "register", "phones", "--id", name, *options).code
 
 
+@pytest.mark.slow
 def test_a_plan_is_quoted_without_a_trace(run: Run, plan: str) -> None:
     answer = run("cohort", "plan", plan, *BUDGET, "--json").json
     composed = run("compose", plan, "--delta", "1e-6", "--json").json

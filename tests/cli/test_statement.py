@@ -100,7 +100,7 @@ def test_the_statement_says_what_the_budget_says(lived: Run) -> None:
     assert len(cohort["rounds"]) == budget["rounds_admitted"] == 3
     assert len(cohort["refusals"]) == budget["rounds_refused"] == 1
     assert [each["sequence"] for each in cohort["moments"]] == list(range(1, budget["head"]["sequence"] + 1))
-    assert len(statement["conditions"]) == 8
+    assert len(statement["conditions"]) == 9
 
 
 def test_every_round_is_told_as_declared_as_charged_and_as_closed(lived: Run) -> None:

@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 def shown() -> Iterator[Shown]:
-    """The commands in order, but for the demonstration: it has tests of its own."""
+    """The commands in order, except the demonstration, which has other tests."""
     blocks = re.findall(r"^```\n(\$ .*?)^```$", README.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     for part, following in itertools.pairwise([*parts, ""]):

@@ -1,4 +1,5 @@
-"""Cohorts of policy `adaptive`: filters decide, entries say what was charged, nobody changes it unseen."""
+"""Cohorts of policy `adaptive`: filters decide, entries record charges, and every change of them is
+detected."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_rounds_wait_in_order_of_registration(
 
 
 class BrokenAccountant:
-    """Says whatever it is told to, as no sound accountant would."""
+    """Returns given numbers, as no sound accountant would."""
 
     def __init__(self, accountant: Accountant, upper: float, lower: float) -> None:
         self._accountant, self._upper, self._lower = accountant, upper, lower

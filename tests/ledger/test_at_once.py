@@ -208,7 +208,7 @@ def test_one_identifier_is_one_content(
 def test_one_identifier_from_many_at_once_is_bound_once(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    """Same and different content, same and different cohorts: one wins, and the others are told which."""
+    """Same and different content, same and different cohorts: one wins, and the others learn which."""
     start = threading.Barrier(THREADS)
     contents = [{"cohort": "watches"}, {"cohort": "clocks"}, {"cohort": "watches", "use_case": "emoji"}]
 
@@ -253,7 +253,7 @@ def insisting(store: Store, accountant: Accountant, request: RoundRequest) -> Ou
 
 
 def locks(database_url: str) -> Callable[[], Counter[bool]]:
-    """Return what counts those who have a turn (True), and those who wait for one (False)."""
+    """Returns a function that counts the writers with a turn (True), and those that wait for one (False)."""
     address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     held = "SELECT granted FROM pg_locks WHERE locktype = 'advisory' AND database ="
     held += " (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -350,7 +350,7 @@ def test_a_charge_that_is_not_in_memory_is_computed_in_nobodys_way(
     make_request: MakeRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever has read the privacy loss only: the round is not left undecided for others to find."""
+    """A writer that only had to read the privacy loss leaves no undecided round."""
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("registered before it was decided")

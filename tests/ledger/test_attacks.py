@@ -39,7 +39,7 @@ from shuffle_ledger.ledger.verification.verifier import verify
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROCESSES = 50
-CONNECTIONS = 60  # for all of them: each wants up to two, and whoever gets none must come again
+CONNECTIONS = 60  # for all of them: each needs up to two; without one it must try again
 SEEDS = 2
 WAIT_SECONDS_MAX = 300
 OFF = timedelta(hours=1)
@@ -59,7 +59,7 @@ def run(program: str, *arguments: object) -> list[str]:
 
 @contextmanager
 def with_few_connections(database_url: str, connections: int) -> Iterator[str]:
-    """Yield a PostgreSQL database's URL for a user who gets so many at a time; SQLite has no such limit."""
+    """Yields a PostgreSQL database's URL for a user with this limit of connections; SQLite has no limit."""
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite":
         yield database_url
@@ -112,7 +112,7 @@ def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
 
 
 def fitting_one_by_one(store: Store, accountant: Accountant, request: RoundRequest) -> int:
-    """Return how many equal rounds a cohort admits that nobody else writes to."""
+    """Returns how many equal rounds a cohort without other writers admits."""
     for number in itertools.count():
         one = dataclasses.replace(request, round_id=f"{request.cohort}-{number}")
         if isinstance(register_and_admit(store, accountant, one, actor="tester")[0], Refused):
@@ -143,7 +143,7 @@ def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -
     steps, entries_left = said[::2], [int(count) for count in said[1::2]]
     assert entries_left == sorted(entries_left)  # who dies later leaves no less
     assert set(entries_left) == {0, 1, 2, 3, 4}
-    # What a transaction wrote is there after its commit, and nothing of it before.
+    # The writes of a transaction are there after its commit, and none of them before.
     for at, (fewer, more) in enumerate(itertools.pairwise(entries_left)):
         if more > fewer:
             assert more == fewer + 1

@@ -429,6 +429,7 @@ def altered(value: Any) -> Any:
             return 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", [PHONES, TABLETS])
 def test_every_field_of_every_entry_is_signed(made: BundleMade, member: str) -> None:
     """Changed with all digests made anew: the old signature names the head, and another key is another's."""
@@ -482,7 +483,7 @@ def test_a_manifest_that_lies_is_named(made: BundleMade, lie: Callable[[dict[str
 
 
 def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
-    """Return a change that makes all charges so many times as large, and what follows from them."""
+    """Returns a change that multiplies all charges by `factor`, with everything that follows from them."""
     rules: list[FilterMenu] = []
 
     def scaled(mapping: Mapping[str, Any]) -> Charge:
@@ -625,7 +626,7 @@ def test_an_unsigned_bundle_says_so(lived: Store, key: SigningKey) -> None:
     report = verified(made.data)
     assert report.ok
     assert (report.signature, report.public_key) == ("none", None)
-    # Somebody who knows the key expects a signature.
+    # An auditor with a trusted key expects a signature.
     assert named(verified(made.data, trusted_public_key=key.public_key_bytes)) == {(bundle.HEADS, None)}
 
 

@@ -1,4 +1,4 @@
-"""What a decision reads does not grow with the ledger, whatever the planner believes."""
+"""The rows that a decision reads do not grow with the ledger, whatever the planner's statistics."""
 
 from __future__ import annotations
 

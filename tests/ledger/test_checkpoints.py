@@ -1,4 +1,4 @@
-"""A checkpoint shows what the database alone cannot, and nobody but the key's owner can make one."""
+"""A checkpoint detects losses that the database alone cannot, and only the key's owner can make one."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_any_change_to_any_part_is_noticed(key: SigningKey, signed: dict[str, An
 
 def test_another_key_is_not_trusted(phones: Store, key: SigningKey) -> None:
     forged = make_checkpoint(phones, SigningKey.generate())
-    check_signature(forged, None)  # whoever made it held the key it names: that is all
+    check_signature(forged, None)  # its maker had the key that it names: that is all
     with pytest.raises(BadSignature, match="trusted"):
         check_signature(forged, key.public_key_bytes)
     with pytest.raises(BadSignature, match="signature"):

@@ -114,6 +114,7 @@ def test_a_truth_in_place_of_its_slot_made_the_plan_a_naive_filter() -> None:
     assert worst_of_plan(CHEAP, epsilon, shipped) <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "epsilon", "beaten"), [((6, 25), 2.0, 1.0147), ((12, 12), 1.0, 1.011)])
 def test_no_analyst_beats_a_plan_whose_rounds_turn_out_otherwise(
     counts: tuple[int, int], epsilon: float, beaten: float
@@ -206,6 +207,7 @@ def worst_of_fixed(policy: FixedPolicy, epsilon: float, delta: float, rounds_max
     return float(value(0, (0, 0), False, ())[REACH])
 
 
+@pytest.mark.slow
 def test_a_void_is_no_way_to_choose_rounds_by_outputs() -> None:
     epsilon, delta = 2.0, 1e-4
     # Rounds that give back what they took, and are voided at once, can be skipped: what is left is the naive

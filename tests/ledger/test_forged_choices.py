@@ -52,7 +52,7 @@ FORGERIES = {
     "free": "too small",
     "set": "parameters choose",
     "none": "does not follow",
-    "twice": "first admitted round alone",
+    "twice": "for the first round alone",
 }
 
 

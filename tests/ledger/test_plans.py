@@ -192,7 +192,7 @@ def test_sampled_and_declared_rounds_stand_by_what_their_reports_mean(
         ("b", 1_500, False),  # 1,500 of 20,000 are a lower rate than the slot's
         ("c", 7, False),  # what is declared does not depend on them
         ("d", 1_001, True),  # a higher rate
-        ("e", 999, True),  # fewer, at the rate of those who were asked
+        ("e", 999, True),  # fewer, at the planned rate
     ):
         settled = settle(store, accountant, name, reports=reports, actor="tester")
         assert settled.overspent == overspent, name

@@ -141,7 +141,7 @@ def pooler(tmp_path_factory: pytest.TempPathFactory, postgresql_server: str) -> 
     _program()
     home = tmp_path_factory.mktemp("pooler")
     if os.geteuid() == 0:
-        for each in (home, *home.parents[:2]):  # the user "nobody" reads the configuration
+        for each in (home, *home.parents[:3]):  # the unprivileged user reads the configuration
             each.chmod(each.stat().st_mode | 0o011)
         os.chown(home, pwd.getpwnam(NOBODY).pw_uid, -1)
     made = Pooler(home, postgresql_server)

@@ -75,7 +75,7 @@ def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, lines
 
 
 def shape(value: Any) -> Any:
-    """What a value is made of, without its numbers and moments."""
+    """Returns the structure of a value, without its numbers and times."""
     if isinstance(value, dict):
         return {name: shape(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,5 @@
-"""What a PostgreSQL database sets for its sessions, and what of that is ours to say."""
+"""The settings of PostgreSQL sessions: those that the ledger sets, and those that it leaves to the
+database."""
 
 from __future__ import annotations
 

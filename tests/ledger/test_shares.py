@@ -39,10 +39,10 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store.connect(url)
 
 
-def opened(store: Store, epsilon: float, delta: float) -> str:
+def opened(store: Store, epsilon: float, delta: float, policy: str = "fixed") -> str:
     """Open another cohort, and return its name."""
     name = f"cohort-{len(store.cohort_names())}"
-    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "fixed"}
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": policy}
     open_cohort(store, name=name, actor="tester", **terms)
     return name
 
@@ -68,6 +68,19 @@ def test_ten_tenths_are_a_whole(ledger: Store) -> None:
     assert 0.9999993 < budget(ledger, accountant, cohort).epsilon_spent_upper < 0.9999994
     eleventh = ask(ledger, accountant, cohort, tenth)
     assert isinstance(eleventh, Refused)
+    assert verify(ledger, accountant, cohort, numbers="all").ok
+
+
+@pytest.mark.parametrize(("written", "shares"), [("0.1", 10), ("0.25", 4), ("0.1, delta=1e-15", 10)])
+def test_declared_shares_fill_an_adaptive_budget(ledger: Store, written: str, shares: int) -> None:
+    """The largest losses of declared rounds add up as the decimals that people write."""
+    accountant = Accountant()
+    cohort = opened(ledger, 1.0, 1e-9, "adaptive")
+    share = made(f"declared(epsilon={written})")
+    answers = [ask(ledger, accountant, cohort, share) for _ in range(shares)]
+    assert all(isinstance(one, Admitted) for one in answers)
+    assert budget(ledger, accountant, cohort).epsilon_spent_upper <= 1.0
+    assert isinstance(ask(ledger, accountant, cohort, share), Refused)
     assert verify(ledger, accountant, cohort, numbers="all").ok
 
 

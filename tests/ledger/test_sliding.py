@@ -294,6 +294,7 @@ class SlidingOperations(Operations):
         return stated == (self.reads(cohort, self.fixed[cohort], self.held[cohort]) if held else 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(
     database: str,

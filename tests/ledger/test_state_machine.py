@@ -155,7 +155,7 @@ class ChargingAccountant(AddingAccountant):
 
 @dataclass
 class ModelCohort:
-    """What a cohort must be."""
+    """The expected state of a cohort."""
 
     held: Counter[ShuffledRound] = field(default_factory=Counter)
     local: float = 0.0
@@ -203,7 +203,7 @@ class Operations(RuleBasedStateMachine):
         return AddingAccountant()
 
     def options(self) -> dict[str, Any]:
-        """What the policy wants to know when a cohort is opened."""
+        """Returns the policy's arguments for opening a cohort."""
         return {}
 
     def cost(self, held: Counter[ShuffledRound]) -> float:
@@ -217,7 +217,7 @@ class Operations(RuleBasedStateMachine):
         return self.spent(cohort) > BUDGET
 
     def is_spent(self, cohort: str, stated: float) -> bool:
-        """Whether the ledger may say that so much is spent."""
+        """Returns whether the ledger may state this spending."""
         return stated == self.spent(cohort)
 
     def refusal(self, cohort: str) -> str:
@@ -335,7 +335,7 @@ class Operations(RuleBasedStateMachine):
         self.closings[name] = settled
 
     def turned_out(self, name: str, before: ShuffledRound, reports: int) -> ShuffledRound:
-        """What a round is charged as when it is settled."""
+        """Returns the round that a settlement charges."""
         if reports >= before.reports:
             return before
         return slot_for(dataclasses.replace(before, reports=reports))
@@ -419,7 +419,7 @@ class AdaptiveOperations(Operations):
 
 
 class TellingOperations(Operations):
-    """The same with truths that are told afterwards: corrections, and releases that nothing admitted."""
+    """The same with later records: corrections, and incidents (releases without admission)."""
 
     @initialize()
     def begin_telling(self) -> None:

@@ -1,4 +1,4 @@
-"""Whoever can write to the database can change it; verification names what was changed."""
+"""An attacker with write access can change the database; verification names the change."""
 
 from __future__ import annotations
 
@@ -162,6 +162,7 @@ def test_the_database_refuses_entries_that_do_not_continue_the_chain(
         connection.rollback()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the bytes are the same on both
 def test_every_flipped_byte_of_every_entry_is_named(lived: Store) -> None:
     entries = list(lived.entries_of("phones"))
@@ -480,7 +481,7 @@ def test_values_of_other_types_are_named_and_stop_nothing(
     ],
 )
 def test_what_no_digest_covers_changes_no_answer(lived: Store, accountant: Accountant, change: str) -> None:
-    """How often a round was tried, and savings that are computed again: whoever edits them gains nothing."""
+    """Counts of attempts, and caches that are recomputed: an edit of them changes no answer."""
     with lived.engine.begin() as connection:
         connection.execute(text(change))
     assert verify(lived, accountant).ok

@@ -58,7 +58,7 @@ def together(store: Store, accountant: Accountant, requests: Sequence[RoundReque
 
 
 def said(entry: LedgerEntry) -> dict[str, Any]:
-    """Return what an entry says but for names, numbers and moments of its own."""
+    """Returns the content of an entry without its names, numbers and times."""
     mapping = dict(vars(entry.content()))
     mapping["details"] = {
         name: value
@@ -107,7 +107,7 @@ def test_it_ends_before_what_is_not_decided_at_once(
     twice = new()
     register(three, make_request("waits", cohort="tablets"), actor="tester")
     for stops in (
-        new(epsilon0=1.03125),  # a kind nobody has seen
+        new(epsilon0=1.03125),  # a new kind
         make_request("phones of 200"),  # an identifier that is taken
         new(cohort="tablets"),  # behind one that waits
         new(reports=10**7),  # more than its cohort has
@@ -128,7 +128,7 @@ def test_it_ends_before_what_is_not_decided_at_once(
 def test_it_leaves_nothing_where_somebody_was_faster(
     three: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before is taken back, and what is remembered is what is there."""
+    """Earlier writes are rolled back, and the cache holds what the database holds."""
     write = batch_writes.write
 
     def written_in_vain(connection: Any, steps: Sequence[Any]) -> None:
@@ -218,7 +218,7 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
 def test_it_waits_for_who_has_the_turn(
     three: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    """Whoever computes for a cohort, and takes turns, is not overtaken by one file's rounds after another."""
+    """A writer that computes for a cohort, with a turn, is not overtaken by batch after batch of a file."""
     requests = [make_request(f"round-{number}", cohort=COHORTS[number % 2]) for number in range(4)]
     with Store.connect(database_url) as own, ThreadPoolExecutor(1) as pool:
         with three.turns.take(["phones"]):

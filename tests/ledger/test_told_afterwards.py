@@ -1,4 +1,4 @@
-"""Corrections and incidents: what releases truly were, charged as late as it is told, and never refused."""
+"""Corrections and incidents: true releases, charged when they are recorded, and never refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification on a schedule: what it finds stays found, in turn, and is told apart from a busy database."""
+"""Scheduled verification: findings are kept, cohorts take turns, and a busy database is not a finding."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of a database that nobody initialised."""
+    """Returns the URL of a database that was not initialised."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.db'}"
     new_database: Callable[[], str] = request.getfixturevalue("new_postgresql_database")

@@ -1,4 +1,4 @@
-"""Migrations make the schema the code expects, once, whoever else is making it too."""
+"""Migrations make the expected schema, once, also if several processes run them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def test_initialising_again_changes_nothing(empty_database_url: str) -> None:
     Store.connect(empty_database_url).close()
 
 
+@pytest.mark.slow
 def test_processes_may_initialise_at_once(empty_database_url: str) -> None:
     command = [sys.executable, "-c", INITIALISE, empty_database_url]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}

@@ -78,7 +78,7 @@ def register_round(store: Store, name: str, *, epsilon0: float = 2.0) -> RoundRe
 
 
 def settings_at(server: str, database_url: str) -> Settings:
-    """Return settings for queues of their own at a real broker; skip the test where there is none."""
+    """Returns settings for separate queues at a real broker; skips the test if there is none."""
     url = os.environ.get(SERVERS[server])
     if url is None:
         pytest.skip(f"{SERVERS[server]} is not set: this was not run on a real broker")
@@ -114,7 +114,7 @@ def remove_queues(settings: Settings) -> None:
 def running(
     settings: Settings, log: Path, *command: object, more: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program of ours, with all its children in a group of their own; end it gently."""
+    """Runs a program of this package, with its children, in a new process group; ends it gently."""
     environment = environment_of(settings) | (more or {})
     words = [*map(str, command)]
     with (

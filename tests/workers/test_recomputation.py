@@ -150,7 +150,8 @@ def test_what_a_worker_should_not_say_is_computed_here(
 def test_which_answer_is_computed_here_too_is_drawn_when_the_answer_is_there(
     monkeypatch: pytest.MonkeyPatch, place: int, expected: list[Answer]
 ) -> None:
-    """A narrow lie anywhere in a batch is found if the lot falls on it, and nobody could know that before."""
+    """A narrow wrong answer anywhere in a batch is found if the random choice hits it; the worker cannot know
+    it."""
     drawn: list[int] = []
 
     def send_task(_app: Celery, _name: str, *, args: list[Any], **_: Any) -> Result:

@@ -1,7 +1,7 @@
-"""The quadrature of the sum over users: `E[(S)_+] / n` of tilted laws, on one contour for each order.
+"""The trapezoid rule for the sum over users: `E[(S)_+] / n` of a tilted law, on one contour for each order.
 
-Every error is bounded: aliasing (it only raises the upper bound), nodes that are left out, round-off.
-`docs/theory.md`, "The contour", has the proofs.
+The result is a pair of bounds. They include the aliasing (which can only raise the sum for the upper kernel),
+the nodes that are left out, and the round-off. `docs/theory.md`, "The contour", has the proofs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 
 from shuffle_ledger.accounting.amplification.blanket.tilting import Given, Tilt
 from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    TINY,
     UNIT_ROUND_OFF,
     BoolArray,
     ComplexArray,
@@ -28,42 +30,47 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
 )
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
-# Spacing of the kernels, in units of a smoothing that would be as wide.
-_SPACING = math.sqrt(8.0)
-# Spacing whose band ends where the modulus is no longer bounded by the variance, in units of the reach.
-_NARROW = 2 * (1 + 1e-9)
-# Sums are hardly spread whose deviation is less than that in units of 1/theta: kernels are then apart by the
-# third power of the smoothing, and that may be as much larger.
-_NARROWLY, _LESS = 0.25, 0.7
-# Where the tilted characteristic function is cut by its own bound, in tilted standard deviations.
+# Spacing of the kernels' nodes for a smoothing of 1, in tilted deviations. Larger: fewer nodes, wider bounds.
+_SPACING_PER_SMOOTHING = math.sqrt(8.0)
+# The same in units of the largest distance of two atoms: the kernels' band then ends where the variance no
+# longer bounds the modulus of the characteristic function.
+_SPACING_PER_REACH = 2 * (1 + 1e-9)
+# If the sum's deviation is below this, in units of 1/theta, the kernels differ by the third power of the
+# smoothing only: smoothings are then raised to this factor times their power 2/3.
+_NARROW_DEVIATION, _EASED_FACTOR = 0.25, 0.7
+# Nodes end where the bound `exp(-2 u^2 deviation^2 / pi^2)` does, at this many units of 1/deviation. Larger:
+# more nodes, a smaller truncation.
 _LOBE_CUT = 11.0
+# Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 16
-# Nodes are left out where what they contribute has fallen by this exponent.
-_NEGLIGIBLE = 46.0
-_UNBOUNDED = 500.0
-# Logarithm of the mass under the tilt below which it may be less than it is taken for.
-_LEAST_MASS = math.log(0.02)
-# Outcomes with at most one report of a component are taken out where they are so much.
-_MUCH = 0.3
-# Of points at which the modulus is looked at first, in nodes; and as many of them.
+# A node is left out if its term is below `exp(-this)` of the largest possible one. Larger: more nodes.
+_LEFT_OUT_EXPONENT = 46.0
+# Largest exponent of a moment's terms: beyond it the moment counts as infinite.
+_MOMENT_EXPONENT = 500.0
+# Logarithm of the mass of one report under the tilt below which the mass may be overstated.
+_DOUBTFUL_LOG_MASS = math.log(0.02)
+# Outcomes with at most one hidden report are computed exactly, outside the sum over nodes, if their tilted
+# probability is at least this.
+_EXACT_SHARE = 0.3
+# The modulus is first looked at on every k-th node: the least k, and the least number of these nodes, at
+# which that saves time.
 _SHORTEST_STRIDE = 4
-_LARGEST = 700.0
-# The shortest period, in units of 1/theta and in deviations; how often it is made longer at most, and by how
-# much.
-_SHORTEST = 16.0
-_DEVIATIONS = 6.0
-_LENGTHENINGS = 12
-_LONGER = 1.3
-# Rates of the bounds on tails, in units of one over the deviation.
-_RATES = np.array([0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0])
-# What translates may add, in units of the smoothing's square, and between which shares of the sum.
-_ALIAS = 0.01
-_ALIASES = (1e-9, 1e-5)
-# How far below 0 a sum may be for which the ramp's translates are bounded one by one, in periods.
-_SHARES = (0.5, 0.3, 0.15)
-# Of the spacing, in units of 1/theta: half the shortest period.
-_WIDEST = _SHORTEST / 2
-_E = float(np.e)
+# The shortest period of the trapezoid rule, in units of 1/theta and in deviations; how often it is made
+# longer at most, and by which factor. A longer period has less aliasing and more nodes.
+_SHORTEST_PERIOD = 16.0
+_PERIOD_DEVIATIONS = 6.0
+_MOST_LENGTHENINGS = 12
+_LENGTHENING = 1.3
+# Rates of the exponential moments that bound the tails, in units of 1/deviation.
+_TAIL_RATES = np.array([0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0])
+# Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
+_ALIAS_PER_SMOOTHING = 0.01
+_ALIAS_LIMITS = (1e-9, 1e-5)
+# Distances below 0, in periods, up to which the ramp's translates are bounded one by one; the best one
+# counts.
+_NEAR_SHARES = (0.5, 0.3, 0.15)
+# The widest spacing of the kernels' nodes, in units of 1/theta: half the shortest period.
+_WIDEST_SPACING = _SHORTEST_PERIOD / 2
 
 
 def integrate(
@@ -73,18 +80,24 @@ def integrate(
     lone: tuple[FloatArray, FloatArray],
     given: Given | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Upper and lower bounds on `E[(S)_+] / n`, shape (orders,), by kernels as close as the smoothing says;
-    see `blanket_profile`.
+    """Returns upper and lower bounds on `E[(S)_+] / n`, each of shape (orders,).
 
-    Where reports of components are few, outcomes with one of them or none are left to `lone`: bounds on what
-    those with one add. Where there are reports that are given, n is the number of the others.
+    Args:
+        tilt: the tilted laws of the sum S, one for each order.
+        reports: the number n of reports in S.
+        smoothing: how far apart the kernels are, shape (orders,); see `blanket_profile`.
+        lone: upper and lower bounds on the contribution of outcomes with exactly one hidden report. Orders at
+            which such outcomes are likely use them, and the sum over nodes covers the other outcomes.
+        given: reports of known components that are added to S; n does not count them.
+
+    Guarantee: `lower <= E[(S)_+] / n <= upper`, with aliasing, truncation and round-off included.
     """
     theta, deviation = tilt.theta, tilt.deviation
     spread = deviation if given is None else np.hypot(deviation, np.sqrt(given.variance))
     smoothing = eased(smoothing, theta * spread)
-    # Where the lobe is short anyway, kernels next to each other cost nothing: the closest whose band ends at
+    # If the lobe ends the sum anyway, closer kernels cost nothing: the closest ones whose band ends at
     # pi / reach.
-    least = None if given is not None else _NARROW * tilt.reach
+    least = None if given is not None else _SPACING_PER_REACH * tilt.reach
     kernels = close_kernels(theta, spread, smoothing, least)
     period, alias = short_period(tilt, Tails.of(tilt, reports, spread, given), smoothing, spread)
     step = 2 * np.pi / period
@@ -102,15 +115,16 @@ def integrate(
     if given is not None:
         log_scale, error = log_scale + given.log_mass, error + given.log_mass_error
         moved, raised = moved + given.moved, raised + given.raised
-    round_off += moved * np.exp(np.minimum(raised, _LARGEST))
+    round_off += moved * np.exp(np.minimum(raised, LARGEST_EXPONENT))
     error = error + 8 * UNIT_ROUND_OFF * (np.abs(log_scale) + 8)
     log_scale_upper, log_scale_lower = log_scale + error, log_scale - error
-    # When nobody reports a component, S = 0 exactly: what the upper kernel is there is known, and taken back.
+    # If no report falls in a component, S = 0 exactly. The upper kernel is positive there, the ramp is 0:
+    # this known excess is subtracted.
     counted = few.apply | (given is not None)
     silent = np.where(counted, 0.0, np.exp(log_all_leftover(tilt, reports)) * kernels.at_kink)
-    most, least = (np.exp(np.minimum(one, _LARGEST)) for one in (log_scale_upper, log_scale_lower))
-    most = np.where(log_scale_upper < _LARGEST, most, np.inf)
-    with np.errstate(over="ignore", invalid="ignore"):  # nothing is known, then
+    most, least = (np.exp(np.minimum(one, LARGEST_EXPONENT)) for one in (log_scale_upper, log_scale_lower))
+    most = np.where(log_scale_upper < LARGEST_EXPONENT, most, np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):  # the bound is then infinite
         upper = most * (np.maximum(upper_sum - silent, 0) + round_off + truncation) * (1 + 8 * UNIT_ROUND_OFF)
         lower = least * (lower_sum - round_off - truncation - alias) * (1 - 8 * UNIT_ROUND_OFF)
     lower = np.clip(lower, 0.0, upper)
@@ -119,35 +133,47 @@ def integrate(
 
 
 def eased(smoothing: FloatArray, spread: FloatArray) -> FloatArray:
-    """How much smoothing is as little, given deviations in units of one over the tilt: what is far from the
-    kink, and hardly spread, sees less of how far kernels are from the ramp."""
-    return np.where(spread < _NARROWLY, np.maximum(smoothing, _LESS * smoothing ** (2 / 3)), smoothing)
+    """Returns the smoothing that makes bounds about as close as `smoothing` does for a wide sum.
+
+    Args:
+        smoothing: shape (orders,).
+        spread: deviation of the sum times theta, shape (orders,). The kernels differ most near the kink; a
+            narrow sum is far from it, so a larger smoothing does.
+    """
+    return np.where(
+        spread < _NARROW_DEVIATION, np.maximum(smoothing, _EASED_FACTOR * smoothing ** (2 / 3)), smoothing
+    )
 
 
 def close_kernels(
     theta: FloatArray, deviation: FloatArray, smoothing: FloatArray, least: FloatArray | None
 ) -> RampKernels:
-    """Kernels as close as the smoothing says of a sum of such deviations, no closer spaced than so much where
-    that is less, nor very much closer."""
-    scale = _SPACING * np.maximum(deviation, 0.5 / theta)
+    """Returns kernels that are as far apart as the smoothing allows for sums of these deviations.
+
+    Args:
+        theta, deviation, smoothing: tilts, tilted deviations of the sums, and smoothings, shape (orders,).
+        least: if the lobe of the characteristic function ends the nodes first, the spacing is reduced to this
+            at no cost (but not below a thousandth of the usual scale); None for no such reduction.
+    """
+    scale = _SPACING_PER_SMOOTHING * np.maximum(deviation, 0.5 / theta)
     spacing = smoothing
     if least is not None:
-        # The lobe ends where no kernel of such spacing does.
+        # Whether the lobe ends before the band of kernels of this spacing does.
         short = _LOBE_CUT * scale * smoothing < 2 * np.pi * deviation
         closest = np.clip(least / scale, np.minimum(0.001, smoothing), smoothing)
         spacing = np.where(short, closest, smoothing)
-    # Any spacing is sound; a wider one would leave no nodes, at orders where nothing is left.
-    return RampKernels.of(theta, np.minimum(scale * spacing, _WIDEST / theta))
+    # Any spacing is sound. A wider one would leave no nodes, at orders where the divergence is almost 0.
+    return RampKernels.of(theta, np.minimum(scale * spacing, _WIDEST_SPACING / theta))
 
 
 class LastNodes(NamedTuple):
-    """Nodes beyond which none need evaluating; arrays of shape (orders,).
+    """The last node of each order, and a bound on the sum over the nodes beyond; arrays of shape (orders,).
 
     Attributes:
-        number: the last one.
-        short: where the variance bounds the modulus of the characteristic function up to there.
-        cut: where that bound ends the nodes, before the kernels' transforms do.
-        skipped: what nodes beyond add at most.
+        number: number of the last node.
+        short: whether the variance bounds the modulus of the characteristic function up to that node.
+        cut: whether that bound ends the nodes, before the kernels' transforms do.
+        skipped: upper bound on what the nodes beyond add to the sum.
     """
 
     number: IndexArray
@@ -157,10 +183,13 @@ class LastNodes(NamedTuple):
 
 
 def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
-    """The last nodes of sums under these tilts, of no more reports than any that these are used for."""
-    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: beyond the lobe nothing needs
-    # evaluating, nor where the kernels' transforms end before.
-    lobe = _LOBE_CUT / np.maximum(tilt.deviation, 1e-300)
+    """Returns the last nodes of the sums under these tilts.
+
+    A tilt of fewer reports than the sum has is sound: more reports only shorten the lobe.
+    """
+    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: the nodes end with this lobe, or with
+    # the kernels' transforms if these end before.
+    lobe = _LOBE_CUT / np.maximum(tilt.deviation, TINY)
     short = tilt.reach <= np.pi / np.maximum(kernels.band, lobe)
     last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
     cut, rate, end = short & (lobe < kernels.band), 2 * tilt.deviation**2 / np.pi**2, last * step
@@ -170,10 +199,11 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
 
 
 def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
-    """`log` of a lower bound on the tilted probability that every report is a leftover one."""
+    """Returns the logarithm of a lower bound on the tilted probability that every report is a leftover
+    one."""
     leftover = tilt.weights[:, -1]
     result: FloatArray = (
-        reports * np.log(np.maximum(leftover, 1e-300)) * (1 + 8 * UNIT_ROUND_OFF) - 1e-10 - 1e-15 * reports
+        reports * np.log(np.maximum(leftover, TINY)) * (1 + 8 * UNIT_ROUND_OFF) - 1e-10 - 1e-15 * reports
     )
     return result
 
@@ -181,24 +211,35 @@ def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
 def short_period(
     tilt: Tilt, tails: Tails, smoothing: FloatArray, deviation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """A period and a bound on what its translates add to the trapezoid sum (needed by the lower bound
-    only)."""
+    """Returns the period of the trapezoid rule, and an upper bound on the aliasing, each of shape (orders,).
+
+    Aliasing is what the translates of the ramp by multiples of the period add to the sum. Only the lower
+    bound subtracts it. The period grows until the bound is small enough, or a limited number of times.
+    """
     theta = tilt.theta
-    period = np.maximum(_SHORTEST / theta, _DEVIATIONS * deviation)
-    target = np.clip(_ALIAS * smoothing**2, *_ALIASES) * tilt.peak / np.maximum(1.0, theta * deviation)
+    period = np.maximum(_SHORTEST_PERIOD / theta, _PERIOD_DEVIATIONS * deviation)
+    target = (
+        np.clip(_ALIAS_PER_SMOOTHING * smoothing**2, *_ALIAS_LIMITS)
+        * tilt.peak
+        / np.maximum(1.0, theta * deviation)
+    )
     added = tails.translates(theta, period)
-    for _ in range(_LENGTHENINGS):
+    for _ in range(_MOST_LENGTHENINGS):
         loose = added > target
         if not np.any(loose):
             break
-        period = np.where(loose, period * _LONGER, period)
+        period = np.where(loose, period * _LENGTHENING, period)
         added = tails.translates(theta, period)
     return period, added
 
 
 class Tails(NamedTuple):
-    """Rates at which the tilted sum's tails fade, and the logarithms of its moments at each rate and at its
-    negative; arrays of shape (rates, orders)."""
+    """Exponential moments that bound the tails of tilted sums; arrays of shape (rates, orders).
+
+    Attributes:
+        rate: rates of the moments, positive.
+        above, below: upper bounds on `log E~[exp(rate S)]` and on `log E~[exp(-rate S)]`.
+    """
 
     rate: FloatArray
     above: FloatArray
@@ -206,8 +247,8 @@ class Tails(NamedTuple):
 
     @classmethod
     def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None = None) -> Tails:
-        """Those of a sum of about this deviation."""
-        rate = _RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
+        """Computes the moments, at rates that suit a sum of about this deviation, shape (orders,)."""
+        rate = _TAIL_RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
         rates, found = np.concatenate([rate, -rate]), np.empty((2 * len(rate), deviation.size))
         together = max(1, _BLOCK_ELEMENTS // tilt.centred.size)
         for start in range(0, len(rates), together):
@@ -218,19 +259,24 @@ class Tails(NamedTuple):
         return cls(rate, found[: len(rate)], found[len(rate) :])
 
     def beyond(self, logarithm: FloatArray, distance: FloatArray) -> FloatArray:
-        """Bounds on the probability that sums are so far out, on the side of these moments: Chernoff's."""
+        """Returns Chernoff's upper bounds on tail probabilities, shape (orders,).
+
+        Args:
+            logarithm: `above` for the tail `S >= distance`, `below` for `S <= -distance`.
+            distance: shape (orders,).
+        """
         return np.asarray(np.exp(np.minimum((logarithm - self.rate * distance).min(axis=0), 0.0)))
 
     def translates(self, theta: FloatArray, period: FloatArray) -> FloatArray:
-        """Bound on what all translates of the ramp add.
+        """Returns an upper bound on the sum of the ramp's translates, shape (orders,).
 
-        Those of a sum that is not far below 0 are beyond the peak, where the ramp falls; of any other sum one
-        is at most the peak, and those beyond are as far out as periods.
+        If S is not far below 0, all translates are beyond the ramp's peak, where the ramp falls. Otherwise
+        one translate is at most the peak, `1/(e theta)`, and the others are whole periods further out.
         """
         ratio = np.exp(-theta * period)
-        most = 1 / (theta * _E) + period * ratio / (1 - ratio) ** 2
+        most = 1 / (theta * math.e) + period * ratio / (1 - ratio) ** 2
         bound = np.full_like(theta, np.inf)
-        for share in _SHARES:
+        for share in _NEAR_SHARES:
             first = (1 - share) * period
             near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
             bound = np.minimum(bound, near + most * self.beyond(self.below, share * period))
@@ -238,31 +284,37 @@ class Tails(NamedTuple):
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
-    """`log E~[exp(rate S)]` under the tilted law, or more, at rates of shape (rates, orders); infinite where
-    next to nothing is known."""
+    """Returns upper bounds on `log E~[exp(rate S)]` under the tilted law, at rates of shape (rates, orders);
+    infinite if a term overflows.
+
+    Guarantee: round-off included.
+    """
     exponents = rate[..., None] * tilt.centred
     highest, terms = exponents.max(axis=-1), exponents
     weights, lost = tilt.weights, np.zeros_like(rate, dtype=np.bool_)
-    if np.any(highest > _UNBOUNDED):
-        # Of atoms so far out that their weights may be lost to underflow a mass is at most 1, and the tilted
-        # exponents are known; but for a mass under the tilt as small as `_log_mass` makes it at least.
-        far, mass = exponents > _UNBOUNDED, (tilt.log_mass - tilt.log_mass_error) / reports
-        shift = np.where(mass > _LEAST_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
+    if np.any(highest > _MOMENT_EXPONENT):
+        # The weight of an atom this far out may have underflowed. Its mass is at most 1 and its exponent
+        # under the tilt is known: that bounds its term, unless the mass under the tilt is itself in doubt.
+        far, mass = exponents > _MOMENT_EXPONENT, (tilt.log_mass - tilt.log_mass_error) / reports
+        shift = np.where(mass > _DOUBTFUL_LOG_MASS, tilt.theta * tilt.mean / reports - mass, np.inf)
         whole = exponents + tilt.theta[:, None] * tilt.centred + shift[:, None]
         whole += 16 * UNIT_ROUND_OFF * np.abs(exponents - whole)  # terms cancel where a sum below 500 is left
-        lost = np.asarray((far & ~(whole < _UNBOUNDED)).any(axis=-1))
-        terms, weights = np.minimum(np.where(far, whole, exponents), _UNBOUNDED), np.where(far, 1.0, weights)
+        lost = np.asarray((far & ~(whole < _MOMENT_EXPONENT)).any(axis=-1))
+        terms, weights = (
+            np.minimum(np.where(far, whole, exponents), _MOMENT_EXPONENT),
+            np.where(far, 1.0, weights),
+        )
     moment = (weights * np.exp(terms)).sum(axis=-1)
-    logarithm, drift = reports * np.log(np.maximum(moment, 1e-300)), rate * tilt.mean
+    logarithm, drift = reports * np.log(np.maximum(moment, TINY)), rate * tilt.mean
     # Terms are off by what their exponents are rounded by.
-    largest = reports * np.clip(highest, 0.0, _UNBOUNDED)
+    largest = reports * np.clip(highest, 0.0, _MOMENT_EXPONENT)
     rounding = 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift) + largest)
     return np.where(lost, np.inf, logarithm + drift + rounding)
 
 
 def _node_sums(line: Line, last: IndexArray) -> FloatArray:
-    """Trapezoid sums for both kernels, a bound on their round-off, and one on the nodes that were left out,
-    shape (4, orders)."""
+    """Returns the trapezoid sums for the upper and the lower kernel, an upper bound on their round-off, and
+    one on the nodes that were left out, shape (4, orders)."""
     sums = np.zeros((4, last.size))
     for rows, first, count in blocks(last, line.tilt.weights.shape[1]):
         sums[:, rows] += line.at(rows).sums(last[rows], first, count)
@@ -270,10 +322,11 @@ def _node_sums(line: Line, last: IndexArray) -> FloatArray:
 
 
 def blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]]:
-    """Orders whose nodes are summed together, the first of these nodes, and how many."""
+    """Yields blocks of orders whose nodes are evaluated together: positions of the orders, the first of the
+    nodes, and the number of nodes."""
     order = np.argsort(last)
     nodes = last[order] + 1
-    # What it takes to evaluate all nodes of an order.
+    # Array elements that the evaluation of all nodes of an order takes.
     sizes = nodes + 2 * np.sqrt(nodes) * atoms
     start = 0
     while start < len(order):
@@ -286,9 +339,16 @@ def blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]
 
 
 class Few(NamedTuple):
-    """Tilted probabilities that no report is one of a component, `none`, or a certain one alone, `single`
-    times its weight, where these outcomes are much, 0 elsewhere; and `hidden`, that a report is one; shape
-    (orders,)."""
+    """Outcomes with at most one hidden report (a report of a component, not of the leftover); shape
+    (orders,).
+
+    Attributes:
+        none: tilted probability that no report is hidden; 0 at orders that do not compute these outcomes
+            apart.
+        single: the factor that turns the tilted weight of a component into the tilted probability that one
+            report falls in it and all others are leftover ones; 0 likewise.
+        hidden: tilted probability that one given report is hidden.
+    """
 
     none: FloatArray
     single: FloatArray
@@ -296,15 +356,17 @@ class Few(NamedTuple):
 
     @classmethod
     def of(cls, tilt: Tilt, reports: int, allowed: BoolArray) -> Few:
+        """Decides, at orders where it is allowed, whether these outcomes are likely enough to be taken
+        apart."""
         hidden = np.minimum(tilt.weights[:, :-1].sum(axis=1), 1 - 1e-16)
         none = np.exp(reports * np.log1p(-hidden))
         single = reports * none / (1 - hidden)
-        much = allowed & (none + single * hidden >= _MUCH)
+        much = allowed & (none + single * hidden >= _EXACT_SHARE)
         return cls(np.where(much, none, 0.0), np.where(much, single, 0.0), hidden)
 
     @property
     def apply(self) -> BoolArray:
-        """Where these outcomes are known without the sum."""
+        """Whether these outcomes are computed exactly, apart from the sum over nodes, shape (orders,)."""
         return np.asarray(self.single > 0)
 
 
@@ -314,7 +376,7 @@ class _Nodes(NamedTuple):
     Attributes:
         row, u: the order, and the frequency.
         less_one, doubt: the characteristic function, less 1, and a bound on its round-off.
-        given: what one given report makes of it as a factor, centred; None where none is given.
+        given: the characteristic function of one given report, centred; None if no reports are given.
     """
 
     row: IndexArray
@@ -325,7 +387,7 @@ class _Nodes(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Lines of nodes, one for each order."""
+    """Equally spaced nodes on the contours, one line for each order."""
 
     tilt: Tilt
     reports: int
@@ -336,28 +398,32 @@ class Line(NamedTuple):
 
     @classmethod
     def plain(cls, tilt: Tilt, reports: int, kernels: RampKernels, step: FloatArray) -> Line:
-        """Lines of sums of which nothing is known without them."""
+        """Returns lines with no outcomes taken apart and no given reports."""
         nothing = np.zeros_like(step)
         return cls(tilt, reports, kernels, step, Few(nothing, nothing, nothing), None)
 
     def at(self, rows: IndexArray) -> Line:
-        """Some of the lines."""
+        """Returns the lines of some of the orders."""
         tilt = self.tilt.at(rows)
         few = Few(*(column[rows] for column in self.few))
         given = None if self.given is None else self.given.at(rows)
         return Line(tilt, self.reports, self.kernels.at(rows), self.step[rows], few, given)
 
     def last_of_note(self, last: IndexArray, asked: BoolArray) -> IndexArray:
-        """The last nodes, up to the given ones, that need evaluating, where that is asked: all beyond may be
-        left out.
+        """Returns the last node of each order, shape (orders,), beyond which no term matters.
 
-        The squared modulus is known at a few points, and its second derivative is at most twice the variance.
+        Args:
+            last: the last nodes so far, shape (orders,).
+            asked: orders at which an earlier last node is looked for; the others keep theirs.
+
+        Guarantee: every node beyond, up to `last`, has a term of at most `least_term`. The squared modulus is
+            evaluated at a few nodes; its second derivative is at most twice the variance.
         """
         least, (variance, _) = self.least_square, self.scales
-        # What the squared modulus may rise by between two points is a quarter of what it has to fall by, or
-        # of what it is then.
+        # Between two of these nodes the squared modulus rises by at most a quarter of the fall that makes a
+        # term negligible, or of the value after that fall.
         stride = (
-            np.sqrt(np.maximum(np.minimum(-least, 1 + least), 0.0) / np.maximum(variance, 1e-300)) / self.step
+            np.sqrt(np.maximum(np.minimum(-least, 1 + least), 0.0) / np.maximum(variance, TINY)) / self.step
         )
         stride = np.maximum(np.minimum(stride, last).astype(np.int64), 1)
         rows = np.flatnonzero(asked & (stride >= _SHORTEST_STRIDE) & (last >= _SHORTEST_STRIDE * stride))
@@ -371,29 +437,32 @@ class Line(NamedTuple):
             noted &= place <= points[some, None]
             highest[some] = np.maximum(highest[some], np.where(noted, place, -1).max(axis=1))
         found = last.copy()
-        # From a point of note to the next one, all nodes may be.
+        # Between a node that matters and the next one that was evaluated, every node may matter.
         found[rows] = np.minimum(last[rows], (highest + 1) * stride[rows])
         return found
 
     @property
     def scales(self) -> tuple[FloatArray, FloatArray]:
-        """Variance and mean absolute deviation of one report's gain."""
+        """Returns the tilted variance and mean absolute deviation of one report's gain, shape (orders,)."""
         tilt = self.tilt
         return tilt.deviation**2 / self.reports, (tilt.weights * np.abs(tilt.centred)).sum(axis=1)
 
     @property
     def least_square(self) -> FloatArray:
-        """The squared modulus, less 1, below which its power has fallen so far that nodes are left out."""
-        return np.where(self.few.apply, -2.0, math.expm1(-2 * _NEGLIGIBLE / self.reports))
+        """Returns the squared modulus, less 1, below which a node is left out, shape (orders,)."""
+        return np.where(self.few.apply, -2.0, math.expm1(-2 * _LEFT_OUT_EXPONENT / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
-        """Bound on what a node adds that is left out, but for the step over pi."""
-        return np.asarray(math.exp(-_NEGLIGIBLE) * self.kernels.largest)
+        """Returns an upper bound on the term of a node that is left out, before the factor `step / pi`."""
+        return np.asarray(math.exp(-_LEFT_OUT_EXPONENT) * self.kernels.largest)
 
     def nodes(self, first: int, count: int, rise: FloatArray) -> tuple[ComplexArray, BoolArray]:
-        """The characteristic function, less 1, at `count` nodes from the first one on, and where its squared
-        modulus is of note or may be, if it rises by so much."""
+        """Evaluates `count` nodes from `first` on.
+
+        Returns the characteristic function, less 1, and whether the node matters: its squared modulus, raised
+        by `rise` (shape (orders,)) and by its round-off, is above the limit. Both of shape (orders, count).
+        """
         tilt = self.tilt
         less_one = characteristic_less_one(tilt.weights, tilt.centred, self.step, first, count)
         real, imaginary = less_one.real, less_one.imag
@@ -402,9 +471,9 @@ class Line(NamedTuple):
         return less_one, real * (real + 2) + imaginary * imaginary >= least[:, None]
 
     def sums(self, last: IndexArray, first: int, count: int) -> FloatArray:
-        """The sums of `_node_sums` over `count` nodes from the first one on, up to every order's last.
+        """Returns the sums of `_node_sums` over `count` nodes from `first` on, up to every order's last node.
 
-        Nodes are left out where the modulus tells that they add next to nothing.
+        Nodes whose modulus is below the limit are left out; their bound is the fourth row.
         """
         step, scales = self.step, self.scales
         less_one, noted = self.nodes(first, count, np.zeros_like(step))
@@ -423,7 +492,8 @@ class Line(NamedTuple):
         return np.vstack([*added, left_out]) * (step / np.pi)
 
     def _terms(self, nodes: _Nodes) -> FloatArray:
-        """Terms of the sums for both kernels, and bounds on their round-off, shape (3, nodes)."""
+        """Returns the terms for the upper and the lower kernel, and a bound on their round-off, shape
+        (3, nodes)."""
         row, u, given = nodes.row, nodes.u, nodes.given
         known = self.few.apply[row]
         value, error = self._power(nodes)
@@ -445,26 +515,26 @@ class Line(NamedTuple):
         return 64 + 4 * int(self.tilt.weights.shape[1])
 
     def _power(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
-        """The power of the characteristic function, not centred, and a bound on its round-off; shape
-        (nodes,)."""
+        """Returns `E~[exp(i u S)]`, the n-th power of one report's characteristic function, not centred, and
+        a bound on its round-off, shape (nodes,)."""
         reports, row, u, less_one, doubt = self.reports, *nodes[:4]
         modulus = log_modulus(less_one, doubt)
         exponent = reports * modulus
         turn, shift = reports * np.arctan2(less_one.imag, 1 + less_one.real), u * self.tilt.mean[row]
         size = np.exp(exponent)
-        # What the round-off of the characteristic function makes of its power; twice, since the modulus may
-        # be no more than that.
-        power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), 700.0))
+        # The relative round-off of the power. The doubt counts twice, since the computed modulus may be no
+        # larger than the doubt.
+        power = np.expm1(np.minimum(2 * reports * doubt * np.exp(-modulus), LARGEST_EXPONENT))
         angles = np.abs(turn) + np.abs(shift)
         relative = power + UNIT_ROUND_OFF * (40 + 4 * angles + 4 * np.abs(exponent))
         return size * turned(turn + shift), size * relative
 
     def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
-        """The part of the power that outcomes with at most one report of a component make up,
-        and a bound on its round-off."""
+        """Returns the part of `E~[exp(i u S)]` of outcomes with at most one hidden report, and a bound on its
+        round-off, shape (nodes,)."""
         row, u, less_one, doubt = nodes[:4]
         none, single, hidden = (one[row] for one in self.few)
-        # What the characteristic function, not centred, is more than a leftover report's part.
+        # The hidden components' part of the characteristic function of one report, not centred.
         shift = u * (self.tilt.mean / self.reports)[row]
         sine = np.sin(shift / 2)
         turn = 2 * sine * (1j * np.cos(shift / 2) - sine)

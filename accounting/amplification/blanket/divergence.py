@@ -5,13 +5,14 @@ With `z = theta + i u`, `theta > 0` and `M(z) = E[exp(z G)]`,
 
     E[(S_n)_+] = 1/(2 pi) * integral of M(z)^n / z^2 du.
 
-The kink makes the integrand decay slowly. So functions next to the ramp `exp(-theta x) x_+`, one above and
-one below, take its place, whose transforms end: a bounded number of nodes suffices. Every error is bounded:
-aliasing (it only raises the upper bound), nodes that are left out, round-off.
+The ramp's kink makes the integrand decay slowly. So two band-limited functions take the ramp's place, one
+above `exp(-theta x) x_+` and one below: their transforms end, and a bounded number of nodes suffices. The
+bounds include aliasing (it can only raise the upper bound), the nodes that are left out, and round-off.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,37 +29,48 @@ from shuffle_ledger.accounting.amplification.blanket.tilting import (
     Tilt,
 )
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    TINY,
+    UNIT_ROUND_OFF,
+    BoolArray,
+    FloatArray,
+    IndexArray,
+)
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Probability that another report hides one's own, below which that is not looked into.
-_HARDLY = 1e-6
-# What is left out is little: a share of the bounds' distance, and of the value at most and at least.
-_SHARE, _MOST, _LEAST = 0.1, 1e-4, 1e-6
-# Expected reports of losses that are left over, as a share of what is left over of one report anyway.
-_RARE = 1e-5
-# Gains of one scale are within this factor, and what is too little to be summed.
-_SCALE = 16.0
-_LITTLE = 1e-7
-# Gains of which no more reports are expected are rare. Where bounds are apart by more than so many times what
-# is usual, of sums of no more deviations, others may be.
-_RARELY = 1e-6
-_WIDE, _MOST_DEVIATIONS = 3.0, 1e6
-_TINY = 1e-300
-_E = float(np.e)
+# Least probability that some other report is hidden, from which on the sum over users is computed: below it
+# the bounds for a report that no other one hides are used alone.
+_LEAST_CROWD = 1e-6
+# Outcomes with an overwhelming loss are left out of the sum if they add at most this share of the distance of
+# the bounds, but at most the second share of the value; the third share is always allowed.
+_LEFT_OUT_OF_WIDTH, _LEFT_OUT_AT_MOST, _LEFT_OUT_ALWAYS = 0.1, 1e-4, 1e-6
+# Expected number of reports of rare losses that are moved to the leftover component, as a share of the
+# leftover mass. Larger: shorter sums, a lower bound that is smaller by this share.
+_RARE_LOSSES = 1e-5
+# Gains are of the largest scale if they are above the largest gain over this.
+_SCALE_RATIO = 16.0
+# After rare gains were summed, the rest is bounded instead of summed if it is below this share of the bound.
+_UNSUMMED_SHARE = 1e-7
+# Gains of the largest scale are summed apart if fewer reports of them than this are expected; and also where
+# bounds are wider than this many times the usual width, which counts at most this many deviations.
+_RARE_GAIN_REPORTS = 1e-6
+_WIDE_FACTOR, _MOST_DEVIATIONS = 3.0, 1e6
 
 
 def blanket_profile(
     decomposition: Decomposition, reports: int, excess: FloatArray, *, smoothing: float
 ) -> ProfileBounds:
-    """Bounds on the hockey-stick divergence of order `1 + excess` of the blanket pair of `reports` users.
+    """Returns bounds on the hockey-stick divergence of order `1 + excess` of the blanket pair of `reports`
+    users.
 
     Args:
         decomposition: the round's masses; components that other users never hide (`c = 0`) count in full.
         reports: number of honest shuffled reports, n.
         excess: orders minus one, `a - 1 >= 0`, shape (orders,).
-        smoothing: how close the functions next to the ramp are: the integral of their distance is its square,
-            in units of the tilted sum's deviation.
+        smoothing: how close the two functions around the ramp are: the integral of their distance is the
+            square of the smoothing, in units of the tilted sum's deviation. Smaller: closer bounds, more
+            nodes.
 
     Guarantee: `lower <= E[(sum G)_+]/n <= upper`, floating-point round-off included.
     Source: Su, Cheng, Wang, Theorem 4; quadrature and bounds: docs/theory.md.
@@ -75,8 +87,8 @@ def blanket_profiles(
     *,
     smoothing: float | FloatArray,
 ) -> ProfileBounds:
-    """As `blanket_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i; the
-    smoothing may differ, too."""
+    """Returns what `blanket_profile` does, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for
+    every i; the smoothing may be an array of the same shape."""
     smoothing = np.broadcast_to(smoothing, excess.shape)
     upper, lower = np.zeros_like(excess), np.zeros_like(excess)
     for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
@@ -88,28 +100,37 @@ def blanket_profiles(
 def law_profiles(
     laws: Laws, bare: Bare, reports: int, excess: FloatArray, *, smoothing: FloatArray
 ) -> ProfileBounds:
-    """The same of laws of G, one for each order, and of what components that nobody hides contribute; all but
-    `laws` of shape (orders,)."""
+    """Returns bounds on `E[(G_1 + ... + G_n)_+] / n` plus the contribution of unhidden components, shape
+    (orders,).
+
+    Args:
+        laws: the laws of G, one for each order.
+        bare: bounds on what the components with `c = 0` contribute, shape (orders,).
+        reports, excess, smoothing: see `blanket_profile`.
+
+    Guarantee: as of `blanket_profile`.
+    """
     upper, lower = bare.upper.copy(), bare.lower.copy()
     alive = laws.gains.max(axis=1, initial=0.0) > 0
     if np.any(alive):
         above, below = _bounds(laws.at(alive), reports, excess[alive], smoothing[alive])
-        upper[alive] += above + _TINY
+        upper[alive] += above + TINY
         lower[alive] += below
     upper += laws.lost(excess)
     return ProfileBounds(upper, lower)
 
 
 def chernoff_log_profile(decomposition: Decomposition, reports: int, excess: FloatArray) -> FloatArray:
-    """Logarithm of a crude upper bound on the same divergence: `min over theta of M^n / (theta e n)`, up to
-    round-off."""
+    """Returns the logarithm of a crude upper bound on the same divergence, `min over theta of M^n / (theta e
+    n)`; its round-off is not included."""
     return chernoff_log_profiles([decomposition], np.zeros(excess.size, dtype=np.int64), reports, excess)
 
 
 def chernoff_log_profiles(
     pairs: Sequence[Decomposition], which: IndexArray, reports: int, excess: FloatArray
 ) -> FloatArray:
-    """As `chernoff_log_profile`, of the pair `pairs[which[i]]` at the order `1 + excess[i]`, for every i."""
+    """Returns what `chernoff_log_profile` does, of the pair `pairs[which[i]]` at the order `1 + excess[i]`,
+    for every i."""
     result = np.zeros_like(excess)
     for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
         with np.errstate(divide="ignore"):
@@ -118,7 +139,7 @@ def chernoff_log_profiles(
         if np.any(alive):
             hidden = laws.at(alive)
             tilt = Tilt.of(hidden, reports, hidden.saddle(reports, closeness=NEAR_SADDLE))
-            exponent = tilt.log_mass - np.log(tilt.theta * _E * reports)
+            exponent = tilt.log_mass - np.log(tilt.theta * math.e * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
 
@@ -130,11 +151,14 @@ def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
 def _bounds(
     laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components: those of a report that nobody hides, which are near
-    where hardly anybody does, and those of the sum."""
+    """Returns upper and lower bounds on the divergence of the hidden components, each of shape (orders,).
+
+    Two kinds of bounds are combined: those for a report that no other report hides, which are close where
+    other hidden reports are improbable, and those of the sum over users.
+    """
     lone = _lone(laws, reports, excess)
     upper, lower = lone.gained + lone.rounding, lone.lower
-    crowded = np.flatnonzero(lone.share_lower < 1 - _HARDLY)
+    crowded = np.flatnonzero(lone.share_lower < 1 - _LEAST_CROWD)
     if crowded.size:
         above, below = _summed(laws.at(crowded), reports, excess[crowded], smoothing[crowded])
         upper[crowded] = np.minimum(upper[crowded], above)
@@ -158,25 +182,25 @@ class _Lone(NamedTuple):
 
     @property
     def upper(self) -> FloatArray:
-        """What such outcomes add to the divergence at most."""
+        """Returns upper bounds on what these outcomes add to the divergence, shape (orders,)."""
         return np.asarray((self.gained + self.rounding) * self.share_upper)
 
     @property
     def lower(self) -> FloatArray:
-        """What they add at least."""
+        """Returns lower bounds on the same, shape (orders,)."""
         return np.asarray(np.maximum(self.gained - self.rounding, 0.0) * self.share_lower)
 
 
 def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
-    # Differences may be known no better than what they are differences of; where the excess outweighs one by
-    # more than that, nothing is gained for certain.
+    # A difference has the absolute round-off of its terms. Where the excess outweighs it by more than that,
+    # the gain is certainly not positive.
     b = laws.taken / np.where(excess > 0, excess, 1.0)[:, None]
     doubt = 8 * UNIT_ROUND_OFF * (laws.difference + laws.taken + b)
     near = (laws.difference > 0) & (laws.taken - laws.difference <= doubt)
     rounding = np.where(near, doubt, 0.0).sum(axis=1)
     gained = np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
     slack, others = laws.c.shape[1] * UNIT_ROUND_OFF, reports - 1
-    most, least = np.minimum(laws.leftover + slack, 1.0), np.maximum(laws.leftover - slack, 1e-300)
+    most, least = np.minimum(laws.leftover + slack, 1.0), np.maximum(laws.leftover - slack, TINY)
     share_upper = np.exp(others * np.log(most) * (1 - 8 * UNIT_ROUND_OFF)) * (1 + 1e-12)
     share_lower = np.exp(others * np.log(least) * (1 + 8 * UNIT_ROUND_OFF)) * (1 - 1e-12)
     return _Lone(gained, rounding, share_upper, share_lower)
@@ -185,7 +209,8 @@ def _lone(laws: Laws, reports: int, excess: FloatArray) -> _Lone:
 def _summed(
     laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components. Drops losses that are too rare to matter first."""
+    """Returns bounds on the divergence of the hidden components. First moves losses that are too rare to
+    matter to the leftover component."""
     laws, added = _without_rare_losses(laws, reports)
     theta = laws.saddle(reports, closeness=NEAR_SADDLE)
     upper, lower = _by_scales(laws, reports, excess, theta, smoothing)
@@ -193,33 +218,33 @@ def _summed(
 
 
 def _without_rare_losses(laws: Laws, reports: int) -> tuple[Laws, FloatArray]:
-    """The laws with losses left over that hardly any report has, and the share of their divergences, shape
-    (orders,), that this adds at most.
+    """Returns laws in which the rarest losses (negative gains) count as leftover, and an upper bound on the
+    share by which that raises the divergence, shape (orders,).
 
-    They may be so large that no tilt suits them and the rest. Sums without them are larger; and where someone
-    would have had one, no larger than those of the other reports, which are all of it with the probability
-    that a report is left over.
+    Such losses may be so large that no tilt suits them and the other gains. Replacing a loss by gain 0 can
+    only raise the sum. The rise is bounded by the expected number of such reports over the probability that
+    one report is a leftover one. `docs/theory.md` has the proof.
     """
     masses = np.where((laws.gains < 0) & (laws.c > 0), laws.c, np.inf)
-    # What is left over may be known no better than 1 is.
+    # The leftover mass may have the absolute round-off of 1.
     certain = np.maximum(laws.leftover - (masses.shape[1] + 8) * UNIT_ROUND_OFF, 0.0)
     order = np.argsort(masses, axis=1)
     together = reports * np.cumsum(np.take_along_axis(masses, order, axis=1), axis=1)
     rare = np.zeros_like(masses, dtype=np.bool_)
-    np.put_along_axis(rare, order, together <= _RARE * certain[:, None], axis=1)
+    np.put_along_axis(rare, order, together <= _RARE_LOSSES * certain[:, None], axis=1)
     without = laws.without(rare)
     lost = without.dropped - laws.dropped
-    added = np.where(lost > 0, reports * lost / np.maximum(certain, _TINY) * (1 + 1e-9), 0.0)
+    added = np.where(lost > 0, reports * lost / np.maximum(certain, TINY) * (1 + 1e-9), 0.0)
     return without._replace(leftover=without.leftover + lost, dropped=laws.dropped), added
 
 
 def _by_scales(
     laws: Laws, reports: int, excess: FloatArray, theta: FloatArray, smoothing: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components, as close as the smoothing says.
+    """Returns bounds on the divergence of the hidden components, as close as the smoothing asks.
 
-    Where large gains are so rare that one tilt does not suit them and the rest, outcomes with a report of a
-    large gain are summed by the number of these reports, then the law without them, which may have rare gains
+    If large gains are so rare that no single tilt suits them and the rest, the outcomes with such a report
+    are summed separately for each number of them. The law without these gains follows; it may have rare gains
     again.
     """
     upper, lower = np.zeros_like(theta), np.zeros_like(theta)
@@ -232,7 +257,7 @@ def _by_scales(
             part = laws.at(some), reports, excess[some], tilt
             above[some], below[some] = _rest(*part, smoothing=smoothing[some], known=lower[rows[some]])
             usual = (smoothing[some] * np.clip(tilt.theta * tilt.deviation, 1.0, _MOST_DEVIATIONS)) ** 2
-            wide = (above - below)[some] > _WIDE * usual * (above[some] + lower[rows[some]])
+            wide = (above - below)[some] > _WIDE_FACTOR * usual * (above[some] + lower[rows[some]])
             again = some[wide]
             if again.size:
                 part_rare, high, low = _with_rare_gains(
@@ -242,11 +267,11 @@ def _by_scales(
                 rare[found], above[found], below[found] = True, high[part_rare], low[part_rare]
         upper[rows] += np.minimum(above, most)
         lower[rows] += below
-        # Sums of the rest are no larger than what its reports gain, each by itself.
+        # The divergence of the rest is at most `E[G_+]` of one report.
         laws = laws.without(_large(laws) & rare[:, None])
         lone = _lone(laws, reports, excess)
         most = (lone.gained + lone.rounding) * (1 + 1e-12)
-        left = rare & (most > _LITTLE * upper[rows]) & (laws.gains.max(axis=1) > 0)
+        left = rare & (most > _UNSUMMED_SHARE * upper[rows]) & (laws.gains.max(axis=1) > 0)
         upper[rows] += np.where(rare & ~left, most, 0.0)
         if not np.any(left):
             return upper, lower
@@ -264,14 +289,17 @@ def _with_rare_gains(
     *,
     sure: bool = True,
 ) -> tuple[BoolArray, FloatArray, FloatArray]:
-    """At which orders gains of the largest scale are rare, and bounds on outcomes with a report of them.
+    """Returns the orders at which gains of the largest scale are rare, and bounds on the contribution of
+    outcomes with such a report, each of shape (orders,).
 
-    Where it must be `sure`, only gains are rare of which hardly any report is expected.
+    Args:
+        known: lower bounds on what was summed before: bounds need not be closer than their width.
+        sure: only looks at orders at which at most `_RARE_GAIN_REPORTS` such reports are expected.
     """
     large = _large(laws)
     rare, upper, lower = np.zeros(theta.size, dtype=np.bool_), np.zeros_like(theta), np.zeros_like(theta)
     expected = reports * np.where(large, laws.c, 0.0).sum(axis=1)
-    rows = np.flatnonzero(expected < _RARELY) if sure else np.arange(theta.size)
+    rows = np.flatnonzero(expected < _RARE_GAIN_REPORTS) if sure else np.arange(theta.size)
     if rows.size:
         gains = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
         places = np.flatnonzero(gains.most > 0)
@@ -285,8 +313,8 @@ def _with_rare_gains(
 
 
 def _large(laws: Laws) -> BoolArray:
-    """Components with gains of the largest scale, shape (orders, components)."""
-    return np.asarray(laws.gains > (laws.gains.max(axis=1) / _SCALE)[:, None])
+    """Returns which components have gains of the largest scale, shape (orders, components)."""
+    return np.asarray(laws.gains > (laws.gains.max(axis=1) / _SCALE_RATIO)[:, None])
 
 
 def _rest(
@@ -298,18 +326,20 @@ def _rest(
     smoothing: FloatArray,
     known: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergence of the hidden components by the contour, with as much smoothing as makes them
-    close beside what is known.
+    """Returns bounds on the divergence of the hidden components from one contour for each order.
 
-    Far out, single reports of some components outweigh whatever the others can gain. Outcomes with such a
-    report are left out of the sum, which makes the law short again: a lower bound as it stands, an upper one
-    with the bound of `_left_out`. Where that is much, the law is summed whole besides.
+    The smoothing is raised if the result is small beside `known`, the sum so far.
+
+    At large orders one report with a large loss outweighs everything that the others can gain. Outcomes with
+    such a report are left out of the sum, which shortens the law. The result is a lower bound; together with
+    the bound of `_left_out` it is an upper bound. If that bound is too large, the whole law is summed as
+    well.
     """
     theta = tilt.theta
     # Chernoff's bound, in logarithms: near order 1 the moment is above 1, and a tilt may be tiny.
-    exponent = tilt.log_mass + tilt.log_mass_error + tilt.raised - np.log(tilt.theta * _E * reports)
+    exponent = tilt.log_mass + tilt.log_mass_error + tilt.raised - np.log(tilt.theta * math.e * reports)
     crude = np.minimum(np.exp(np.minimum(exponent, 0.0)) * (1 + 1e-12), 1.0)
-    wider = np.sqrt(1 + known / np.maximum(crude, 1e-300))
+    wider = np.sqrt(1 + known / np.maximum(crude, TINY))
     smoothing = np.maximum(np.minimum(smoothing * wider, MOST_SMOOTHING), smoothing)
     upper, lower = np.full_like(theta, np.inf), np.zeros_like(theta)
     whole = np.ones(upper.size, dtype=np.bool_)
@@ -323,24 +353,25 @@ def _rest(
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
-        little = np.minimum(_SHARE * (above - below), _MOST * above)
-        whole[short] = ~(rest <= np.maximum(_LEAST * above, little))
+        little = np.minimum(_LEFT_OUT_OF_WIDTH * (above - below), _LEFT_OUT_AT_MOST * above)
+        whole[short] = ~(rest <= np.maximum(_LEFT_OUT_ALWAYS * above, little))
     if np.any(whole):
         lone = _lone(laws.at(whole), reports, excess[whole])
         above, below = integrate(tilt.at(whole), reports, smoothing[whole], (lone.upper, lone.lower))
         upper[whole], lower[whole] = np.fmin(upper[whole], above), np.fmax(lower[whole], below)
     lost = ~(np.isfinite(upper) & np.isfinite(lower))
     upper = np.where(lost, np.nan_to_num(crude, nan=1.0, posinf=1.0), upper)
-    # What is left over may be known no better than 1 is, which counts where the mass under the tilt is small.
+    # The leftover mass may have the absolute round-off of 1, which matters if the mass under the tilt is
+    # small.
     log_mass = tilt.log_mass / reports
     slack = reports * laws.unsure(log_mass)
-    doubt = np.where(log_mass < SMALL_LOG_MASS, crude * np.expm1(np.minimum(slack, 700.0)), 0.0)
+    doubt = np.where(log_mass < SMALL_LOG_MASS, crude * np.expm1(np.minimum(slack, LARGEST_EXPONENT)), 0.0)
     return upper + doubt, np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
 
 
 def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:
-    """Bound on what outcomes with a report of a left out component add: the union over users, each by
-    Chernoff."""
+    """Returns an upper bound on what outcomes with a report of a component that was left out add, shape
+    (orders,): the union bound over users, with Chernoff's bound for each."""
     bound = np.full_like(theta, np.inf)
     for stretch in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0):
         rate = stretch * theta
@@ -352,7 +383,7 @@ def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) 
             log_mass = np.log(total) + top
             exponent = (reports - 1) * (log_mass + raised + laws.unsure(log_mass)) + np.log(single)
             exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
-            found = np.exp(np.minimum(exponent, 700.0)) / (rate * _E)
+            found = np.exp(np.minimum(exponent, LARGEST_EXPONENT)) / (rate * math.e)
         if not np.any(found < bound):
             break
         bound = np.fmin(bound, found)

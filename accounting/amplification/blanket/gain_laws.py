@@ -1,5 +1,5 @@
-"""Blanket pairs side by side, and the laws of what one user gains: `G = (a_j - E b_j)/c_j` with probability
-c_j, else 0."""
+"""Many blanket pairs in arrays, and the law of one user's gain at an order E: `G = (a_j - E b_j)/c_j` with
+probability c_j, else 0."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shuffle_ledger.accounting.numeric.arrays import (
     increasing_root,
 )
 
-# Exponents up to which a moment is no overflow.
-_LARGEST = 600.0
-# Exponents beyond which a rounding makes anything of a weight.
-_DOUBTFUL = 50.0
-# What sums and powers of masses may be off by.
-_CERTAIN = 1e-12
-# Numbers that are looked at together: orders times components.
+# Weights below `exp(-600)` of the largest one are ignored, and exponents are clipped there.
+_SMALLEST_WEIGHT_EXPONENT = 600.0
+# Largest exponent that the round-off of a gain may change a weight by: beyond it a bound is infinite.
+_MOST_ROUNDING_EXPONENT = 50.0
+# Relative and absolute room for the round-off of sums and powers of masses in `infinity`.
+_MASS_ROUND_OFF = 1e-12
+# Array elements (orders times components) that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
 
 
@@ -48,15 +48,15 @@ class Masses(NamedTuple):
 
 
 class Bare(NamedTuple):
-    """Bounds on what components contribute that nobody else hides, `sum of (a - (1 + excess) b)_+`, each of
-    shape (orders,)."""
+    """Bounds on what the unhidden components (`c = 0`) contribute to the divergence,
+    `sum of (a - (1 + excess) b)_+`, each of shape (orders,)."""
 
     upper: FloatArray
     lower: FloatArray
 
     @classmethod
     def of(cls, masses: Masses, excess: FloatArray) -> Bare:
-        """Those of pairs, each at the order `1 + excess[i]`."""
+        """Computes the bounds of the pairs in the rows of `masses`, row i at the order `1 + excess[i]`."""
         difference, b = masses.bare_difference, masses.bare_b
         taken = excess[:, None] * b
         # A difference is rounded relative to its terms; where there is no b, it is no difference.
@@ -109,20 +109,31 @@ class Laws(NamedTuple):
         return np.asarray(8 * UNIT_ROUND_OFF * self.terms)
 
     def unsure(self, log_mass: FloatArray) -> FloatArray:
-        """How far the logarithm of `M(theta)` may be off, where this is about it: what is left over may be
-        known no better than 1 is."""
-        return np.asarray((self.c.shape[1] + 8) * UNIT_ROUND_OFF * np.exp(-np.clip(log_mass, -_LARGEST, 0.0)))
+        """Returns an upper bound on the error of `log M(theta)`, given about its value, shape (orders,): the
+        leftover mass may have the absolute round-off of 1."""
+        return np.asarray(
+            (self.c.shape[1] + 8)
+            * UNIT_ROUND_OFF
+            * np.exp(-np.clip(log_mass, -_SMALLEST_WEIGHT_EXPONENT, 0.0))
+        )
 
     def moved(self, weights: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What roundings d of gains make of one report under the law tilted by theta, of these weights, shape
-        (orders, components): the mean of `d exp(|theta| d)`, and the logarithm of that of `exp(|theta| d)`,
-        at most; infinite where next to nothing is known of a gain that counts."""
+        """Bounds the effect of the round-off d of gains on one report under the law tilted by theta.
+
+        Args:
+            weights: tilted probabilities of the components, shape (orders, components).
+            theta: the tilts, shape (orders,).
+
+        Returns upper bounds on the mean of `d exp(|theta| d)` and on the logarithm of the mean of
+        `exp(|theta| d)`, each of shape (orders,); infinite if the round-off of a gain that matters is too
+        large.
+        """
         doubt = self.doubt
         exponents = np.abs(theta)[:, None] * doubt
-        # What is far below all others weighs nothing, wherever it is exactly.
-        counts = (theta[:, None] * self.gains + exponents > -_LARGEST) & (self.c > 0)
-        rise = np.where(counts, np.expm1(np.minimum(exponents, _DOUBTFUL)), 0.0)
-        unknown = (counts & (exponents > _DOUBTFUL)).any(axis=1)
+        # A gain whose weight is far below the largest one has no effect, whatever its exact value.
+        counts = (theta[:, None] * self.gains + exponents > -_SMALLEST_WEIGHT_EXPONENT) & (self.c > 0)
+        rise = np.where(counts, np.expm1(np.minimum(exponents, _MOST_ROUNDING_EXPONENT)), 0.0)
+        unknown = (counts & (exponents > _MOST_ROUNDING_EXPONENT)).any(axis=1)
         # Weights are off by what their own exponents are rounded by.
         more = 1 + np.abs(theta)[:, None] * np.abs(self.gains) / 8
         shift = (weights * np.where(counts, doubt * more, 0.0) * (1 + rise)).sum(axis=1)
@@ -131,26 +142,27 @@ class Laws(NamedTuple):
 
     @property
     def drift(self) -> FloatArray:
-        """The mean of G."""
+        """Returns the mean of G, shape (orders,)."""
         return np.asarray(self.imbalance - self.taken.sum(axis=1))
 
     def lost(self, excess: FloatArray) -> FloatArray:
-        """What components may add to the divergences of orders `1 + excess` whose gain has lost its sign to a
-        rounding, shape (orders,): the sum of positive parts moves by no more than its terms."""
+        """Returns an upper bound on what the components whose gain may have the wrong sign because of
+        round-off add to the divergences of orders `1 + excess`, shape (orders,)."""
         b = self.taken / np.where(excess > 0, excess, 1.0)[:, None]
         size = 8 * UNIT_ROUND_OFF * (np.abs(self.difference) + self.taken + b)
         near = (self.taken > 0) & (np.abs(self.difference - self.taken) <= size)
         return np.asarray(np.where(near, 2 * size, 0.0).sum(axis=1))
 
     def some(self, orders: IndexArray) -> Laws:
-        """The laws at some of the orders, ascending, as far as `weighted` needs them."""
+        """Returns the laws at some of the orders, ascending, with only the arrays that `weighted` needs."""
         if orders.size == len(self.c):
             return self
         c, gains, leftover = self.c[orders], self.gains[orders], self.leftover[orders]
         return self._replace(c=c, gains=gains, leftover=leftover)
 
     def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Masses times `exp(theta G - top)`, that of the leftover, their sum, and `top`, for no overflow."""
+        """Returns the masses times `exp(theta G - top)`, the same for the leftover component, their sum, and
+        `top`, the largest exponent, which prevents overflow."""
         exponents = theta[:, None] * self.gains
         top = exponents.max(axis=1, initial=0.0)
         exponents -= top[:, None]
@@ -158,8 +170,9 @@ class Laws(NamedTuple):
         return masses, rest, masses.sum(axis=1) + rest, top
 
     def saddle(self, reports: int, *, closeness: float) -> FloatArray:
-        """A tilt within that factor of the saddle point `n K'(theta) = 2 / theta`, K the logarithm of the
-        moment generating function; laws must have positive gains. Any tilt is sound."""
+        """Returns tilts within the factor `closeness` of the saddle point `n K'(theta) = 2 / theta`, K the
+        logarithm of the moment generating function, shape (orders,). Every law must have a positive gain. Any
+        tilt gives sound bounds; this one gives tight ones."""
         n, gains = float(reports), self.gains
 
         def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
@@ -178,7 +191,7 @@ class Laws(NamedTuple):
 
 
 class Pairs(Sequence[Decomposition]):
-    """Blanket pairs, each in one direction; as a sequence, their decompositions."""
+    """Blanket pairs, each in one direction. As a sequence, it holds their decompositions."""
 
     @abstractmethod
     def masses(self, which: IndexArray) -> Masses:
@@ -187,38 +200,43 @@ class Pairs(Sequence[Decomposition]):
     @property
     @abstractmethod
     def components(self) -> int:
-        """How many components each pair has in `masses`."""
+        """Returns the number of components that each pair has in `masses`."""
 
     @functools.cached_property
     def bare(self) -> int:
-        """How many components each pair has in `masses` that nobody else hides."""
+        """Returns the number of unhidden components (`c = 0`) that each pair has in `masses`."""
         return int(self.masses(np.zeros(1, dtype=np.int64)).bare_b.shape[1])
 
     @abstractmethod
     def impossible(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Of every pair, the mass a of components without b that nobody else hides, that of others without b,
-        and the mass c of components with b; each of shape (pairs,)."""
+        """Returns, for every pair: the mass a of components with `b = 0` and `c = 0`; the mass a of those
+        with `b = 0` and `c > 0`; the mass c of those with `b > 0`. Each of shape (pairs,)."""
 
     def infinity(self, reports: int) -> FloatArray:
-        """Lower bounds on the mass of outcomes of so many reports that tell a pair's other input cannot be,
-        shape (pairs,): one's own report is of a component without b, and nobody hides it, or all others avoid
-        components with b."""
+        """Returns lower bounds on the mass at infinite loss of every pair with this many reports, shape
+        (pairs,).
+
+        These are outcomes that are impossible under the other input: the differing user's report falls in a
+        component with `b = 0`, and either no other user hides it (`c = 0`) or no other report falls in a
+        component with `b > 0`.
+        """
         alone, without, others = self.impossible()
-        avoided = np.maximum(1 - others - _CERTAIN, 0.0) ** (reports - 1)
-        return np.asarray((alone + without * avoided) * (1 - _CERTAIN))
+        avoided = np.maximum(1 - others - _MASS_ROUND_OFF, 0.0) ** (reports - 1)
+        return np.asarray((alone + without * avoided) * (1 - _MASS_ROUND_OFF))
 
     @abstractmethod
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
         """The pair at a place."""
 
     def is_whole(self, place: int) -> bool:
-        """Whether none of a pair's components were joined, where all pairs hide as much in each: those that
-        are whole have equally many outcomes. False where that would be work to know."""
+        """Returns whether none of the pair's components were joined, while all pairs have the same masses c.
+        Such pairs have equally many outcomes. Returns False if the answer is not known cheaply."""
         return False
 
     @functools.cached_property
     def spread(self) -> FloatArray:
-        """About the variance of `(a - b)/c` of every pair, where other users hide it."""
+        """Returns about the variance of `(a - b)/c` over the hidden components of every pair, shape
+        (pairs,)."""
         found = np.zeros(len(self))
         for rows in self._blocks(len(self)):
             masses = self.masses(rows)
@@ -228,7 +246,8 @@ class Pairs(Sequence[Decomposition]):
 
     @functools.cached_property
     def last_excess(self) -> FloatArray:
-        """Beyond which each profile is 0, but for a rounding; may be infinite."""
+        """Returns the excess beyond which each pair's profile is 0, up to a rounding, shape (pairs,); may be
+        infinite."""
         found = np.zeros(len(self))
         for rows in self._blocks(len(self)):
             masses = self.masses(rows)
@@ -257,8 +276,8 @@ class Pairs(Sequence[Decomposition]):
         return self.masses(which).leftover
 
     def unhidden(self, which: IndexArray, excess: FloatArray) -> FloatArray:
-        """Bounds on what components that nobody else hides contribute, `sum of (a - (1 + excess[i]) b)_+`, to
-        the divergences of the pairs `which[i]`, for every i."""
+        """Returns upper bounds on the contribution of unhidden components, `sum of (a - (1 + excess[i])
+        b)_+`, to the divergences of the pairs `which[i]`, for every i."""
         found = np.zeros(which.size)
         if self.bare:
             for rows in self._blocks(which.size):

@@ -1,9 +1,9 @@
-"""Sums by how many reports have one of a few rare, large gains.
+"""Sums over users split by the number k of reports that have one of a few rare, large gains.
 
-No tilt suits such gains and common losses at once: under the one that makes a sum near 0 likely most reports
-have neither, and what is next to 0 is none of what counts. Given that k reports have such a gain, the others
-are a law without it, with a tilt of its own; and few k are worth it. `docs/theory.md`, "Rare gains", has the
-proofs.
+No single tilt suits rare large gains and common losses: under the tilt that makes a sum near 0 likely, the
+outcomes near 0 are not those that contribute. Given that k reports have a rare gain, the other reports follow
+the law without these gains, which has another tilt. Only a few values of k matter; the rest is bounded.
+`docs/theory.md`, "Rare gains", has the proofs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from shuffle_ledger.accounting.amplification.blanket.tilting import (
     Tilt,
 )
 from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    TINY,
     UNIT_ROUND_OFF,
     BoolArray,
     FloatArray,
@@ -31,25 +33,25 @@ from shuffle_ledger.accounting.numeric.arrays import (
     increasing_root,
 )
 
-# Expected reports of rare gains at most, how far they are from 0 at least, in units of one over the tilt that
-# suits all reports together, and how many of them are worth a sum of their own.
-_RARE = 1.0
-_FAR = 4.0
-_MOST = 3
-# What more of them may add, as a share.
-_LITTLE = 1e-6
-_TINY, _LARGEST = 1e-300, 700.0
-_E = float(np.e)
+# Gains are summed apart if at most this many reports of them are expected, and if the largest one is at least
+# this large in units of 1/theta, theta the tilt that suits all reports together.
+_MOST_EXPECTED = 1.0
+_LEAST_TILTED_GAIN = 4.0
+# Numbers k of such reports that are summed, from 1 on; more are bounded by Chernoff.
+_MOST_SUMMED = 3
+# Share of the bound for k = 1 below which a number k is bounded, not summed; and expected number of reports
+# of far losses that are left out of a sum.
+_UNSUMMED_SHARE = 1e-6
 
 
 class RareGains(NamedTuple):
-    """Rare gains, and outcomes with so many reports of them.
+    """Rare gains, and outcomes with 1, 2, ... reports of them.
 
     Attributes:
-        components: which they are, shape (orders, components).
-        most: numbers of reports that are worth a sum, from 1 on; 0 where gains are not rare, shape (orders,).
-        theta: tilts that suit outcomes with 1, 2, ... reports of them, shape (orders, numbers).
-        bounds: logarithms of upper bounds on what these add, and what those with so many or more do, shape
+        components: which components have rare gains, shape (orders, components).
+        most: the largest number of such reports that is summed; 0 where gains are not rare, shape (orders,).
+        theta: tilts that suit outcomes with 1, 2, ... such reports, shape (orders, numbers).
+        bounds: logarithms of upper bounds on what outcomes with at least 1, 2, ... such reports add, shape
             (orders, numbers).
     """
 
@@ -60,7 +62,7 @@ class RareGains(NamedTuple):
 
     @classmethod
     def of(cls, laws: Laws, components: BoolArray, reports: int, theta: FloatArray) -> RareGains:
-        """These components, where they are rare under the laws.
+        """Decides at which orders these components are rare, and bounds what they add.
 
         Args:
             laws: laws of gains.
@@ -71,13 +73,13 @@ class RareGains(NamedTuple):
         found = cls(
             components,
             np.zeros(theta.size, dtype=np.int64),
-            *(np.zeros((theta.size, _MOST + 1)) for _ in range(2)),
+            *(np.zeros((theta.size, _MOST_SUMMED + 1)) for _ in range(2)),
         )
         expected = reports * np.where(components, laws.c, 0.0).sum(axis=1)
         others = laws.leftover + np.where(components, 0.0, laws.c).sum(axis=1)
-        far = theta * laws.gains.max(axis=1) > _FAR
-        rows = np.flatnonzero((expected <= _RARE) & (expected > 0) & (others > 0) & far)
-        for number in range(1, min(_MOST + 1, reports) + 1):
+        far = theta * laws.gains.max(axis=1) > _LEAST_TILTED_GAIN
+        rows = np.flatnonzero((expected <= _MOST_EXPECTED) & (expected > 0) & (others > 0) & far)
+        for number in range(1, min(_MOST_SUMMED + 1, reports) + 1):
             if not rows.size:
                 break
             some, chosen = laws.at(rows), components[rows]
@@ -85,28 +87,35 @@ class RareGains(NamedTuple):
             bound = _chernoff(some, chosen, reports, number, tilt)
             found.theta[rows, number - 1], found.bounds[rows, number - 1] = tilt, bound
             if number > 1:
-                little = bound <= found.bounds[rows, 0] + math.log(_LITTLE)
+                little = bound <= found.bounds[rows, 0] + math.log(_UNSUMMED_SHARE)
                 found.most[rows[little]] = number - 1
                 rows = rows[~little]
         return found
 
     def at(self, orders: IndexArray) -> RareGains:
-        """The same at some of the orders."""
+        """Returns the same at some of the orders."""
         columns: tuple[Any, ...] = tuple(column[orders] for column in self)
         return RareGains(*columns)
 
     def summed(
         self, laws: Laws, reports: int, *, smoothing: FloatArray, known: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Bounds on `E[(S)_+; a report of a rare gain] / n`, shape (orders,), as close as the smoothing says
-        beside what is known, where gains are rare."""
+        """Returns upper and lower bounds on `E[(S)_+; some report has a rare gain] / n`, shape (orders,),
+        where gains are rare.
+
+        Args:
+            known: lower bounds on the rest of the divergence: where it is larger, less precision is enough.
+        """
         every = np.arange(self.most.size)
-        upper, lower = np.exp(np.minimum(self.bounds[every, self.most], _LARGEST)), np.zeros_like(known)
+        upper, lower = (
+            np.exp(np.minimum(self.bounds[every, self.most], LARGEST_EXPONENT)),
+            np.zeros_like(known),
+        )
         for number in range(1, int(self.most.max()) + 1):
             rows = np.flatnonzero(self.most >= number)
             # A divergence is at most 1.
             part, bound = self.at(rows), np.exp(np.minimum(self.bounds[rows, number - 1], 0.0))
-            wider = np.sqrt(1 + (known + lower)[rows] / np.maximum(bound, _TINY))
+            wider = np.sqrt(1 + (known + lower)[rows] / np.maximum(bound, TINY))
             closest = smoothing[rows]
             closest = np.maximum(np.minimum(closest * wider, MOST_SMOOTHING), closest)
             some, theta = laws.at(rows), part.theta[:, number - 1]
@@ -125,16 +134,17 @@ def _given(
     theta: FloatArray,
     smoothing: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds on `E[(S)_+] / n` of outcomes with exactly so many reports of the chosen components."""
+    """Returns upper and lower bounds on `E[(S)_+; exactly `number` reports of the chosen components] / n`,
+    shape (orders,)."""
     others, law = reports - number, laws.without(chosen)
     masses, _, total, top = law.weighted(theta)
-    # Far losses that hardly any report has, tilted, are left out: each outcome with one, by Chernoff.
+    # Far losses that are improbable under the tilt are left out: Chernoff bounds the outcomes with one.
     expected = others * masses / total[:, None]
     far = np.where(theta[:, None] * law.gains < -OVERWHELMING, expected, np.inf)
     order = np.argsort(far, axis=1)
     together = np.cumsum(np.take_along_axis(far, order, axis=1), axis=1)
     left_out = np.zeros_like(chosen)
-    np.put_along_axis(left_out, order, together <= _LITTLE, axis=1)
+    np.put_along_axis(left_out, order, together <= _UNSUMMED_SHARE, axis=1)
     short = law.without(left_out)
     _, raised = law.moved(masses / total[:, None], theta)
     given = Given.of(laws, chosen, reports, theta, number=number)
@@ -144,24 +154,26 @@ def _given(
     nothing = np.zeros_like(theta)
     above, below = integrate(tilt, others, smoothing, (nothing, nothing), given)
     unknown = ~(np.isfinite(above) & np.isfinite(below))
-    # What is left over may be known no better than 1 is, which counts where the mass under the tilt is small.
+    # The leftover mass may have the absolute round-off of 1, which matters if the mass under the tilt is
+    # small.
     least, slack = tilt.log_mass / others, others * law.unsure(np.log(total) + top)
     slack += others * short.unsure(least)
-    crude = given.log_mass + given.log_mass_error + given.raised - np.log(theta * _E)
+    crude = given.log_mass + given.log_mass_error + given.raised - np.log(theta * math.e)
     whole = crude + tilt.log_mass + tilt.log_mass_error + tilt.raised - math.log(others)
     with np.errstate(over="ignore"):
-        doubt = np.exp(np.minimum(whole, _LARGEST)) * np.expm1(np.minimum(slack, _LARGEST))
+        doubt = np.exp(np.minimum(whole, LARGEST_EXPONENT)) * np.expm1(np.minimum(slack, LARGEST_EXPONENT))
     doubt = np.where(least < SMALL_LOG_MASS, doubt, 0.0)
     exponent = (others - 1) * (np.log(total) + top) + top + crude + others * raised + slack
-    lost = np.where(left_out, masses * np.exp(np.minimum(theta[:, None] * law.doubt, _LARGEST)), 0.0)
-    exponent += np.log(np.maximum(lost.sum(axis=1), _TINY)) + 64 * UNIT_ROUND_OFF * reports * (1 + top)
-    above += np.exp(np.clip(exponent, -_LARGEST, _LARGEST)) * (1 + 1e-9) + doubt
+    lost = np.where(left_out, masses * np.exp(np.minimum(theta[:, None] * law.doubt, LARGEST_EXPONENT)), 0.0)
+    exponent += np.log(np.maximum(lost.sum(axis=1), TINY)) + 64 * UNIT_ROUND_OFF * reports * (1 + top)
+    above += np.exp(np.clip(exponent, -LARGEST_EXPONENT, LARGEST_EXPONENT)) * (1 + 1e-9) + doubt
     below = np.maximum(below - doubt, 0.0)
     return np.where(unknown, np.inf, above), np.where(unknown, 0.0, below)
 
 
 def _saddle(laws: Laws, chosen: BoolArray, reports: int, number: int) -> FloatArray:
-    """Tilts near the saddle points of the moments of outcomes with so many reports of the chosen ones."""
+    """Returns tilts near the saddle points of the moments, given `number` reports of the chosen
+    components."""
     # Most components are not chosen at any order.
     some = np.flatnonzero(chosen.any(axis=0))
     given, c = np.where(chosen, laws.gains, 0.0)[:, some], np.where(chosen, laws.c, 0.0)[:, some]
@@ -179,8 +191,11 @@ def _saddle(laws: Laws, chosen: BoolArray, reports: int, number: int) -> FloatAr
 
 
 def _chernoff(laws: Laws, chosen: BoolArray, reports: int, number: int, theta: FloatArray) -> FloatArray:
-    """Logarithms of upper bounds on `E[(S)_+] / n`, of outcomes with so many reports of the chosen ones or
-    more: the union over users, each by Chernoff."""
+    """Returns logarithms of upper bounds on `E[(S)_+; at least `number` reports of the chosen components] /
+    n`: the union bound over users, with Chernoff's bound for each.
+
+    Guarantee: round-off included.
+    """
     masses, _, total, top = laws.weighted(theta)
     given = Given.of(laws, chosen, reports, theta, number=number)
     _, raised = laws.moved(masses / total[:, None], theta)
@@ -188,4 +203,4 @@ def _chernoff(laws: Laws, chosen: BoolArray, reports: int, number: int, theta: F
     if number < reports:
         exponent += (reports - number) * (log_mass + raised + laws.unsure(log_mass))
     exponent += 64 * UNIT_ROUND_OFF * reports * (1 + top)
-    return np.asarray(exponent - np.log(theta * _E * reports) + 1e-9)
+    return np.asarray(exponent - np.log(theta * math.e * reports) + 1e-9)

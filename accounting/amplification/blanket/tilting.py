@@ -1,5 +1,5 @@
-"""Sums of gains under exponentially tilted laws, `exp(theta G) / M(theta)` times the law of G, and the
-logarithm of `M(theta)^n` with its round-off."""
+"""Sums of gains under exponential tilting: the tilted law is `exp(theta G) / M(theta)` times the law of G.
+Also `log M(theta)^n`, with a bound on its round-off."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws
 from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    TINY,
     UNIT_ROUND_OFF,
     BoolArray,
     ComplexArray,
@@ -20,17 +22,19 @@ from shuffle_ledger.accounting.numeric.arrays import (
 )
 from shuffle_ledger.accounting.numeric.characteristic_functions import noise
 
-#: How near the saddle point tilts are.
+#: Tilts are within this factor of the saddle point. Nearer: slower search, slightly fewer nodes.
 NEAR_SADDLE = 1.02
-#: A report of a component is overwhelming when its tilted weight has fallen by this exponent.
+#: A loss is overwhelming if its tilt factor `exp(theta G)` is below `exp(-this)`.
 OVERWHELMING = 12.0
-#: The most smoothing of a sum that is small beside what is known.
+#: Largest smoothing of a sum that is small beside what is already known.
 MOST_SMOOTHING = 0.2
-#: Logarithm of a mass under the tilt beside which the rounding of 1 may count.
+#: Logarithm of a mass under the tilt below which the round-off of 1 is included in bounds.
 SMALL_LOG_MASS = -0.5
 
-_TINY, _UNLIKELY = 1e-300, 300.0
-_UNBOUNDED = 500.0
+# Clip of `-n log M(theta)` in the estimate of `peak`; nothing depends on it but tightness.
+_LARGEST_PEAK_EXPONENT = 300.0
+# Largest exponent of a moment's terms: beyond it the moment counts as infinite.
+_MOMENT_EXPONENT = 500.0
 
 
 class Tilt(NamedTuple):
@@ -44,13 +48,13 @@ class Tilt(NamedTuple):
     mean: FloatArray  # tilted mean of S
     deviation: FloatArray  # tilted standard deviation of S
     reach: FloatArray  # largest distance of two atoms
-    moved: FloatArray  # how far roundings of gains may move S, and the logarithm of the factor by which they
-    raised: FloatArray  # may raise the mass; see `Laws.moved`
-    peak: FloatArray  # about what the tilted ramp is on average, rather more: nothing rests on it
+    moved: FloatArray  # bound on how far round-off of gains moves S, and on the logarithm of the factor by
+    raised: FloatArray  # which it raises the mass; see `Laws.moved`
+    peak: FloatArray  # estimate, rather too large, of the tilted ramp's mean; only tightness depends on it
 
     @classmethod
     def of(cls, laws: Laws, reports: int, theta: FloatArray) -> Tilt:
-        """Tilt every order's law of G."""
+        """Tilts every order's law of G by `theta`, shape (orders,)."""
         n, gains = float(reports), laws.gains
         masses, rest, total, _ = laws.weighted(theta)
         weights = np.column_stack([masses, rest]) / total[:, None]
@@ -60,7 +64,7 @@ class Tilt(NamedTuple):
         variance = (weights * centred * centred).sum(axis=1)
         log_mass, log_mass_error = _log_mass(laws, n, theta)
         gained = reports * np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-        peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(log_mass, -_UNLIKELY)))
+        peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(log_mass, -_LARGEST_PEAK_EXPONENT)))
         moved, raised = laws.moved(weights[:, :-1], theta)
         return cls(
             theta,
@@ -73,18 +77,18 @@ class Tilt(NamedTuple):
             values.max(axis=1) - values.min(axis=1),
             n * moved,
             n * raised,
-            np.maximum(peak, _TINY),
+            np.maximum(peak, TINY),
         )
 
     def at(self, orders: BoolArray | IndexArray) -> Tilt:
-        """The laws at some of the orders."""
+        """Returns the laws at some of the orders."""
         columns: tuple[Any, ...] = tuple(column[orders] for column in self)
         return Tilt(*columns)
 
 
 class Given(NamedTuple):
-    """Reports besides the sum's, each certainly of some components, under the law tilted by theta; arrays of
-    shape (orders,) but for two.
+    """Reports besides the sum's, each known to fall in some chosen components, under the law tilted by theta;
+    arrays of shape (orders,) but for two.
 
     Attributes:
         number: how many they are.
@@ -93,7 +97,7 @@ class Given(NamedTuple):
         weights: tilted law of the gain of one, on the atoms that some order has, shape (orders, atoms).
         centred: atoms less its mean, shape (orders, atoms).
         mean, variance: of their gains together.
-        moved, raised: as a tilt's, of these reports alone.
+        moved, raised: as in `Tilt`, of these reports alone.
     """
 
     number: int
@@ -108,7 +112,7 @@ class Given(NamedTuple):
 
     @classmethod
     def of(cls, laws: Laws, chosen: BoolArray, reports: int, theta: FloatArray, *, number: int) -> Given:
-        """So many of n reports, of the chosen components of laws, shape (orders, components)."""
+        """Describes `number` of n reports, all of the chosen components, shape (orders, components)."""
         c, gains = (np.where(chosen, one, 0.0) for one in (laws.c, laws.gains))
         top = theta * gains.max(axis=1)
         masses = np.where(chosen, c * np.exp(theta[:, None] * gains - top[:, None]), 0.0)
@@ -135,12 +139,17 @@ class Given(NamedTuple):
         )
 
     def at(self, orders: IndexArray) -> Given:
-        """The same at some of the orders."""
+        """Returns the same at some of the orders."""
         return Given(self.number, *(column[orders] for column in self[1:]))
 
     def factor(self, row: IndexArray, u: FloatArray, one: ComplexArray) -> tuple[ComplexArray, FloatArray]:
-        """What these gains make of the characteristic function at frequencies u of the orders `row`, by what
-        one of them, centred, makes: a factor of modulus at most 1, but for the bound on its round-off."""
+        """Returns the characteristic function of the given reports' total gain, and a bound on its round-off,
+        shape (nodes,).
+
+        Args:
+            row, u: the order and the frequency of each node, shape (nodes,).
+            one: the characteristic function of one of the gains, centred, shape (nodes,).
+        """
         variance, absolute = self.variance / self.number, (self.weights * np.abs(self.centred)).sum(axis=1)
         doubt = noise(self.weights.shape[1], u, variance[row], absolute[row]) + 8 * UNIT_ROUND_OFF
         shift = u * self.mean[row]
@@ -148,23 +157,25 @@ class Given(NamedTuple):
         return one**self.number * turned(shift), error
 
     def log_moment(self, rate: FloatArray) -> FloatArray:
-        """`log E~[exp(rate S)]` of their gains S together, or more."""
+        """Returns upper bounds on `log E~[exp(rate S)]`, S their total gain, shape (orders,)."""
         exponents = rate[:, None] * self.centred
-        terms = self.weights * np.exp(np.minimum(exponents, _UNBOUNDED))
+        terms = self.weights * np.exp(np.minimum(exponents, _MOMENT_EXPONENT))
         logarithm = self.number * np.log(terms.sum(axis=1)) + rate * self.mean
-        rounding = 64 * UNIT_ROUND_OFF * (1 + np.abs(rate) * np.abs(self.mean) + self.number * _UNBOUNDED)
-        return np.where(exponents.max(axis=1) > _UNBOUNDED, np.inf, logarithm + rounding)
+        rounding = (
+            64 * UNIT_ROUND_OFF * (1 + np.abs(rate) * np.abs(self.mean) + self.number * _MOMENT_EXPONENT)
+        )
+        return np.where(exponents.max(axis=1) > _MOMENT_EXPONENT, np.inf, logarithm + rounding)
 
 
 def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """`n log M(theta)` and a bound on its round-off; the linear terms are summed exactly, since n multiplies
-    any error."""
+    """Returns `n log M(theta)` and a bound on its round-off, each of shape (orders,). The linear terms are
+    summed without round-off in the gains, since n multiplies any error."""
     exponents = theta[:, None] * laws.gains
-    capped, size = np.minimum(exponents, 700.0), laws.c.shape[1]
+    capped, size = np.minimum(exponents, LARGEST_EXPONENT), laws.c.shape[1]
     curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * laws.drift
     log_mass = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
     magnitude = (laws.c * np.abs(np.expm1(capped))).sum(axis=1)
-    # Linear terms are those of gains that are not rounded, all others those of gains that are.
+    # The linear terms use exact gains; all other terms use rounded ones.
     rounded = theta * (np.abs(laws.difference) + laws.taken).sum(axis=1)
     relative = UNIT_ROUND_OFF * (
         16 * (np.abs(linear) + curvature) + 8 * (magnitude + laws.dropped + rounded) + 4 * size * theta

@@ -1,8 +1,9 @@
-"""Divergences of every number of reports at once, where chance decides how many of a sample are honest.
+"""Divergences for every number of reports at once, needed if the number of honest reports in a sample is
+random.
 
-At an order the law of one report's gain does not depend on how many reports there are: one contour serves all
-numbers, the characteristic function of each being one more power of the same values. `docs/theory.md`, "Every
-number at once", has the bounds.
+At an order the law of one report's gain does not depend on the number of reports. So one contour serves all
+numbers: the characteristic function of n reports is the n-th power of the same values. `docs/theory.md`,
+"Every number at once", has the bounds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from shuffle_ledger.accounting.amplification.blanket.contour import (
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws, Pairs
 from shuffle_ledger.accounting.amplification.blanket.tilting import NEAR_SADDLE, SMALL_LOG_MASS, Tilt
 from shuffle_ledger.accounting.numeric.arrays import (
+    LARGEST_EXPONENT,
+    TINY,
     UNIT_ROUND_OFF,
     ComplexArray,
     FloatArray,
@@ -37,10 +40,9 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
 )
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Values that are made together: nodes of several orders times powers.
+# Array elements (nodes of several orders times powers) that are worked on together. Larger: fewer calls, more
+# memory.
 _BLOCK_ELEMENTS = 1 << 20
-_TINY, _LARGEST = 1e-300, 700.0
-_E = float(np.e)
 
 
 class Run(NamedTuple):
@@ -52,71 +54,72 @@ class Run(NamedTuple):
 
     @property
     def values(self) -> IndexArray:
-        """The numbers, shape (size,)."""
+        """Returns the numbers, shape (size,)."""
         return self.first + self.stride * np.arange(self.size)
 
     @property
     def factors(self) -> tuple[int, int]:
-        """How many small powers, and large ones, make those of every number: of large ones there are two
-        kinds."""
+        """Returns how many small powers and how many large powers are needed, so that each number's power is
+        a product of one small and one large one. Large ones are made twice, once for each kernel."""
         small = math.isqrt(2 * self.size - 2) + 1
         return small, -(-self.size // small)
 
 
 class Counts(NamedTuple):
-    """Numbers of reports, ascending, in runs of equal strides, and a typical one, to which contours are
-    matched."""
+    """Numbers of reports, ascending, in runs of equal strides, and a typical number, for which the contour is
+    chosen."""
 
     runs: tuple[Run, ...]
     typical: int
 
     @property
     def values(self) -> IndexArray:
-        """The numbers, shape (counts,)."""
+        """Returns all numbers, shape (counts,)."""
         return np.concatenate([run.values for run in self.runs])
 
     @property
     def first(self) -> int:
-        """The smallest."""
+        """Returns the smallest number."""
         return self.runs[0].first
 
     @property
     def last(self) -> int:
-        """The largest."""
+        """Returns the largest number."""
         return int(self.runs[-1].values[-1])
 
     @property
     def place(self) -> int:
-        """The place of the first number that is no less than the typical one."""
+        """Returns the position of the first number that is at least the typical one."""
         return int(np.searchsorted(self.values, self.typical))
 
     @property
     def ends(self) -> Counts:
-        """The smallest, the typical and the largest of them alone: contours are the same."""
+        """Returns only the smallest, the typical and the largest number: these have the same contour."""
         chosen = sorted({self.first, int(self.values[self.place]), self.last})
         return Counts(tuple(Run(one, 1, 1) for one in chosen), self.typical)
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Returns how many numbers there are."""
         return sum(run.size for run in self.runs)
 
 
 def every_count(
     pairs: Pairs, place: int, counts: Counts, excess: FloatArray, *, smoothing: FloatArray
 ) -> ProfileBounds:
-    """Bounds on the hockey-stick divergences of order `1 + excess` of one blanket pair of every number of
-    users, each of shape (counts, orders).
+    """Returns bounds on the hockey-stick divergences of order `1 + excess` of one blanket pair, for every
+    number of users, each of shape (counts, orders).
 
     Args:
         pairs: blanket pairs.
-        place: which of them.
+        place: position of the pair.
         counts: numbers of honest shuffled reports.
         excess: orders minus one, shape (orders,).
         smoothing: as of `blanket_profile`, for the typical number, shape (orders,).
 
-    Guarantee: as of `blanket_profile`, for every number; laws of several scales, and numbers that are far
-        from the typical one, come out wide.
+    Guarantee: as of `blanket_profile`, for every number. The bounds are wide for laws of several scales, and
+    for
+        numbers that are far from the typical one.
     """
     upper, lower = (np.empty((counts.size, excess.size)) for _ in range(2))
     which = np.full(excess.size, place, dtype=np.int64)
@@ -125,17 +128,18 @@ def every_count(
         alive = np.flatnonzero(laws.gains.max(axis=1, initial=0.0) > 0)
         if alive.size:
             more, least = _hidden(laws.at(alive), counts, smoothing[rows[alive]])
-            above[:, alive] += more + _TINY
+            above[:, alive] += more + TINY
             below[:, alive] += least
         upper[:, rows], lower[:, rows] = above + laws.lost(excess[rows]), below
     return ProfileBounds(upper, lower)
 
 
 def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Bounds on the divergences of the hidden components."""
+    """Returns upper and lower bounds on the divergences of the hidden components, each of shape (counts,
+    orders)."""
     theta = laws.saddle(counts.typical, closeness=NEAR_SADDLE)
-    # Numbers far from the typical one have the same contour. What grows with the number of reports, or falls,
-    # or bounds logarithms that are linear in it, is worst at one of the ends.
+    # All numbers have the contour of the typical one. A bound that is monotone in the number of reports, or
+    # whose logarithm is linear in it, is largest at the smallest or at the largest number.
     fewest, typical, most = (
         Tilt.of(laws, number, theta) for number in (counts.first, counts.typical, counts.last)
     )
@@ -151,18 +155,22 @@ def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArr
     kept = line.last_of_note(last, np.ones(theta.size, dtype=np.bool_))
     left_out = (last - kept) * line.least_term * line.step / np.pi * (1 + 1e-9)
     upper, lower, round_off = _sums(line, kept, counts)
-    rest = skipped + left_out + round_off + most.moved * np.exp(np.minimum(most.raised, _LARGEST))
+    rest = skipped + left_out + round_off + most.moved * np.exp(np.minimum(most.raised, LARGEST_EXPONENT))
     number = counts.values[:, None].astype(np.float64)
     log_mass, doubt = typical.log_mass / counts.typical, typical.log_mass_error / counts.typical
     log_scale, size = number * log_mass - np.log(number), np.abs(number * log_mass) + np.log(number)
     error = number * doubt + 8 * UNIT_ROUND_OFF * (size + 8)
     silent = np.exp(log_all_leftover(typical, number)) * kernels.at_kink
-    # What is left over may be known no better than 1 is.
+    # The leftover mass may have the absolute round-off of 1.
     slack = np.where(log_mass < SMALL_LOG_MASS, number * laws.unsure(log_mass), 0.0)
-    crude = log_scale + error + number * (typical.raised / counts.typical) - np.log(theta * _E)
-    unsure = np.exp(np.minimum(crude, _LARGEST)) * np.expm1(np.minimum(slack, _LARGEST)) * (1 + 1e-9)
+    crude = log_scale + error + number * (typical.raised / counts.typical) - np.log(theta * math.e)
+    unsure = (
+        np.exp(np.minimum(crude, LARGEST_EXPONENT))
+        * np.expm1(np.minimum(slack, LARGEST_EXPONENT))
+        * (1 + 1e-9)
+    )
     more, less = 1 + 8 * UNIT_ROUND_OFF, 1 - 8 * UNIT_ROUND_OFF
-    with np.errstate(over="ignore", invalid="ignore"):  # nothing is known, then
+    with np.errstate(over="ignore", invalid="ignore"):  # the bound is then trivial
         upper = np.exp(log_scale + error) * (np.maximum(upper - silent, 0.0) + rest) * more
         lower = np.exp(log_scale - error) * (lower - rest - alias) * less
         upper, lower = np.fmin(upper + unsure, 1.0), np.fmax(lower - unsure, 0.0)
@@ -170,8 +178,8 @@ def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArr
 
 
 def _sums(line: Line, last: IndexArray, counts: Counts) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Trapezoid sums for both kernels up to every order's last node, shape (counts, orders), and a bound on
-    their round-off, shape (orders,)."""
+    """Returns the trapezoid sums for the upper and the lower kernel up to every order's last node, shape
+    (counts, orders), and an upper bound on their round-off, shape (orders,)."""
     upper, lower = (np.zeros((counts.size, last.size)) for _ in range(2))
     round_off = np.zeros(last.size)
     order, start = np.argsort(last), 0
@@ -193,16 +201,17 @@ def _sums(line: Line, last: IndexArray, counts: Counts) -> tuple[FloatArray, Flo
 
 
 class _Nodes(NamedTuple):
-    """Nodes of several orders, shape (orders, nodes), up to the farthest last one; beyond an order's own the
-    kernels' transforms are taken to be 0.
+    """Nodes of several orders; arrays of shape (orders, nodes). All orders have as many nodes as the order
+    with most; beyond an order's own last node the kernels' transforms are set to 0.
 
     Attributes:
-        log_modulus, angle: of one report's characteristic function, not centred: `log(phi)`.
-        angles: moduli of what the angle is a sum of.
-        doubt: how far `phi` may be off, relative.
+        log_modulus, angle: real and imaginary part of `log(phi)`, phi the characteristic function of one
+            report's gain, not centred.
+        angles: sum of the moduli of the terms of `angle`.
+        doubt: bound on the relative round-off of `phi`.
         upper, lower: the kernels' transforms times the nodes' weights.
-        modulus: bound on their moduli.
-        error: bound on their round-off.
+        modulus: upper bound on the moduli of `upper` and `lower`.
+        error: upper bound on their round-off.
     """
 
     log_modulus: FloatArray
@@ -216,7 +225,7 @@ class _Nodes(NamedTuple):
 
     @classmethod
     def of(cls, line: Line, first: int, last: IndexArray, counts: Counts) -> _Nodes:
-        """Those of these lines from the first one on."""
+        """Evaluates the nodes of these lines from number `first` up to each line's `last`."""
         place = np.arange(first, int(last.max()) + 1)
         tilt = line.tilt
         inside, u = place <= last[:, None], line.step[:, None] * place
@@ -244,9 +253,9 @@ class _Nodes(NamedTuple):
         )
 
     def sums(self, run: Run) -> tuple[FloatArray, FloatArray]:
-        """The sums for both kernels of every number of a run, shape (size, orders)."""
-        # Every power of the characteristic function is a small one times a large one, and no more than the
-        # real parts of products are needed: those of real and imaginary parts in turn, of one conjugate.
+        """Returns the sums for both kernels, for every number of a run, each of shape (size, orders)."""
+        # Every power of the characteristic function is a small power times a large one. Only real parts of
+        # products are needed: real and imaginary parts, of one factor conjugated, in one real product.
         small, large = run.factors
         first = self.power(run.first)
         ones = self._powers(np.ones_like(first), run.stride, small).conj()
@@ -259,11 +268,12 @@ class _Nodes(NamedTuple):
         return found[0], found[1]
 
     def power(self, number: int) -> ComplexArray:
-        """The characteristic function of so many reports."""
+        """Returns the characteristic function of the total gain of `number` reports."""
         return np.asarray(np.exp(number * self.log_modulus) * turned(number * self.angle))
 
     def _powers(self, start: ComplexArray, number: int, size: int) -> ComplexArray:
-        """`start` times the powers of 0, 1, ... times so many reports, shape (orders, size, nodes)."""
+        """Returns `start` times the characteristic functions of 0, 1, ... times `number` reports, shape
+        (orders, size, nodes)."""
         found = np.empty((start.shape[0], size, start.shape[1]), dtype=np.complex128)
         found[:, 0] = start
         known, factor = 1, start if size == 1 else self.power(number)
@@ -274,12 +284,18 @@ class _Nodes(NamedTuple):
         return found
 
     def round_off(self, counts: Counts, factors: int, nodes: int) -> FloatArray:
-        """Bound on the round-off of these nodes' share of sums over so many, shape (orders,)."""
+        """Returns an upper bound on the round-off of these nodes' share of the sums, shape (orders,).
+
+        Args:
+            counts: the numbers of reports.
+            factors: how many powers are multiplied up, at most.
+            nodes: how many nodes a sum has, at most.
+        """
         last = counts.last + max(run.stride for run in counts.runs) * factors
-        # Of every factor, which is off by as many units of a product as it has factors itself, and of their
-        # products; then of sums over the nodes.
+        # Round-off of every power, proportional to the number of its factors, of the products of powers, and
+        # of the sums over the nodes.
         units = 32 * (8 + factors) + 8 * nodes + 8 * last * (self.angles + np.abs(self.log_modulus))
-        power = np.expm1(np.minimum(2 * last * self.doubt, _LARGEST))
+        power = np.expm1(np.minimum(2 * last * self.doubt, LARGEST_EXPONENT))
         size = np.exp(counts.first * self.log_modulus)
         error = size * (self.modulus * (power + UNIT_ROUND_OFF * units) + 2 * self.error)
         return np.asarray(error.sum(axis=1) * (1 + 1e-9))

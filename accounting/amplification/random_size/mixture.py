@@ -1,4 +1,4 @@
-"""The mixture of profiles over every number of honest users that a secret sample may have."""
+"""The mixture of profiles over every number of honest users that a secret sample may contain."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from shuffle_ledger.accounting.amplification.random_size.tables import CountTabl
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Groups are wide, in deviations, of numbers that are so many deviations away from the mean, or from where
-# they matter most at the smallest delta that is answered precisely, whose logarithm this is.
-_WIDE_IN_DEVIATIONS, _AWAY, _MOST_SHIFT = 0.15, 4.0, 5.0
-_DEEPEST = 70.0
-# How many deviations numbers may be below the typical one before their orders are beyond a table.
-_BELOW = 6.0
-_FEW_ORDERS, _INSIDE = 32, 0.9
+# Numbers more than this many deviations away from those that matter most are put in groups of this width, in
+# deviations. Wider groups: faster, looser bounds.
+_WIDE_GROUP_FROM, _WIDE_GROUP = 4.0, 0.15
+# `-log` of the smallest delta that is answered precisely. At small deltas larger numbers matter more, by up
+# to this many deviations.
+_DEEPEST_LOG_DELTA, _MOST_SHIFT = 70.0, 5.0
+# A table's orders reach as far as numbers this many deviations below the typical one need.
+_DEVIATIONS_COVERED = 6.0
+# At most this many orders get a table for their own range, if the first is below this share of the order at
+# which the typical number's profile ends.
+_FEW_ORDERS, _SHARE_OF_END = 32, 0.9
 
 
 class Numbers(NamedTuple):
-    """Numbers of honest users in a sample, some next to each other as one group; arrays of shape (groups,).
+    """The law of the number of honest users in a sample, neighbouring numbers in groups; arrays of shape
+    (groups,).
 
     Attributes:
-        counts: the smallest number of every group, and one that is beyond the last group's numbers.
-        weight: probability of a group.
-        most: its largest number.
-        mean: its mean.
-        deviation: of all numbers.
+        counts: the smallest number of every group, and one number beyond the last group.
+        weight: probability of each group.
+        most: largest number of each group.
+        mean: mean number of each group.
+        deviation: standard deviation of the number.
     """
 
     counts: Counts
@@ -42,16 +47,16 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, numbers: FloatArray, masses: FloatArray, *, finest: float) -> Numbers:
-        """Consecutive numbers with these probabilities, in groups of about this relative width where they
-        weigh most."""
+        """Groups consecutive numbers with the probabilities `masses`; groups have about the relative width
+        `finest` where the numbers matter most."""
         total = masses.sum()
         centre = float((masses * numbers).sum() / total)
         deviation = math.sqrt(float((masses * (numbers - centre) ** 2).sum() / total))
         stride = max(1, int(finest * centre))
-        wide = max(stride, int(_WIDE_IN_DEVIATIONS * deviation))
+        wide = max(stride, int(_WIDE_GROUP * deviation))
         # At small deltas larger numbers matter more.
-        shift = min(_DEEPEST * deviation / centre, _MOST_SHIFT)
-        ends = centre - _AWAY * deviation, centre + (_AWAY + shift) * deviation
+        shift = min(_DEEPEST_LOG_DELTA * deviation / centre, _MOST_SHIFT)
+        ends = centre - _WIDE_GROUP_FROM * deviation, centre + (_WIDE_GROUP_FROM + shift) * deviation
         first, last = int(numbers[0]), int(numbers[-1])
         runs = []
         for end, step in ((ends[0], wide), (ends[1], stride), (last + 1, wide)):
@@ -73,26 +78,30 @@ class Numbers(NamedTuple):
 
     @property
     def groups(self) -> Iterator[tuple[float, float, float, float]]:
-        """The smallest number of every group, its probability, its largest number and its mean."""
+        """Yields the smallest number of every group, its probability, its largest number and its mean."""
         columns = self.counts.values[:-1].astype(np.float64), self.weight, self.most, self.mean
         return zip(*(one.tolist() for one in columns), strict=True)
 
     def orders(self, excess: FloatArray, honest: int) -> tuple[float, float]:
-        """The range of orders minus one at which profiles are asked for, given those of the mixture,
-        ascending; numbers that are much smaller than the typical one are asked for beyond."""
-        least = max(self.counts.typical - _BELOW * self.deviation, 1.0)
+        """Returns the range (first, last) of orders minus one that a table must cover for a mixture at these
+        orders.
+
+        Numbers much smaller than the typical one need orders beyond; there a table's last value bounds them.
+        """
+        least = max(self.counts.typical - _DEVIATIONS_COVERED * self.deviation, 1.0)
         return float(excess[0]) * honest / self.counts.last, float(excess[-1]) * honest / least
 
 
 class EveryNumber:
-    """The mixture over all numbers, where profiles of all are known at once.
+    """The mixture over all numbers of honest users, from tables of all their profiles.
 
     Args:
-        numbers: how many honest users there may be in the sample.
-        honest: how many there are altogether.
-        last: the largest order, less one, that many are asked for up to.
-        end: the order, less one, from which on all profiles are 0.
-        table: profiles of every number at orders from one to another; None where that is not worthwhile.
+        numbers: the law of the number of honest users in the sample.
+        honest: number of honest users in the population.
+        last: the largest order, minus one, of a question about many orders.
+        end: the order, minus one, from which on all profiles are 0.
+        table: returns the profiles of every number at orders between two given ones; None if a table does not
+            pay.
     """
 
     def __init__(
@@ -116,18 +125,22 @@ class EveryNumber:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a table for all orders."""
+        """Returns whether there is a table for all orders."""
         return self._whole is not None
 
     def bounds(self, excess: FloatArray) -> ProfileBounds | None:
-        """Bounds, before round-off of the sum, on `sum of weight * s H^(j)(1 + excess/s)`, `s = j/honest`,
-        each of the shape of `excess` (ascending), where the orders may be off by a few roundings; None where
-        there is no table."""
-        # A few orders near each other are worth a table of their own, but where profiles end: there numbers
-        # far from the typical one are all that counts.
+        """Returns bounds on `sum over j of P(j) s H^(j)(1 + excess/s)`, `s = j/honest`, each of the shape of
+        `excess` (ascending); None if there is no table.
+
+        Guarantee: they hold although the orders are off by a few roundings; the round-off of the sum itself
+        is
+            not included.
+        """
+        # A few orders near each other get a separate table, except near the end of the profiles: there only
+        # numbers far from the typical one contribute.
         if excess.size > _FEW_ORDERS or "_whole" in self.__dict__:
             table = self._whole
-        elif excess[0] * self._honest < _INSIDE * self._numbers.counts.typical * self._end:
+        elif excess[0] * self._honest < _SHARE_OF_END * self._numbers.counts.typical * self._end:
             table = self._of(excess)
         else:
             return None
@@ -141,8 +154,8 @@ class EveryNumber:
                 upper += weight * rate * table.above(row, excess / rate)
                 lower += weight * rate * table.below(row, excess / rate)
                 continue
-            # What is left of a number's profile is convex in the rate: at most its chord, and at least on
-            # average its value at the mean.
+            # At a fixed number, `s H(1 + excess/s)` is convex in the rate s: its mean is at most that of its
+            # chord, and at least its value at the mean rate.
             share = (mean - fewest) / (most - fewest)
             for number, part in ((fewest, 1 - share), (most, share)):
                 rate = number / self._honest

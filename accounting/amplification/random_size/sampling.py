@@ -1,9 +1,9 @@
-"""How many honest users are in a secret sample, and the mixture of profiles that this makes.
+"""The number of honest users in a secret sample, and the mixture of profiles over that number.
 
-Given that j honest users of the population's H were sampled, the profile at order `1 + excess` is
-`s H^(j)(1 + excess/s)`, `s = j/H`. In a cell of counts H^(j), which falls with j, is bounded by the cell's
-ends, and the rest is convex in s: at most its chord, and on average at least its value at the mean.
-`docs/theory.md` has the proofs.
+If j of the population's H honest users were sampled, the profile at order `1 + excess` is
+`s H^(j)(1 + excess/s)` with `s = j/H`. The counts j are put in cells. Within a cell `H^(j)` falls with j, so
+the ends bound it. The remaining function is convex in s: its mean is at most that of its chord, and at least
+its value at the mean count. `docs/theory.md` has the proofs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from shuffle_ledger.accounting.numeric.arrays import FloatArray, running_sums
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
-# Beyond so many orders, those in between are bounded by chords instead of being evaluated.
-_MANY_ORDERS = 100
-# Cells are wider where they weigh less, up to so many deviations, more than that only far out.
-_WIDEST_IN_DEVIATIONS = 0.5
-# Logarithm of the smallest delta that is answered precisely: there larger counts matter more.
-_DEEPEST = 70.0
+# Questions with more orders than this use chords between evaluated orders for the ends of cells.
+_CHORDS_FROM = 100
+# Widest cell near the counts that matter most, in deviations of the count; cells far out are wider.
+_WIDEST_CELL = 0.5
+# `-log` of the smallest delta that is answered precisely. At small deltas larger counts matter more, by up to
+# this many deviations.
+_DEEPEST_LOG_DELTA = 70.0
 _MOST_SHIFT = 5.0
 
 
@@ -52,34 +53,35 @@ class Cell:
 
     @classmethod
     def of(cls, fewest: int, masses: FloatArray) -> Cell:
-        """Consecutive counts from `fewest` on with these probabilities, shape (counts,)."""
+        """Makes the cell of consecutive counts from `fewest` on with these probabilities, shape (counts,)."""
         weight, most = float(masses.sum()), fewest + masses.size - 1
         mean = fewest + float((masses * np.arange(masses.size)).sum()) / weight
         return cls(weight=weight, fewest=fewest, most=most, mean=min(mean, float(most)), masses=masses)
 
     @property
     def halves(self) -> tuple[Cell, Cell]:
-        """The two cells of its smaller and of its larger counts."""
+        """Returns two cells: the smaller and the larger counts."""
         half = self.masses.size // 2
         return Cell.of(self.fewest, self.masses[:half]), Cell.of(self.fewest + half, self.masses[half:])
 
     @property
     def is_single(self) -> bool:
-        """Whether the count is certain."""
+        """Returns whether the cell holds a single count."""
         return self.fewest == self.most
 
 
-#: Bounds on `H^(j)` at some orders, as sharp as the cell is worth.
+#: Returns bounds on `H^(j)` at some orders, given a cell and j: precise ones only for cells of large weight.
 BaseBounds = Callable[[Cell, int, FloatArray], ProfileBounds]
 
 
 def mixture(
     cells: list[Cell], honest: int, base: BaseBounds, excess: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bounds, before round-off, on `sum of mass * s H^(j)(1 + excess/s)`, `s = j/honest`, over the counts j
-    of every cell, for ascending `excess`, each of shape (cells, orders)."""
+    """Returns upper and lower bounds on `sum over j of P(j) s H^(j)(1 + excess/s)`, `s = j/honest`, over the
+    counts j of every cell, for ascending `excess`, each of shape (cells, orders). The round-off of the sums
+    is not included."""
     upper, lower = (np.zeros((len(cells), excess.size)) for _ in range(2))
-    between = excess.size > _MANY_ORDERS and excess[0] == 0
+    between = excess.size > _CHORDS_FROM and excess[0] == 0
     last: tuple[int, FloatArray, FloatArray] | None = None
     for place, (cell, after) in enumerate(itertools.zip_longest(cells, cells[1:])):
         rate = cell.mean / honest * (1 - 1e-15)
@@ -96,7 +98,7 @@ def mixture(
         elif last is None or last[0] != cell.fewest:
             last = (cell.fewest, orders, base(cell, cell.fewest, orders).upper)
         upper[place] = cell.weight * _chord(cell, honest, base, excess, last)
-        # The next cell's first count is as good a lower bound, and serves there too.
+        # The first count of the next cell also gives a valid lower bound, and is evaluated only once.
         shared = between and after is not None and not after.is_single
         shared = shared and after.fewest == cell.most + 1
         count = after.fewest if shared and after is not None else cell.most
@@ -113,8 +115,13 @@ def _chord(
     excess: FloatArray,
     known: tuple[int, FloatArray, FloatArray] | None,
 ) -> FloatArray:
-    """The chord over a cell's rates at its mean; values at orders that are not known are bounded by chords
-    between those that are."""
+    """Returns the value, at a cell's mean rate, of the chord between its ends: the upper bound, shape
+    (orders,).
+
+    Args:
+        known: a count, orders minus one, and upper bounds there, from which the ends' values are
+            interpolated; None to evaluate them.
+    """
     share = (cell.mean - cell.fewest) / (cell.most - cell.fewest)
     result = np.zeros_like(excess)
     for count, weight in ((cell.fewest, 1 - share), (cell.most, share)):
@@ -128,11 +135,11 @@ def _chord(
 
 
 def counts_in_sample(population: int, honest: int, sample: int) -> tuple[FloatArray, FloatArray]:
-    """Counts of honest users in the sample, from 1, and their probabilities, but for a mass below
-    `NEGLIGIBLE_DELTA`.
+    """Returns the possible positive counts of honest users in the sample and their probabilities, each of
+    shape (counts,); counts of total probability below `NEGLIGIBLE_DELTA` are left out.
 
-    The window is Hoeffding's for sampling without replacement; the masses follow by ratios from the mode, so
-    that no large logarithms are subtracted.
+    The window is Hoeffding's for sampling without replacement. The masses are computed from the ratios of
+    neighbours, so that no large logarithms are subtracted.
     """
     half = math.sqrt(sample * -math.log(NEGLIGIBLE_DELTA / 4) / 2) + 1
     mean = sample * honest / population
@@ -151,17 +158,22 @@ def counts_in_sample(population: int, honest: int, sample: int) -> tuple[FloatAr
 def sampling_cells(
     counts: FloatArray, masses: FloatArray, *, finest: float, narrowest: float = 0.0
 ) -> list[Cell]:
-    """Cells of counts: of the relative width `finest`, or so many deviations if that is more, where they
-    weigh most, wider where less."""
+    """Divides the counts into cells.
+
+    Args:
+        counts, masses: consecutive counts and their probabilities, shape (counts,).
+        finest: relative width of cells at the counts that matter most; cells grow where they weigh less.
+        narrowest: least width of a cell, in deviations of the count.
+    """
     centre = float((masses * counts).sum() / masses.sum())
     deviation = math.sqrt(float((masses * (counts - centre) ** 2).sum() / masses.sum()))
-    shift = min(_DEEPEST * deviation / max(centre, 1.0), _MOST_SHIFT)
+    shift = min(_DEEPEST_LOG_DELTA * deviation / max(centre, 1.0), _MOST_SHIFT)
     cells, start = [], 0
     while start < counts.size:
         away = (counts[start] - centre) / max(deviation, 1e-9)
         away = max(-away, away - shift, 0.0)
         fine = max(finest * counts[start], narrowest * deviation)
-        limit = max(fine, _WIDEST_IN_DEVIATIONS * deviation * max(1.0, away - 3.0))
+        limit = max(fine, _WIDEST_CELL * deviation * max(1.0, away - 3.0))
         width = max(1, math.floor(min(fine * math.exp(min(away * away / 4, 50.0)), limit)))
         stop = min(start + width, counts.size)
         cells.append(Cell.of(int(counts[start]), masses[start:stop]))

@@ -1,6 +1,7 @@
-"""Chernoff's bounds on many pairs' divergences at once, and tilts that suit them.
+"""Chernoff's upper bounds on the divergences of many pairs, and tilts that suit the pairs.
 
-Moments of all pairs at one tilt are one product of matrices. `docs/theory.md`, "Ceilings", has the proofs.
+The moments of all pairs of a table at one tilt are one matrix product. `docs/theory.md`, "Ceilings", has the
+proofs.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import numpy as np
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
 
-_NEAR_SADDLE = 1.05
-# Room for the moments' round-off, in the logarithm.
-_ROOM = 1e-3
-# Tilts that pairs share, in units of the one that suits the pair whose losses vary most.
-_MULTIPLES = 2.0 ** np.arange(-3.0, 4.1, 1.0)
+# Tilts are within this factor of the saddle point.
+_SADDLE_CLOSENESS = 1.05
+# Room for the round-off of the moments, added to the logarithm of a bound.
+_LOG_ROUND_OFF = 1e-3
+# Tilts that all pairs share, in units of the tilt that suits the pair whose losses vary most.
+_TILT_MULTIPLES = 2.0 ** np.arange(-3.0, 4.1, 1.0)
 
 
 class Powers(NamedTuple):
-    """Moments of all pairs' sums at a few tilts that pairs share: next to nothing for a pair.
+    """Moments of all pairs' sums at a few common tilts, so that a moment costs little for each pair.
 
     Attributes:
-        theta: the tilts, ascending, shape (tilts, orders); infinite where nothing is gained.
+        theta: the tilts, ascending, shape (tilts, orders); infinite at orders with no positive gain.
         logarithm: upper bounds on `n log M`, shape (tilts, pairs, orders); infinite where the tilts are.
     """
 
@@ -32,27 +34,34 @@ class Powers(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Pairs, reports: int, excess: FloatArray) -> Powers:
-        """Those of the sums of so many reports at the orders `1 + excess`."""
+        """Computes the moments of the sums over `reports` reports at the orders `1 + excess`."""
         about = np.zeros_like(excess)
         for pair in (pairs.spread.argmax(), pairs.last_excess.argmax()):
             own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
             about = np.where(about > 0, about, own)
-        theta = np.where(about > 0, about, np.inf) * _MULTIPLES[:, None]
+        theta = np.where(about > 0, about, np.inf) * _TILT_MULTIPLES[:, None]
         finite = np.where(np.isfinite(theta), theta, 1.0)
         found = np.array([reports * pairs.log_moments(one, excess) for one in finite])
         return cls(theta, np.where(np.isfinite(theta)[:, None, :], found, np.inf))
 
     def least(self, reports: int) -> FloatArray:
-        """Logarithms of the least of Chernoff's bounds, `M^n / (theta e_N n)`, shape (pairs, orders)."""
+        """Returns the logarithm of the least of Chernoff's bounds `M^n / (e theta n)` over the tilts, shape
+        (pairs, orders)."""
         with np.errstate(invalid="ignore"):
             bounds = self.logarithm - np.log(self.theta * reports)[:, None, :] - 1
         found = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=0)
-        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _ROOM, 0.0), np.inf)
+        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _LOG_ROUND_OFF, 0.0), np.inf)
 
 
 def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
-    """Logarithms of Chernoff's bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs,
-    orders): no closer than some factor."""
+    """Returns logarithms of upper bounds on all pairs' divergences at the orders `1 + excess`, shape (pairs,
+    orders).
+
+    The bounds are Chernoff's; they may be too large by a considerable factor. Where there is nothing to bound
+    the result is minus infinity.
+
+    Guarantee: round-off included.
+    """
     found = Powers.of(pairs, reports, excess).least(reports)
     if pairs.bare:
         which, order = np.divmod(np.arange(found.size), excess.size)
@@ -65,10 +74,11 @@ def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:
-    """Tilts that suit the pairs `which[i]` at the orders `1 + excess[i]`, 0 where nothing is gained."""
+    """Returns tilts that suit the pairs `which[i]` at the orders `1 + excess[i]`, 0 where no gain is
+    positive."""
     theta = np.zeros_like(excess)
     for rows, laws, _ in pairs.laws(which, excess):
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            theta[rows[alive]] = laws.at(alive).saddle(reports, closeness=_NEAR_SADDLE)
+            theta[rows[alive]] = laws.at(alive).saddle(reports, closeness=_SADDLE_CLOSENESS)
     return theta

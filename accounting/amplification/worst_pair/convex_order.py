@@ -1,8 +1,9 @@
-"""Laws above those of many pairs: one is summed in place of hundreds that are nearly as large.
+"""Majorants: laws above those of many pairs in the convex order, summed once instead of pair by pair.
 
-A law is below another in the *increasing convex order* where its stop-loss transform `E[(G - t)_+]` is, for
-every t, and so are then sums of independent gains. The largest transform of several pairs is that of a law,
-next to those of the pairs where these are alike. `docs/theory.md`, "Majorants", has the proofs.
+A law is below another in the *increasing convex order* if its stop-loss transform `E[(G - t)_+]` is at most
+the other's, for every t. Sums of independent gains keep this order. The pointwise maximum of several pairs'
+transforms is again the transform of a law; if the pairs are alike, it is close to theirs. `docs/theory.md`,
+"Majorants", has the proofs.
 """
 
 from __future__ import annotations
@@ -16,26 +17,33 @@ import numpy as np
 
 from shuffle_ledger.accounting.amplification.blanket.divergence import law_profiles
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Bare, Laws, Pairs
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import (
+    TINY,
+    UNIT_ROUND_OFF,
+    BoolArray,
+    FloatArray,
+    IndexArray,
+)
 
-# Pairs of the first group; groups double, for the first pairs are nearly as large as the largest.
-_FIRST = 16
-# As many pairs are looked at closely in the time that it takes to sum a law above them.
-_WORTH = 8
-# Where transforms are known: at gains of the group's first pair, at quantiles of the gains of all, closer
-# together at both ends, and at quantiles of their largest and least.
-_OWN, _POOL = 24, 8000
-_NEAR_END = 0.5 ** np.arange(3, 11)
-_QUANTILES = np.concatenate([np.linspace(0, 1, 16), _NEAR_END, 1 - _NEAR_END])
-_ENDS = np.linspace(0, 1, 5)
-# Binary digits of these points, for the largest of an order and for the largest of all, and of the shares of
-# two orders in one between them: products are exact.
-_DIGITS, _MOST_DIGITS, _SHARES = 22, 30, 2.0**20
-# Share of the mass that the least gain has at least, for what roundings add to others.
-_SPARE = 1e-9
-# Transforms that fall short by more than such a factor are no roundings.
-_SHORT = 1.001
-_TINY = 1e-300
+# Pairs in the first group of a ranking. Each next group holds as many pairs as all groups before it: pairs of
+# high rank are closest to the largest and need the closest law.
+_FIRST_GROUP = 16
+# A law is summed only if it is above more than this many pairs: fewer are evaluated one by one in that time.
+_FEWEST_MAJORIZED = 8
+# Points at which transforms are known: this many gains of the group's first pair; quantiles of at most this
+# many gains of all pairs, closer together at both ends; and quantiles of the pairs' largest and least gains.
+_POINTS_OF_FIRST, _POOLED_GAINS = 24, 8000
+_TAIL_QUANTILES = 0.5 ** np.arange(3, 11)
+_POOL_QUANTILES = np.concatenate([np.linspace(0, 1, 16), _TAIL_QUANTILES, 1 - _TAIL_QUANTILES])
+_EXTREME_QUANTILES = np.linspace(0, 1, 5)
+# Binary digits of a point in units of the largest one at its order, and of the largest one at any order; and
+# the number of steps of the share of one order in a place between two. Products are then exact.
+_POINT_DIGITS, _COMMON_POINT_DIGITS, _SHARE_STEPS = 22, 30, 2.0**20
+# Least share of the mass at the least gain: room for round-off that adds mass to other points.
+_LEAST_SHARE_AT_FIRST = 1e-9
+# A transform that falls short of the wanted one by more than this factor is not explained by round-off: there
+# is then no law.
+_MOST_SHORTFALL = 1.001
 
 
 class Majorants(NamedTuple):
@@ -43,11 +51,11 @@ class Majorants(NamedTuple):
 
     Attributes:
         few: the orders where transforms are known, minus one, ascending, shape (orders,).
-        groups: places of the pairs that a law is above: all of them; then, where these are many, each in one
-            of several groups.
-        leftover: mass of the leftover component, of all pairs.
-        points: gains, ascending, shape (groups, orders, points).
-        transforms: `E[(G - t)_+; G is no leftover]` at most, at these, shape (groups, orders, points).
+        groups: positions of the pairs that each law is above: all pairs first; then, if they are many,
+            disjoint groups of them.
+        leftover: mass of the leftover component, the same for all pairs.
+        points: gains t, ascending, shape (groups, orders, points).
+        transforms: upper bounds on `E[(G - t)_+; G is not the leftover]`, shape (groups, orders, points).
     """
 
     few: FloatArray
@@ -58,22 +66,23 @@ class Majorants(NamedTuple):
 
     @staticmethod
     def are_for(pairs: Pairs, few: FloatArray) -> bool:
-        """Whether there are majorants of some of the pairs at such orders."""
+        """Returns whether majorants can be made: no unhidden components, equal leftover masses, ascending
+        orders."""
         leftover = pairs.leftover(np.arange(len(pairs)))
         return not pairs.bare and np.ptp(leftover) == 0 and few.size > 1 and bool(np.all(np.diff(few) > 0))
 
     @classmethod
     def of(cls, pairs: Pairs, ranked: IndexArray, few: FloatArray) -> Majorants:
-        """Those of the pairs at the places `ranked`, which seem the largest in this order.
+        """Makes the majorants of the pairs at the positions `ranked`.
 
         Args:
-            pairs: pairs with no component that nobody hides, and leftover components of equal mass.
-            ranked: places, shape (pairs,).
+            pairs: pairs without unhidden components, and with leftover components of equal mass.
+            ranked: positions, the probably largest pair first, shape (pairs,).
             few: orders minus one, ascending, shape (orders,).
         """
         ends = [0]
         while ends[-1] < ranked.size:
-            ends.append(min(max(_FIRST, 2 * ends[-1]), ranked.size))
+            ends.append(min(max(_FIRST_GROUP, 2 * ends[-1]), ranked.size))
         groups = [ranked[slice(*one)] for one in itertools.pairwise(ends)]
         several = len(groups) > 1
         # Gains are linear in the order.
@@ -100,20 +109,21 @@ class Majorants(NamedTuple):
         *,
         stages: int = 2,
     ) -> None:
-        """Lower bounds on pairs' divergences at the orders `1 + excess` to those of laws that are above them,
-        as long as they are more than enough, shape (orders,).
+        """Lowers upper bounds on pairs' divergences, in place, to the divergences of laws above the pairs.
 
         Args:
-            pairs: their places, shape (pairs,), and the bounds, shape (pairs, orders).
+            pairs: positions of the pairs, shape (pairs,), and their bounds, shape (pairs, orders).
+            enough: bounds up to this level need not be lowered, shape (orders,).
+            reports, excess: number of reports, and orders minus one, shape (orders,).
             smoothing: see `blanket_profile`, shape (orders,).
-            stages: 1 for the law above all pairs, 2 for those above some as well.
+            stages: 1 for the law above all pairs, 2 for the laws above groups as well.
         """
         places, upper = pairs
         groups = [np.flatnonzero(np.isin(places, one)) for one in self.groups]
         for some in (slice(1), slice(1, None))[:stages]:
             counts = [(upper[one] > enough).sum(axis=0) for one in groups[some]]
             left = np.reshape(counts, (len(counts), excess.size))
-            group, order = np.nonzero(left > _WORTH)
+            group, order = np.nonzero(left > _FEWEST_MAJORIZED)
             found = np.ones(left.shape)
             rows = group + (some.start or 0), order
             found[group, order] = self.ceilings(rows, reports, excess, smoothing[order])
@@ -123,7 +133,7 @@ class Majorants(NamedTuple):
     def ceilings(
         self, rows: tuple[IndexArray, IndexArray], reports: int, excess: FloatArray, smoothing: FloatArray
     ) -> FloatArray:
-        """Upper bounds on the divergences of all pairs of the groups `rows[0][i]` at the orders
+        """Returns upper bounds on the divergences of all pairs of the group `rows[0][i]` at the order
         `1 + excess[rows[1][i]]`, for every i; 1 where there is no law above them.
 
         Guarantee: round-off included.
@@ -136,17 +146,18 @@ class Majorants(NamedTuple):
         return found
 
     def laws(self, group: IndexArray, excess: FloatArray) -> tuple[Laws, IndexArray]:
-        """Laws above those of all pairs of the groups `group[i]` at the orders `1 + excess[i]`, and for which
-        i there are any: at no order before the first one.
+        """Returns laws above those of all pairs of the group `group[i]` at the order `1 + excess[i]`, and the
+        positions i for which there is one (there is none before the first order).
 
-        Guarantee: in the increasing convex order, but for 1e-300 and for units in the last place of the
-            gains. Transforms are convex along straight lines of orders and gains, and fall with the order.
+        Guarantee: above in the increasing convex order, up to 1e-300 and to units in the last place of the
+            gains: transforms are convex along straight lines in the plane of orders and gains, and fall with
+            the order.
         """
         after = np.clip(np.searchsorted(self.few, excess, side="right"), 1, self.few.size - 1)
         before = after - 1
         share = (excess - self.few[before]) / (self.few[after] - self.few[before])
-        # Of an order that is no later; shares of few digits.
-        share = np.clip(np.floor(share * _SHARES - 1e-3) / _SHARES, 0.0, 1.0)[:, None]
+        # Rounded down, to an order that is no later, and to few binary digits.
+        share = np.clip(np.floor(share * _SHARE_STEPS - 1e-3) / _SHARE_STEPS, 0.0, 1.0)[:, None]
         points, transforms = (
             (1 - share) * one[group, before] + share * one[group, after]
             for one in (self.points, self.transforms)
@@ -159,12 +170,14 @@ class Majorants(NamedTuple):
 def group_ceilings(
     pairs: Pairs, groups: Sequence[IndexArray], reports: int, excess: FloatArray, smoothing: FloatArray
 ) -> FloatArray:
-    """Upper bounds on the divergences of all pairs of `groups[i]` at the order `1 + excess[i]`, for every i,
-    closer than by laws between orders; 1 where there is no law above them.
+    """Returns upper bounds on the divergences of all pairs of `groups[i]` at the order `1 + excess[i]`, for
+    every i; 1 where there is no law above them.
+
+    The laws are made for exactly these orders, so they are closer than those that `Majorants` interpolates.
 
     Args:
         pairs: as of `Majorants.of`.
-        groups: places of pairs, each of shape (pairs,).
+        groups: positions of pairs, each of shape (pairs,).
 
     Guarantee: round-off included.
     """
@@ -181,23 +194,23 @@ def group_ceilings(
 
 
 def _summed(laws: Laws, reports: int, excess: FloatArray, smoothing: FloatArray) -> FloatArray:
-    """Upper bounds on the divergences of sums."""
+    """Returns upper bounds on the divergences of the sums of these laws' gains, shape (orders,)."""
     nothing = Bare(np.zeros_like(excess), np.zeros_like(excess))
     bounds = law_profiles(laws, nothing, reports, excess, smoothing=smoothing)
-    return np.fmin(bounds.upper + _TINY, 1.0)
+    return np.fmin(bounds.upper + TINY, 1.0)
 
 
 def _unit(largest: float) -> float:
-    """Points are multiples of it where gains are no larger."""
-    return float(2.0 ** (math.frexp(max(largest, _TINY))[1] - _MOST_DIGITS))
+    """Returns the unit of which points are multiples if no gain is larger than `largest`."""
+    return float(2.0 ** (math.frexp(max(largest, TINY))[1] - _COMMON_POINT_DIGITS))
 
 
 def _gains(pairs: Pairs, which: IndexArray, excess: float) -> tuple[FloatArray, FloatArray]:
-    """Gains of components, rounded up, and their masses, shape (pairs, components)."""
+    """Returns gains of components, rounded up, and their masses, each of shape (pairs, components)."""
     masses = pairs.masses(which)
     hidden = np.where(masses.c > 0, masses.c, 1.0)
     taken = excess * masses.b
-    # Outputs that were joined have ratios, and b, that agree but for a rounding.
+    # Outputs that were joined have ratios, and masses b, that agree up to round-off.
     terms = (np.abs(masses.difference) + taken + masses.b) / hidden
     return (masses.difference - taken) / hidden + 8 * UNIT_ROUND_OFF * terms, masses.c
 
@@ -205,8 +218,8 @@ def _gains(pairs: Pairs, which: IndexArray, excess: float) -> tuple[FloatArray, 
 def _largest_transform(
     pairs: Pairs, which: IndexArray, excess: float, unit: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Points, ascending, from the least gain to the largest, and there the largest of the pairs' transforms,
-    rounded up."""
+    """Returns points from the least gain to the largest, ascending, and the largest of the pairs' transforms
+    there, rounded up."""
     gains, c = _gains(pairs, which, excess)
     points = _points(gains, unit)
     size = points.size
@@ -217,7 +230,8 @@ def _largest_transform(
     between, mass = (
         np.bincount(place.ravel(), one.ravel(), which.size * size).reshape(-1, size) for one in (beyond, c)
     )
-    # From one point to the one before: what is between them, and a step for all mass beyond.
+    # From one point to the one before, the transform rises by the gains between, and by a step for all mass
+    # beyond.
     after = np.column_stack([np.cumsum(mass[:, :1:-1], axis=1)[:, ::-1], np.zeros(which.size)])
     steps = between[:, 1:] + np.diff(points) * after
     transforms = np.column_stack([np.cumsum(steps[:, ::-1], axis=1)[:, ::-1], np.zeros(which.size)])
@@ -226,7 +240,8 @@ def _largest_transform(
 
 
 def _together(found: list[tuple[FloatArray, FloatArray]], hidden: float) -> tuple[FloatArray, FloatArray]:
-    """Points, and there the largest of the transforms of several groups, each a chord between its points."""
+    """Returns points, and the largest of several groups' transforms there; each transform is a chord between
+    its own points."""
     points = found[-1][0].copy()
     points[0], points[-1] = min(one[0][0] for one in found), max(one[0][-1] for one in found)
     largest = np.zeros_like(points)
@@ -241,21 +256,30 @@ def _together(found: list[tuple[FloatArray, FloatArray]], hidden: float) -> tupl
 
 
 def _spared(points: FloatArray, transforms: FloatArray, hidden: float) -> FloatArray:
-    """Transforms no less, of laws with some mass at the first point, and none beyond the last one."""
-    least = transforms[0] - (1 - _SPARE) * hidden * (points - points[0])
+    """Returns transforms that are at least these, of laws with some mass at the first point and none beyond
+    the last one."""
+    least = transforms[0] - (1 - _LEAST_SHARE_AT_FIRST) * hidden * (points - points[0])
     return np.append(np.maximum(transforms, least)[:-1], 0.0)
 
 
 def _points(gains: FloatArray, unit: float) -> FloatArray:
-    """Points between which gains, shape (pairs, components), are split: multiples of the unit, as many
-    whatever the order, each about a continuous function of it."""
+    """Returns the points of a law above these gains, shape (pairs, components).
+
+    Points are multiples of the unit. Their number does not depend on the order, and each of them is about a
+    continuous function of it, so that points at two orders can be interpolated.
+    """
     highest, lowest = gains.max(axis=1), gains.min(axis=1)
-    pool = gains.ravel()[:: -(-gains.size // _POOL)]
-    places = np.linspace(0, 1, _OWN)
-    parts = (gains[0], places), (pool, _QUANTILES), (lowest, _ENDS), (highest, _ENDS)
+    pool = gains.ravel()[:: -(-gains.size // _POOLED_GAINS)]
+    places = np.linspace(0, 1, _POINTS_OF_FIRST)
+    parts = (
+        (gains[0], places),
+        (pool, _POOL_QUANTILES),
+        (lowest, _EXTREME_QUANTILES),
+        (highest, _EXTREME_QUANTILES),
+    )
     between = np.concatenate([_quantiles(*one) for one in parts])
     first, last = lowest.min(), highest.max()
-    unit = max(unit, 2.0 ** (math.frexp(max(last, -first, _TINY))[1] - _DIGITS))
+    unit = max(unit, 2.0 ** (math.frexp(max(last, -first, TINY))[1] - _POINT_DIGITS))
     first, last = np.floor(first / unit), np.ceil(last / unit)
     between = np.sort(np.clip(np.round(between / unit), first, last))
     return np.asarray(np.concatenate([[first], between, [last]]) * unit)
@@ -266,7 +290,8 @@ def _quantiles(values: FloatArray, shares: FloatArray) -> FloatArray:
 
 
 def _laws(points: FloatArray, transforms: FloatArray, leftover: float) -> tuple[Laws, BoolArray]:
-    """Laws on these points whose transforms are at least these, one for each row; and which rows have one."""
+    """Returns laws on these points whose transforms are at least these, one for each row, and which rows have
+    one."""
     steps, size = np.diff(points, axis=1), points.shape[1]
     mass, beyond = np.zeros_like(points), np.zeros(len(points))
     for place in range(size - 1, 0, -1):
@@ -274,16 +299,16 @@ def _laws(points: FloatArray, transforms: FloatArray, leftover: float) -> tuple[
         slope = np.where(step > 0, fallen / np.where(step > 0, step, 1.0), 0.0)
         mass[:, place] = np.maximum(slope - beyond, 0.0)
         beyond += mass[:, place]
-    # What these masses come to, and by how much that is to be raised for roundings.
+    # The transforms that these masses have, and the factor by which round-off made them too small.
     after = np.cumsum(mass[:, :0:-1], axis=1)[:, ::-1]
     reached = np.cumsum((after * steps)[:, ::-1], axis=1)[:, ::-1]
     wanted = transforms[:, :-1]
     with np.errstate(over="ignore"):
-        short = np.where(wanted > 0, wanted / np.maximum(reached, _TINY), 1.0).max(axis=1)
-    mass *= np.clip(short, 1.0, _SHORT)[:, None] * (1 + 16 * size * UNIT_ROUND_OFF)
-    # The least gain has what is left; of what is lost to a rounding, the leftover component.
+        short = np.where(wanted > 0, wanted / np.maximum(reached, TINY), 1.0).max(axis=1)
+    mass *= np.clip(short, 1.0, _MOST_SHORTFALL)[:, None] * (1 + 16 * size * UNIT_ROUND_OFF)
+    # The rest of the mass goes to the least gain; mass lost to round-off goes to the leftover component.
     mass[:, 0] = [(1 - leftover) - math.fsum(one) - 4 * UNIT_ROUND_OFF for one in mass[:, 1:].tolist()]
-    is_law = (short < _SHORT) & (mass[:, 0] > 0) & (points[:, 0] <= 0)
+    is_law = (short < _MOST_SHORTFALL) & (mass[:, 0] > 0) & (points[:, 0] <= 0)
     gained = mass * points
     drift = [math.fsum(one) for one in gained.tolist()] + 4 * UNIT_ROUND_OFF * np.abs(gained).sum(axis=1)
     gains, nothing = np.where(mass > 0, points, 0.0), np.zeros_like(mass)

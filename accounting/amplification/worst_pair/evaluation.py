@@ -1,4 +1,4 @@
-"""Sums of many pairs, each at its order: as close as is usual, or less so."""
+"""Evaluation of many pairs' profiles, each at its own order: roughly, or as closely as the smoothing asks."""
 
 from __future__ import annotations
 
@@ -13,48 +13,52 @@ import numpy as np
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes
-from shuffle_ledger.accounting.amplification.worst_pair.looks import LITTLE
+from shuffle_ledger.accounting.amplification.worst_pair.sampled_bounds import UNEVALUATED_DELTA
 from shuffle_ledger.accounting.numeric.arrays import FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
-# Bounds that are wider than so many times what is usual are computed again with less smoothing, which widths
-# are as the square of: with a little to spare, and no less at once than by this factor.
-_UNUSUAL = 1.5
-_SURER = 1.2
-_LEAST = 5.0
-_RETRIES = 2
-# The least smoothing, in units of the usual one, and by how much widths fall at least if less of it helps.
-_FINEST = 1 / 30
-_IN_VAIN = 0.7
-# Smoothing is remembered as if bounds were no closer than that, and where it is less than the usual one.
-_NARROWEST = 0.1
-_OFTEN = 0.9
+# Bounds wider than this many times the usual width are computed again with less smoothing, at most this
+# often. The width is about proportional to the square of the smoothing: it is divided by the root of the
+# width times this margin, at once by at most the last factor.
+_WIDE_FACTOR = 1.5
+_MOST_RETRIES = 2
+_SMOOTHING_MARGIN = 1.2
+_MOST_DIVISION = 5.0
+# The least smoothing, as a share of the usual one.
+_LEAST_SMOOTHING = 1 / 30
+# Less smoothing helped if the width fell to at most this share.
+_HELPFUL_SHARE = 0.7
+# A needed smoothing is remembered as if the width had been at least this share of the usual one, and is used
+# if it is below the second share of the usual smoothing.
+_NARROWEST_WIDTH = 0.1
+_USED_BELOW = 0.9
 
 
 class _Needed(NamedTuple):
-    """The smoothing that makes pairs' bounds as close as is usual: by pair, orders, ascending, and its
-    logarithms there."""
+    """A memory of the smoothing that made pairs' bounds as close as usual: for each pair its orders minus
+    one, ascending, and the logarithms of the smoothing there."""
 
     known: dict[int, tuple[FloatArray, FloatArray]]
 
     def at(self, which: IndexArray, excess: FloatArray, most: float) -> FloatArray:
-        """What the pairs `which[i]` seem to need at the orders `1 + excess[i]`, by what is next to them."""
+        """Returns the smoothing that the pairs `which[i]` probably need at the orders `1 + excess[i]`, at
+        most `most`, interpolated between remembered orders."""
         found = np.full_like(excess, most)
         for pair in np.unique(which).tolist():
             if pair in self.known:
                 rows = which == pair
                 expected = np.exp(np.interp(excess[rows], *self.known[pair]))
-                found[rows] = np.where(expected < _OFTEN * most, expected, most)
+                found[rows] = np.where(expected < _USED_BELOW * most, expected, most)
         return found
 
     def scaled(self, share: float) -> _Needed:
-        """The same for bounds as close as is usual with so much of the smoothing."""
+        """Returns the same for a usual smoothing that is `share` times the present one."""
         more = math.log(share)
         return _Needed({pair: (orders, needed + more) for pair, (orders, needed) in self.known.items()})
 
     def note(self, which: IndexArray, excess: FloatArray, smoothing: FloatArray) -> None:
-        """Remember what was needed."""
+        """Remembers the smoothing that the pairs `which[i]` needed at the orders `1 + excess[i]`."""
         for pair in np.unique(which).tolist():
             orders, needed = excess[which == pair], np.log(smoothing[which == pair])
             if pair in self.known:
@@ -69,29 +73,37 @@ class PairSums:
     """Bounds on profiles of single pairs.
 
     Attributes:
-        pairs: their masses, in every direction that counts.
+        pairs: the masses of the pairs, in every direction that may have another profile.
         reports: number of honest reports.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
-        listed: the outcomes of a pair, given its position, None when there are too many to be listed.
+        listed: returns the outcomes of the pair at a position, None if they are too many to be listed.
     """
 
     pairs: Pairs
     reports: int
     smoothing: float
     listed: Callable[[int], Outcomes | None]
-    # A memory, nothing else.
+    # A cache: it changes no result's validity.
     needed: _Needed = field(default_factory=lambda: _Needed({}), compare=False)
 
     def roughly(self, smoothing: float, which: IndexArray, excess: FloatArray) -> ProfileBounds:
-        """Bounds of the pairs `which[i]` at the orders `1 + excess[i]`."""
+        """Returns bounds on the profiles of the pairs `which[i]` at the orders `1 + excess[i]`, with this
+        smoothing or the usual one, whichever is larger."""
         smoothing = max(smoothing, self.smoothing)
         return blanket_profiles(self.pairs, which, self.reports, excess, smoothing=smoothing)
 
     def finely(
         self, which: IndexArray, order: IndexArray, excess: FloatArray, certain: FloatArray, *, likely: bool
     ) -> ProfileBounds:
-        """Bounds of the pairs `which` at the orders `order`, with less smoothing where they come out wide and
-        may be above what some pair certainly reaches."""
+        """Returns bounds on the profiles of the pairs `which[i]` at the orders `1 + excess[order[i]]`.
+
+        Bounds that come out wide, and may be above the largest certain value, are computed again with less
+        smoothing.
+
+        Args:
+            certain: lower bounds on the largest profile, shape (orders,).
+            likely: whether the pairs are probably the largest: remembered smoothings are then used at once.
+        """
         at, most = excess[order], np.full(order.size, self.smoothing)
         smoothing = self.needed.at(which, at, self.smoothing) if likely else most
         upper, lower = blanket_profiles(self.pairs, which, self.reports, at, smoothing=smoothing)
@@ -99,30 +111,32 @@ class PairSums:
         reached, wide = certain.copy(), np.arange(order.size)
         width = first = _width(upper, lower, usual) / self.smoothing**2
         smoothing = smoothing.copy()
-        for _ in range(_RETRIES):
+        for _ in range(_MOST_RETRIES):
             np.maximum.at(reached, order, lower)
-            again = (width[wide] > _UNUSUAL) & (upper[wide] > np.maximum(reached[order[wide]], LITTLE))
-            wide = wide[again & (smoothing[wide] > self.smoothing * _FINEST)]
+            again = (width[wide] > _WIDE_FACTOR) & (
+                upper[wide] > np.maximum(reached[order[wide]], UNEVALUATED_DELTA)
+            )
+            wide = wide[again & (smoothing[wide] > self.smoothing * _LEAST_SMOOTHING)]
             if not wide.size:
                 break
-            smoothing[wide] /= np.minimum(_SURER * np.sqrt(width[wide]), _LEAST)
+            smoothing[wide] /= np.minimum(_SMOOTHING_MARGIN * np.sqrt(width[wide]), _MOST_DIVISION)
             found = blanket_profiles(
                 self.pairs, which[wide], self.reports, at[wide], smoothing=smoothing[wide]
             )
             upper[wide] = np.minimum(upper[wide], found.upper)
             lower[wide] = np.maximum(lower[wide], found.lower)
             before, width = width, _width(upper, lower, usual) / self.smoothing**2
-            wide = wide[width[wide] <= _IN_VAIN * before[wide]]
-        # Round-off is not what smoothing is to blame for.
-        in_vain = (smoothing < self.smoothing) & (width > np.maximum(_IN_VAIN * first, _UNUSUAL))
-        needed = smoothing / np.sqrt(np.clip(width, _NARROWEST, 1.0))
-        needed = np.where(smoothing < self.smoothing, needed / _SURER, needed)
+            wide = wide[width[wide] <= _HELPFUL_SHARE * before[wide]]
+        # If less smoothing did not help, round-off makes the bounds wide.
+        in_vain = (smoothing < self.smoothing) & (width > np.maximum(_HELPFUL_SHARE * first, _WIDE_FACTOR))
+        needed = smoothing / np.sqrt(np.clip(width, _NARROWEST_WIDTH, 1.0))
+        needed = np.where(smoothing < self.smoothing, needed / _SMOOTHING_MARGIN, needed)
         self.needed.note(which, at, np.where(in_vain, most, needed))
         return ProfileBounds(upper, lower)
 
     def usual(self, reached: FloatArray) -> FloatArray:
-        """How far apart bounds are that are about so large, relative, where one scale rules the law; see
-        `_width`."""
+        """Returns the usual relative width of bounds on divergences of about this size, for laws of one
+        scale; see `_width`."""
         return self.smoothing**2 * (1 + _depth(reached, self._most))
 
     @functools.cached_property
@@ -131,21 +145,23 @@ class PairSums:
 
 
 def _at_1(spread: FloatArray, reports: int) -> FloatArray:
-    """The divergences of order 1 of sums as if they were Gaussian."""
+    """Returns the divergences of order 1 that Gaussian sums of the same variance have."""
     return np.maximum(np.sqrt(spread / (2 * math.pi * reports)), NEGLIGIBLE_DELTA)
 
 
 def _depth(values: FloatArray, usual: FloatArray | float) -> FloatArray:
-    """About the square of how many deviations a sum needs, by the divergence and that of order 1."""
+    """Returns about the square of the number of deviations that a sum with this divergence is away from its
+    mean, given the divergence of order 1."""
     return np.asarray(-2 * np.log(np.clip(values / usual, NEGLIGIBLE_DELTA, 1.0)))
 
 
 def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArray:
-    """How far apart bounds are, in units of what a smoothing of 1 makes them where one scale rules the law.
+    """Returns the relative distance of bounds, in units of the distance that a smoothing of 1 makes for a law
+    of one scale.
 
-    The kernels then differ by `(theta tau)^2` of the value, `theta` times the deviation being about the root
-    of `-2 log` of what the value is in units of the usual one. Laws of two scales, rare large gains beside
-    many small ones, have a deviation that is that of neither.
+    The kernels then differ by `(theta tau)^2` of the value, tau the smoothing times the deviation; `theta`
+    times the deviation is about the root of `-2 log(value / usual)`. A law of two scales (rare large gains
+    beside many small ones) has a deviation that fits neither scale, and may come out wider.
     """
     width: FloatArray = (upper - lower) / np.maximum(upper * (1 + _depth(upper, usual)), NEGLIGIBLE_DELTA)
     return width

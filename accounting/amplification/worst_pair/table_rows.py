@@ -18,35 +18,40 @@ from shuffle_ledger.accounting.numeric.arrays import (
     IndexArray,
 )
 
-# Exponents up to which a moment is no overflow; what underflows beside them is less than this.
-_LARGEST = 600.0
-_UNDERFLOW = 1e-40
-_LOST = 1e-20
-# Numbers are alike that are no further apart than that, relative. How far ratios are off, relative, where
-# outputs of such ratios were joined, differences dropped, and pairs of such masses counted once.
-_ALIKE = 2.0**-45
-OFF = 8 * _ALIKE
+# Largest exponent of a moment that is computed as a matrix product, and room for what underflows in it.
+_LARGEST_MOMENT_EXPONENT = 600.0
+_MOMENT_UNDERFLOW = 1e-40
+# Relative distance up to which numbers count as equal when outputs and pairs are joined roughly.
+_EQUAL_WITHIN = 2.0**-45
+#: Bound on the relative error of likelihood ratios after such joining.
+JOINED_RATIO_ERROR = 8 * _EQUAL_WITHIN
 
 
 class Twofold(NamedTuple):
-    """Probabilities in two pieces, for nearly equal rows differ in digits that one float has not; arrays of
-    shape (inputs, outputs)."""
+    """Probabilities as sums of two floats, since nearly equal rows may differ by less than a float resolves;
+    arrays of shape (inputs, outputs)."""
 
     high: FloatArray
     low: FloatArray
 
     def of(self, outputs: BoolArray) -> Twofold:
-        """Some of the outputs."""
+        """Returns some of the outputs."""
         return Twofold(self.high[:, outputs], self.low[:, outputs])
 
     def difference(self, first: IndexArray | int, second: IndexArray | int) -> FloatArray:
-        """Differences of rows, to nearly all of their own digits, shape (outputs,) or (pairs, outputs)."""
+        """Returns differences of rows with nearly full relative accuracy, shape (outputs,) or (pairs,
+        outputs)."""
         return np.asarray((self.high[first] - self.high[second]) + (self.low[first] - self.low[second]))
 
 
 class _Gains(NamedTuple):
-    """Gains of pairs of inputs are differences of what one says for, shape (inputs, outputs), and the other
-    against, shape (others, outputs); that is known to units of its terms."""
+    """Gains of pairs of inputs, as differences `gained - lost`.
+
+    Attributes:
+        gained: the first input's part, shape (inputs, outputs).
+        lost: the other input's part, shape (others, outputs).
+        terms: moduli of the terms of `lost`: it is known to units of these.
+    """
 
     gained: FloatArray
     lost: FloatArray
@@ -54,29 +59,31 @@ class _Gains(NamedTuple):
 
     @property
     def size(self) -> float:
-        """What the largest terms add up to."""
+        """Returns the largest modulus of `gained` plus the largest of `terms`."""
         return float(np.abs(self.gained).max(initial=0.0) + self.terms.max(initial=0.0))
 
     def exponents(self, theta: float) -> tuple[FloatArray, FloatArray]:
-        """Two that add up to theta times the gain: both are large only where those of some pair are."""
+        """Returns two arrays that add up to theta times the gain of a pair. Neither is large unless the gain
+        of some pair is."""
         middle = (self.gained.max(axis=0) + self.lost.min(axis=0)) / 2
         return theta * (self.gained - middle), theta * (middle - self.lost)
 
 
 class TablePairs(Pairs):
-    """The pairs of different rows of a table, in both directions; each divergence once, as far as outputs
-    that are exchanged tell.
+    """The pairs of different rows of a table, in both directions. Pairs that differ only by an exchange of
+    outputs have the same divergence and are counted once.
 
     Args:
         rows: probabilities of every output under every input, shape (inputs, outputs).
-        low: what they are more than that, where differences of rows are known to more digits.
-        rest: what no output hides, to its own digits; 1 less the rest by default.
-        ends: the first and the second rows of the pairs; all different pairs by default.
-        roughly: whether outputs are joined, and pairs counted once, where they differ by rounding only:
-            ratios are then off by less than `OFF`, relative.
+        low: second parts of these probabilities, for more digits in differences of rows.
+        rest: mass of the leftover component with full relative accuracy; by default computed as 1 minus the
+            rest.
+        ends: positions of the first and of the second rows of the pairs; all different pairs by default.
+        roughly: whether outputs are joined, and pairs counted once, if they differ by round-off only: the
+            relative error of ratios is then less than `JOINED_RATIO_ERROR`.
 
-    Guarantee: what others certainly hide is the least probability of an output, the largest decomposition
-    there is.
+    Guarantee: the mass c that other users certainly put on an output is its least probability over all
+    inputs, the largest decomposition there is.
     Source: Su, Cheng, Wang, Theorem 6.
     """
 
@@ -114,7 +121,7 @@ class TablePairs(Pairs):
             c = np.append(self._c, np.zeros(self._bare.high.shape[1]))
             a, b, difference = both.high[x0], both.high[x1], both.difference(x0, x1)
             if self._roughly:
-                difference[np.abs(difference) <= OFF / 8 * (a + b)] = 0.0
+                difference[np.abs(difference) <= JOINED_RATIO_ERROR / 8 * (a + b)] = 0.0
             made = Decomposition(a, b, c, difference, self._rest)
             self._made[place] = made.merged() if self._roughly else made.merged_exactly()
         return self._made[place]
@@ -134,7 +141,7 @@ class TablePairs(Pairs):
 
     @functools.cached_property
     def _ratios(self) -> FloatArray:
-        """Probabilities in units of what others hide."""
+        """Returns probabilities divided by the masses c, shape (inputs, outputs)."""
         return np.asarray(self._rows / self._c)
 
     def masses(self, which: IndexArray) -> Masses:
@@ -155,29 +162,29 @@ class TablePairs(Pairs):
         return np.full(which.size, self._leftover)
 
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
-        """See `Pairs.log_moments`: gains are differences of what the inputs say, so that the moments of all
-        pairs are one product of matrices."""
+        """See `Pairs.log_moments`. A gain is a difference of one part for each input, so the moments of all
+        pairs are one matrix product."""
         rest = self._leftover + UNIT_ROUND_OFF * (self._c.size + 4)
         found = np.full((len(self), excess.size), np.inf)
         every = np.arange(len(self._rows))
         for place, (tilt, more) in enumerate(zip(theta, excess, strict=True)):
             gains = self._gains(every, every, float(more))
             gained, lost = gains.exponents(float(tilt))
-            if max(gained.max(initial=0.0), lost.max(initial=0.0)) < _LARGEST / 2:
-                moments = np.exp(gained) @ (np.exp(lost) * self._c).T + rest + _UNDERFLOW
+            if max(gained.max(initial=0.0), lost.max(initial=0.0)) < _LARGEST_MOMENT_EXPONENT / 2:
+                moments = np.exp(gained) @ (np.exp(lost) * self._c).T + rest + _MOMENT_UNDERFLOW
                 error = UNIT_ROUND_OFF * (self._c.size + 64 + 16 * tilt * gains.size)
                 found[:, place] = np.log(moments[self._ends]) + error
         return found
 
     def _gains(self, inputs: IndexArray, others: IndexArray, excess: float) -> _Gains:
-        """What the inputs say for and the others against."""
+        """Returns the gains of these inputs (rows of `gained`) against the others (rows of `lost`)."""
         apart = self._apart / self._c
         taken = excess * self._rows[others] / self._c
         return _Gains(apart[inputs], apart[others] + taken, np.abs(apart[others]) + taken)
 
     @functools.cached_property
     def _apart(self) -> FloatArray:
-        """How far the rows are from the first one."""
+        """Returns the differences of all rows from the first one."""
         every = np.arange(len(self._rows))
         return self._hidden.difference(every, np.zeros_like(every))
 
@@ -193,12 +200,13 @@ class TablePairs(Pairs):
 
 
 def _joined(masses: Twofold, *, roughly: bool) -> Twofold:
-    """Outputs of equal ratios joined, but for outputs that some input cannot make: others see them."""
+    """Joins outputs with equal likelihood ratios, except outputs that are impossible under some input
+    (unhidden)."""
     least = masses.high.min(axis=0)
     shown, hidden = masses.of(least == 0), masses.of(least > 0)
     least = least[least > 0]
-    # Quotients of floats agree where ratios do not, in digits that rule rows next to equal: but for their
-    # exponents, probabilities themselves must agree.
+    # Equal quotients of floats do not imply equal ratios in the digits that matter for nearly equal rows: up
+    # to a power of two, the probabilities themselves must agree.
     scale = np.ldexp(1.0, -np.frexp(least)[1])
     keys = _alike(hidden.high / least) if roughly else np.vstack([hidden.high * scale, hidden.low * scale])
     _, place, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
@@ -215,8 +223,8 @@ def _joined(masses: Twofold, *, roughly: bool) -> Twofold:
 def _different(
     hidden: Twofold, c: FloatArray, bare: Twofold, *, roughly: bool
 ) -> tuple[IndexArray, IndexArray]:
-    """The first and the second rows of pairs that have different columns, in any order: in any digit, for
-    next to the largest ratio the last one decides."""
+    """Returns the first and the second rows of all pairs that differ by more than the order of their columns.
+    Exact comparison uses every digit: near the largest ratio the last digit decides."""
     first, second = (one.ravel() for one in np.indices((len(hidden.high), len(hidden.high))))
     first, second = first[first != second], second[first != second]
     common, alone = (
@@ -233,15 +241,15 @@ def _different(
 
 
 def _numbered(values: FloatArray | ComplexArray) -> IndexArray:
-    """Equal numbers for equal values, in their order."""
+    """Returns the rank of each value among the distinct values: equal values have equal numbers."""
     _, number = np.unique(values, return_inverse=True)
     return np.asarray(number.reshape(values.shape), dtype=np.int64)
 
 
 def _alike(values: FloatArray) -> IndexArray:
-    """Equal numbers for values that are alike, in their order."""
+    """Returns ranks likewise; values within `_EQUAL_WITHIN` of the first of a group share its number."""
     every, number = np.unique(values, return_inverse=True)
-    ends = np.searchsorted(every, every * (1 + _ALIKE), side="right").tolist()
+    ends = np.searchsorted(every, every * (1 + _EQUAL_WITHIN), side="right").tolist()
     first = np.zeros(every.size, dtype=np.int64)
     place = 0
     while place < every.size:

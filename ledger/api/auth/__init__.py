@@ -1,1 +1,1 @@
-"""Who may ask: tokens, sessions, and limits on failed sign-ins."""
+"""Authentication: tokens, sessions, and limits on failed sign-ins."""

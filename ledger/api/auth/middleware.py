@@ -1,7 +1,7 @@
-"""The gate in front of every route: nobody gets in without a token, and no request is larger than allowed.
+"""The gate in front of every route: a request needs a token and must not be larger than allowed.
 
-It comes before the framework looks at a request, so that a stranger learns neither which addresses exist nor
-what a well-formed request would be, and his body is not read.
+It comes before the framework looks at a request. So a stranger learns neither which addresses exist nor what
+a well-formed request is, and the body of such a request is not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
 
 
 class Door:
-    """Says whose token it is, and makes whoever shows too many wrong ones wait."""
+    """Finds the token of a request, and makes clients with too many wrong tokens wait."""
 
     def __init__(self, store: Store, failures: FailureLimit) -> None:
         self._store = store

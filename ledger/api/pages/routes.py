@@ -261,7 +261,7 @@ def _whole(field: str, text: str) -> int:
 
 
 def _with_session(request: Request, cookie: str, *, location: str, seconds: int) -> Response:
-    """Return a redirection that sets the session's cookie for so many seconds; 0 removes it."""
+    """Returns a redirection that sets the session's cookie for `seconds` seconds; 0 removes the cookie."""
     answer = RedirectResponse(location, status_code=303, headers={"Cache-Control": "no-store"})
     answer.set_cookie(
         COOKIE,

@@ -60,15 +60,13 @@ async def list_heads(token: Auditor, service: Asked) -> JSONResponse:
     return JSONResponse(document_of({**found, "heads": seen}))
 
 
-@router.post(
-    "/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "What was found.")
-)
+@router.post("/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "The findings."))
 async def verification_of_one(cohort: CohortName, token: Auditor, service: Asked) -> JSONResponse:
     """Replay a cohort's chain, and compute an even sample of its numbers again."""
     return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort)))
 
 
-@router.post("/verification", responses=answers(200, ANSWERS.verification, "What was found."))
+@router.post("/verification", responses=answers(200, ANSWERS.verification, "The findings."))
 async def verification(body: VerifyChains, token: Auditor, service: Asked) -> JSONResponse:
     """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere."""
     if body.cohort is not None:

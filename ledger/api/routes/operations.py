@@ -19,7 +19,7 @@ router = APIRouter(tags=["operations"])
 @router.get("/v1/healthz", responses=answers(200, ANSWERS.health, "The server is alive.", open_to_all=True))
 @router.get("/healthz", include_in_schema=False)
 async def healthz() -> JSONResponse:
-    """Say that the server is alive. Asks nobody."""
+    """Say that the server is alive. Needs no token."""
     return JSONResponse({"status": "ok"})
 
 

@@ -47,8 +47,8 @@ _SIMPLE = "|".join(
         _call("hadamard", _H, needed=False),
     )
 )
-# What a schema cannot describe exactly: randomizers made of others, tables of probabilities. Their shape is
-# checked with the request, what is inside by their constructors.
+# Randomizers that a schema cannot describe exactly: composites and tables of probabilities. The schema checks
+# their shape; their constructors check the contents.
 _LISTED: Mapping[str, str] = {"joint": "parts", "parallel": "parts", "table": "rows"}
 _LISTED_MAX = 10_000
 _TEXT_LENGTH_MAX = 100_000

@@ -142,7 +142,7 @@ Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
 
 
 class Body(BaseModel):
-    """What every body has in common: no field but those that are named, and each of its own type."""
+    """The base of all request bodies: unknown fields and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
@@ -350,8 +350,9 @@ class VoidRound(Body):
 
 
 class CorrectRound(Body):
-    """What a released round truly was: the fields that were otherwise, and why it is told now. Null for
-    `sampled_from` or `participation` says that there was none; elsewhere it says nothing."""
+    """The true parameters of a released round: the fields that differ from those declared, and the reason.
+    Null for `sampled_from` or `participation` means that there was none; for other fields it means no
+    change."""
 
     randomizer: Randomizer | None = None
     reports: Count | None = None

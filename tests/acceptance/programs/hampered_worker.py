@@ -1,4 +1,4 @@
-"""A worker that says when it computes, waits while it is told to, and dies of one kind of round."""
+"""A worker that reports when it computes, waits on request, and dies when it computes one kind of round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound
 from shuffle_ledger.workers.celery_app import app
 
-POISON_EPSILON0 = 0.75  # of a round nobody survives
+POISON_EPSILON0 = 0.75  # of a round that kills the process that computes it
 CERTIFY = Accountant.certify
 
 

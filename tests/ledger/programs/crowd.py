@@ -106,7 +106,7 @@ def _ask(store: Store, accountant: Accountant, request: RoundRequest, *, in_two_
 
 
 def _say(line: str) -> None:
-    os.write(1, (line + "\n").encode())  # short enough to be written at once, whoever else writes
+    os.write(1, (line + "\n").encode())  # short enough to be written at once, with other writers too
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def begin(store: Store, accountant: Accountant, number: int, way: str) -> None:
 
 
 def known_kind() -> ShuffledRound:
-    """What rounds that are decided at once are."""
+    """Returns the kind of the rounds that are decided at once."""
     return ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=20)
 
 
@@ -80,7 +80,7 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
         open_cohort(
             store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
         )
-        # A kind of its own, so that its privacy loss is computed and stored in the story too.
+        # Another kind for each, so that its privacy loss is computed and stored in the story too.
         randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
         shuffled = ShuffledRound(randomizer=randomizer, reports=20)
     requests = [asked(names, which, shuffled) for which in ("settled", "voided")]
