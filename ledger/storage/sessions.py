@@ -6,14 +6,16 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from shuffle_ledger.ledger.errors import UnsafeSession
+
+if TYPE_CHECKING:
+    import psycopg
 
 # A setting with the name that a connection gave its session. Another session has another name, or none.
 NAME = "shuffle_ledger.session"

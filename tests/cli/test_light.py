@@ -159,7 +159,7 @@ MISSING: dict[str, tuple[str, list[str]]] = {
     "pdf": ("fpdf", ["audit", "statement", "phones", "--format", "pdf", "-o", "phones.pdf"]),
     "plot": ("matplotlib", ["amplify", *ROUND, "--delta", "1e-6", "--plot", "a.png"]),
     "postgresql": ("psycopg", [*OPEN, "--database-url", "postgresql://u@127.0.0.1:9/d"]),
-    "server": ("uvicorn", ["serve"]),
+    "server": ("fastapi", ["serve"]),
     "worker": ("celery", ["worker", "--broker-url", "redis://127.0.0.1:9"]),
 }
 
