@@ -16,7 +16,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "compose": ("compose:compose", "Bound the privacy loss of all rounds in FILE together."),
     "calibrate": (
         "calibrate:calibrate_",
-        "Find the largest epsilon0 that certainly meets a target; leave it out of the randomizer: krr(k=10).",
+        "Find the largest epsilon0 with which a cohort admits T rounds.",
     ),
     "init": ("init:init", "Make the ledger's tables, or bring them up to date."),
     "cohort": (None, "Open, list and show cohorts."),
@@ -67,6 +67,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Record that something of COHORT was released although nothing admitted it, and charge it.",
     ),
     "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
+    "forecast": (
+        "forecast:forecast",
+        "Say how many more rounds of COHORT fit, what limits them, and on which day a schedule ends.",
+    ),
     "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
     "audit verify": (
         "audit:verify_",

@@ -75,6 +75,21 @@ def changed_round_options(command: Command) -> Command:
     return _round_options(command, dict, name="given", needed=())
 
 
+def optional_round_options(command: Command) -> Command:
+    """Adds the options that describe a round, or none of them; the command gets one `described:
+    ShuffledRound | None`."""
+
+    def read(given: dict[str, Any]) -> object:
+        if not given:
+            return None
+        missing = [name for name in ("randomizer", "reports") if name not in given]
+        if missing:
+            raise click.UsageError(f"--{missing[0]} is needed where a round is described")
+        return round_from_fields(given)
+
+    return _round_options(command, read, needed=())
+
+
 def _round_options(
     command: Command,
     read: Callable[[dict[str, Any]], object],

@@ -28,8 +28,9 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports import BudgetStatement, Forecast, ForecastWanted, ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports import budget as budget_of
+from shuffle_ledger.ledger.reports import forecast as forecast_of
 from shuffle_ledger.ledger.reports import heads as heads_of
 from shuffle_ledger.ledger.storage import Standing, standing_after
 from shuffle_ledger.ledger.values import (
@@ -88,6 +89,9 @@ class Ledger(Protocol):
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
+
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `ledger.reports.forecasts.forecast`."""
 
     def record(self, round_id: str) -> RoundRecord:
         """See `ledger.decisions.round_record`."""
@@ -209,6 +213,11 @@ class DatabaseLedger:
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
         return quote(self.session.store, self.session.accountant, request)
+
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `Ledger`."""
+        session, today = self.session, datetime.now(UTC).date()
+        return forecast_of(session.store, session.accountant, cohort, wanted, today=today)
 
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""

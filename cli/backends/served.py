@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.decisions import quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort
+from shuffle_ledger.ledger.reports import BudgetStatement, Forecast, ForecastWanted, ShownCohort
 from shuffle_ledger.ledger.storage import Standing
 from shuffle_ledger.ledger.values import (
     Checkpoint,
@@ -93,6 +93,10 @@ class ServedLedger:
         if record is None:
             return now
         return quote_repeated(request, record, self.cohort(request.cohort).status, now)
+
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `Ledger`."""
+        return self.client.forecast(cohort, wanted)
 
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""

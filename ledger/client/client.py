@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
@@ -152,6 +153,13 @@ class LedgerClient:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
         body = {"rounds": [_parameters(each) for each in rounds], "fits": fits}
         return value_of(BatchQuote, self._ask("POST", f"cohorts/{_segment(cohort)}/quote", body))
+
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """Return how many more rounds fit, as `reports.forecasts.forecast` does, by the server's day."""
+        asked = {name: document_of(value) for name, value in vars(wanted).items() if name != "round"}
+        described = None if wanted.round is None else _parameters(wanted.round)
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/forecast"
+        return value_of(Forecast, self._ask("POST", path, {"round": described, **asked}, long=True))
 
     # Rounds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ from shuffle_ledger.ledger.errors import (
     Unavailable,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -69,6 +71,20 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert client.verify("phones").ok
     opened = client.open_cohort(name="new", population=9, epsilon=1.5, delta=1e-9, policy="fixed")
     assert opened == server.store.cohort("new")
+
+
+def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: LedgerClient) -> None:
+    assert isinstance(client.register(_request("a")), Admitted)
+    accountant, day = Accountant(precision=4e-3), date(2025, 1, 31)
+    for wanted in (
+        ForecastWanted(round=SMALL, fit=2, every="month", first_on=day),
+        ForecastWanted(every="day", first_on=day, until=date(2025, 2, 1)),
+    ):
+        expected = forecast(server.store, accountant, "phones", wanted, today=day)
+        assert client.forecast("phones", wanted) == expected
+        assert expected.kinds[0].rounds_at_least > 0
+    with pytest.raises(NotFound):
+        client.forecast("nobody", ForecastWanted())
 
 
 @pytest.mark.slow

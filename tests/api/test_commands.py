@@ -73,6 +73,10 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("budget", "phones"),
     ("budget", "imported"),
     ("budget", "nobody"),
+    ("forecast", "phones"),
+    ("forecast", "phones", *ROUND, "--fit", "3", "--every", "week", "--from", "2025-01-06"),
+    ("forecast", "phones", "--fit", "3"),
+    ("forecast", "nobody"),
     # A plan.
     PLAN,
     PLAN,
@@ -85,6 +89,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("round", "register", "planned", "--id", "p2", "--randomizer", "generic(epsilon0=4)", "--reports", "10"),
     ("cohort", "show", "planned"),
     ("budget", "planned"),
+    ("forecast", "planned", "--every", "day", "--from", "2025-01-06", "--until", "2025-03-01"),
     # What only an administrator, an operator or an auditor asks.
     ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
     ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
@@ -211,7 +216,7 @@ def _asks(command: click.Command) -> bool:
 
 def test_every_command_asks_a_server_or_says_why_not(directory: Path) -> None:
     asking = {words for words, command in _leaves(main) if _asks(command)}
-    assert {order[:2] for order in ORDERS if order[0] not in ("health", "budget")} <= asking
+    assert {order[:2] for order in ORDERS if order[0] not in ("health", "budget", "forecast")} <= asking
     every = {words for words, _ in _leaves(main)}
     assert every - asking == set(WITHOUT_A_SERVER)
     for words, why in WITHOUT_A_SERVER.items():
