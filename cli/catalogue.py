@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
-    "round": (None, "Quote, register, settle, void, correct and import rounds."),
+    "round": (None, "Quote, register, list, settle, void, correct and import rounds."),
     "round quote": ("round:quote_", "Say what COHORT's ledger would decide about a round."),
     "round register": (
         "round:register_",
@@ -54,6 +54,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "round correct": (
         "round:correct_",
         "Record what the released round ID truly was, where it was otherwise than was said.",
+    ),
+    "round list": (
+        "round_list:list_",
+        "List the rounds of COHORT in the order of registration, with why each was refused.",
     ),
     "round show": ("round:show_", "Show the round ID and all that has happened to it."),
     "round retry": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -162,7 +163,7 @@ def require(module: str) -> None:
     Raises:
         ModuleNotFoundError: it is not; `failure_of` names the extra.
     """
-    if importlib.util.find_spec(module) is None:
+    if module not in sys.modules and importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 

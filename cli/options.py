@@ -36,6 +36,7 @@ WHOLE = FieldType(fields.WHOLE)
 REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
 MOMENT = FieldType(fields.MOMENT)
+SINCE = FieldType(fields.SINCE)
 NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)

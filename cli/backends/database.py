@@ -28,7 +28,16 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.reports import BudgetStatement, Forecast, ForecastWanted, ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports import (
+    BudgetStatement,
+    Forecast,
+    ForecastWanted,
+    ListedRound,
+    RoundFilter,
+    ShownCohort,
+    list_rounds,
+    shown_cohort,
+)
 from shuffle_ledger.ledger.reports import budget as budget_of
 from shuffle_ledger.ledger.reports import forecast as forecast_of
 from shuffle_ledger.ledger.reports import heads as heads_of
@@ -95,6 +104,9 @@ class Ledger(Protocol):
 
     def record(self, round_id: str) -> RoundRecord:
         """See `ledger.decisions.round_record`."""
+
+    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+        """Yield rounds of at most one cohort in the order of registration; raises NotFound."""
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
@@ -222,6 +234,18 @@ class DatabaseLedger:
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return round_record(self.session.store, round_id)
+
+    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+        """See `Ledger`."""
+        store, after = self.session.store, None
+        for cohort in wanted.cohorts or ():
+            store.cohort(cohort)
+        while True:
+            page = list_rounds(store, wanted, after=after)
+            yield from page.rounds
+            if page.after is None:
+                return
+            after = page.after
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""

@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.forecasts import Forecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
+from shuffle_ledger.ledger.reports.round_lists import RoundPage
 from shuffle_ledger.ledger.values.documents import field_types
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
@@ -134,6 +135,7 @@ class ANSWERS:
     standing = _ref("Standing")
     operation = _ref("OperationalHealth")
     record = _ref("RoundRecord")
+    rounds = _ref("RoundPage")
     admitted = _ref("Admitted")
     pending = _ref("Pending")
     settled = _ref("Settled")
@@ -237,6 +239,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "Statement": schema_of(Statement),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
+    "RoundPage": schema_of(RoundPage),
     "ShuffledRound": _ROUND,
     "Admitted": _decision(Admitted),
     "Pending": _decision(Pending),

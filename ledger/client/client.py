@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
+from shuffle_ledger.ledger.reports.round_lists import ListedRound, RoundPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
 from shuffle_ledger.ledger.values.documents import (
@@ -45,10 +46,12 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRecord,
     RoundRequest,
+    RoundState,
     Settled,
     Voided,
     checked_epsilon,
     checked_text,
+    spelled_moment,
 )
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
@@ -190,6 +193,29 @@ class LedgerClient:
     def round(self, round_id: str) -> RoundRecord:
         """Return a registered round and all that has happened to it."""
         return record_of_document(self._ask("GET", f"rounds/{_segment(round_id)}"))
+
+    def rounds(
+        self,
+        cohort: str | None = None,
+        *,
+        outcome: RoundState | None = None,
+        since: datetime | None = None,
+    ) -> Iterator[ListedRound]:
+        """Yield rounds in the order of registration, as `reports.round_lists.list_rounds` lists them.
+
+        Args:
+            cohort: only of this one; None: of every cohort that the token sees.
+            outcome: only rounds that are in this state now.
+            since: only those registered then or later; with its zone.
+        """
+        asked = {"cohort": cohort, "outcome": outcome, "since": since and spelled_moment(since)}
+        query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        while True:
+            page = value_of(RoundPage, self._ask("GET", "rounds", query={**query, "limit": _PAGE}))
+            yield from page.rounds
+            if page.after is None:
+                return
+            query["after"] = page.after
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """Record what a round really collected."""

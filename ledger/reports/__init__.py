@@ -15,11 +15,13 @@ from shuffle_ledger.ledger.reports.forecasts import (
     forecast,
 )
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
 
 __all__ = [
     "EVERY",
     "FIT_MAX",
+    "STATES",
     "BudgetStatement",
     "Every",
     "FittingRounds",
@@ -27,11 +29,15 @@ __all__ = [
     "ForecastWanted",
     "HistoryPoint",
     "KindForecast",
+    "ListedRound",
+    "RoundFilter",
+    "RoundPage",
     "ShownCohort",
     "budget",
     "calibrate_for",
     "forecast",
     "heads",
     "history",
+    "list_rounds",
     "shown_cohort",
 ]

@@ -73,6 +73,10 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("budget", "phones"),
     ("budget", "imported"),
     ("budget", "nobody"),
+    ("round", "list", "phones"),
+    ("round", "list", "phones", "--outcome", "refused"),
+    ("round", "list", "phones", "--since", "2999-01-01"),
+    ("round", "list", "nobody"),
     ("forecast", "phones"),
     ("forecast", "phones", *ROUND, "--fit", "3", "--every", "week", "--from", "2025-01-06"),
     ("forecast", "phones", "--fit", "3"),
@@ -109,7 +113,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("audit", "verify", "phones", "--against", "forged.json"),
 )
 BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6", "--policy", "fixed")
-CLOCK = ("opened_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
+CLOCK = ("opened_at", "decided_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
 
 
 def _without_clock(value: Any) -> Any:

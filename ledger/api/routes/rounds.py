@@ -1,16 +1,18 @@
-"""Routes about rounds: register, show, retry, settle, void, correct; and incidents."""
+"""Routes about rounds: register, list, show, retry, settle, void, correct; and incidents."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote as quoted
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     CohortName,
+    Limit,
     Prefer,
     Reader,
     Registrar,
@@ -26,6 +28,7 @@ from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, 
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
 from shuffle_ledger.ledger.api.schemas.requests import (
     CorrectRound,
+    Moment,
     RecordIncident,
     RegisterRound,
     SettleRound,
@@ -39,8 +42,9 @@ from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.health import retry
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest, RoundState
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
 
@@ -67,6 +71,32 @@ async def register_(
         await _refuse_foreign(service, token, request.round_id)
         raise
     return await _decision(service, request, answer, waited=waited)
+
+
+@router.get("/rounds", responses=answers(200, ANSWERS.rounds, "A page of rounds."))
+async def list_(
+    *,
+    token: Reader,
+    service: Asked,
+    cohort: Annotated[str | None, Query(max_length=200, description="Only of this cohort.")] = None,
+    outcome: Annotated[RoundState | None, Query(description="Only rounds in this state now.")] = None,
+    since: Annotated[Moment | None, Query(description="Only registered then or later.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=200, description="Go on behind this round: `after` of the last page.")
+    ] = None,
+    limit: Limit = 100,
+) -> JSONResponse:
+    """List rounds that the token sees in the order of registration, with why each was refused.
+
+    Go on with `after` until it is null.
+    """
+    cohorts = token.cohorts
+    if cohort is not None:
+        cohorts = (seen_name(token, cohort),)
+        await in_thread(service.store.cohort, cohorts[0])
+    wanted = RoundFilter(cohorts=cohorts, outcome=outcome, since=since)
+    page = await in_thread(list_rounds, service.store, wanted, after=after, limit=limit)
+    return JSONResponse(document_of(page))
 
 
 @router.get(
