@@ -66,6 +66,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "RegisterRound",
         "QuoteRounds",
         "QuoteForAll",
+        "ForecastRounds",
         "SettleRound",
         "VoidRound",
         "CorrectRound",
@@ -86,6 +87,9 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     assert quoted.json()["rounds_admitted"] == 1
     priced = server.ask("POST", "/v1/quote", json=bodies["QuoteForAll"])
     assert (priced.status_code, priced.json()["would_be"]) == (200, "admitted")
+    foreseen = server.ask("POST", f"/v1/cohorts/{cohort}/forecast", json=bodies["ForecastRounds"])
+    assert foreseen.status_code == 200
+    assert foreseen.json()["kinds"][0]["reaches_until"] is True
     registered = server.ask("POST", "/v1/rounds", json=bodies["RegisterRound"])
     assert registered.status_code == 201
     settled = server.ask("POST", registered.headers["Location"] + "/settle", json=bodies["SettleRound"])
