@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
-    "round": (None, "Quote, register, settle, void, correct and import rounds."),
+    "round": (None, "Quote, register, list, settle, void, correct and import rounds."),
     "round quote": ("round:quote_", "Say what COHORT's ledger would decide about a round."),
     "round register": (
         "round:register_",
@@ -52,6 +52,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "round:correct_",
         "Record the true parameters of the released round ID, where they differ from those declared.",
     ),
+    "round list": (
+        "round_list:list_",
+        "List the rounds of COHORT in the order of registration, with why each was refused.",
+    ),
     "round show": ("round:show_", "Show the round ID and all that has happened to it."),
     "round retry": (
         "round:retry_",
@@ -64,6 +68,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Record that something of COHORT was released although nothing admitted it, and charge it.",
     ),
     "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
+    "forecast": (
+        "forecast:forecast",
+        "Say how many more rounds of COHORT fit, what limits them, and on which day a schedule ends.",
+    ),
     "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
     "audit verify": (
         "audit:verify_",

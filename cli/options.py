@@ -36,6 +36,7 @@ WHOLE = FieldType(fields.WHOLE)
 REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
 MOMENT = FieldType(fields.MOMENT)
+SINCE = FieldType(fields.SINCE)
 NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
@@ -73,6 +74,21 @@ def changed_round_options(command: Command) -> Command:
     """Adds the options that describe a round, none of them needed; the command gets those that are given as
     `given`, fields of the round's JSON form."""
     return _round_options(command, dict, name="given", needed=())
+
+
+def optional_round_options(command: Command) -> Command:
+    """Adds the options that describe a round, or none of them; the command gets one `described:
+    ShuffledRound | None`."""
+
+    def read(given: dict[str, Any]) -> object:
+        if not given:
+            return None
+        missing = [name for name in ("randomizer", "reports") if name not in given]
+        if missing:
+            raise click.UsageError(f"--{missing[0]} is needed where a round is described")
+        return round_from_fields(given)
+
+    return _round_options(command, read, needed=())
 
 
 def _round_options(

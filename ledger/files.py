@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_TIMEOUT_SECONDS = 30.0
+FREE_BYTES_MIN = 1 << 28  # on a large file system; a smaller one needs a twentieth of itself
 _LOCK_POLL_SECONDS = 0.05
 _MODE = 0o644  # a temporary file would be its owner's alone
 
@@ -57,6 +59,22 @@ def alone_in(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def shortage(directory: Path) -> str | None:
+    """Return how little room a directory's file system has left; None while there is enough.
+
+    Enough is 256 MiB, or a twentieth of a file system smaller than 5 GiB. A directory that cannot be asked
+    has no shortage.
+    """
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:
+        return None
+    needed = min(FREE_BYTES_MIN, usage.total // 20)
+    if usage.free >= needed:
+        return None
+    return f"{directory} has {usage.free >> 20} MiB free, and less than {needed >> 20} MiB is an alarm"
 
 
 def _is_locked(descriptor: int) -> bool:

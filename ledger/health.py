@@ -7,21 +7,38 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.errors import NotFound
+from shuffle_ledger.ledger.files import shortage
+from shuffle_ledger.ledger.storage.census import census, first_of_status, still_acknowledged, write_problem
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
-from shuffle_ledger.ledger.values.requests import Cohort
 from shuffle_ledger.ledger.verification.verifier import verify
 
+# The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.
+ALARMS = (
+    "BROKEN",
+    "OVERSPENT",
+    "FROZEN",
+    "STUCK",
+    "WAITING",
+    "UNVERIFIED",
+    "CHECKPOINT",
+    "DISK",
+    "BROKER",
+    "DEAD",
+)
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
 VERIFIED_ALARM_SECONDS = 7 * 86_400.0
+_OVERSPENT = "OVERSPENT {}: the budget was exceeded; nothing is admitted any more"
+_FROZEN = "FROZEN {}: entries were lost, and what was spent is unknown"
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 _log = logging.getLogger(__name__)
@@ -42,27 +59,33 @@ class Health:
     cohorts_overspent: int  # their promise is broken
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
-    queues: Mapping[str, int] | None = (
-        None  # messages at the broker; None: there is no broker, or it was not asked
-    )
+    acknowledged: tuple[str, ...] = ()  # alarms that the operator's settings acknowledge
+    workers: int | None = None  # workers that take rounds from the broker; None as for `queues`
+    queues: Mapping[str, int] | None = None  # messages at the broker; None: no broker, or not asked
 
 
-def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Health:
-    """Return the state of decisions, verification and checkpoints, with an alarm for what needs somebody."""
+def health(
+    store: Store,
+    checkpoints: ScheduledCheckpoints | None = None,
+    *,
+    acknowledged: Mapping[str, int] | None = None,
+) -> Health:
+    """Return the state of decisions, verification, checkpoints and disks, with an alarm for each fault.
+
+    Its cost does not grow with the length of any history.
+
+    Args:
+        store: the ledger.
+        checkpoints: where checkpoints are written on a schedule; None: they are not looked at.
+        acknowledged: the last entry that the operator knows of, by overspent or frozen cohort. Such a cohort
+            is no alarm until it gets a later entry that is neither a refusal nor a void.
+    """
     waiting = store.waiting()
-    cohorts = store.cohorts()
-    verified = store.verifications()
-    broken = [found for found in verified.values() if found.problem is not None]
-    unverified = [
-        cohort.name
-        for cohort in cohorts
-        if _seconds_unverified(cohort, verified.get(cohort.name), waiting.at) > VERIFIED_ALARM_SECONDS
-    ]
-    overspent = [cohort.name for cohort in cohorts if cohort.status == "overspent"]
-    frozen = [cohort.name for cohort in cohorts if cohort.status == "frozen"]
-    alarms = [f"BROKEN {found.cohort}: {found.problem}" for found in broken[:NAMED_MAX]]
-    alarms += _named("OVERSPENT {}: the budget was exceeded; nothing is admitted any more", overspent)
-    alarms += _named("FROZEN {}: entries were lost, and what was spent is unknown", frozen)
+    found = census(store.engine, unverified_seconds=VERIFIED_ALARM_SECONDS, names_max=NAMED_MAX)
+    known = still_acknowledged(store.engine, acknowledged or {})
+    alarms = [f"BROKEN {each.cohort}: {each.problem}" for each in found.broken]
+    alarms += _of_status(store, _OVERSPENT, "overspent", found.overspent, known)
+    alarms += _of_status(store, _FROZEN, "frozen", found.frozen, known)
     alarms += [
         f"STUCK {stuck.round_id} after {stuck.attempts} attempts: {stuck.last_error}"
         for stuck in store.stuck(limit=NAMED_MAX)
@@ -71,22 +94,24 @@ def health(store: Store, checkpoints: ScheduledCheckpoints | None = None) -> Hea
         alarms.append(
             f"WAITING {waiting.pending} rounds, the first for {waiting.longest_seconds:.0f} seconds"
         )
-    if unverified:
-        alarms.append(f"UNVERIFIED {len(unverified)} cohorts: {', '.join(unverified[:NAMED_MAX])}")
+    if found.unverified.count:
+        alarms.append(f"UNVERIFIED {found.unverified.count} cohorts: {', '.join(found.unverified.names)}")
     checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
     alarms += [f"CHECKPOINT {what}" for what in wrong]
+    alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
     return Health(
         at=waiting.at,
         alarms=tuple(alarms),
         rounds_pending=waiting.pending,
         rounds_stuck=waiting.stuck,
         longest_wait_seconds=waiting.longest_seconds,
-        cohorts=len(cohorts),
-        cohorts_unverified=len(unverified),
-        cohorts_broken=len(broken),
-        cohorts_overspent=len(overspent),
-        cohorts_frozen=len(frozen),
+        cohorts=found.cohorts,
+        cohorts_unverified=found.unverified.count,
+        cohorts_broken=found.broken_count,
+        cohorts_overspent=found.overspent,
+        cohorts_frozen=found.frozen,
         checkpointed_at=checkpointed_at,
+        acknowledged=tuple(f"{status.upper()} {name}" for name, status in sorted(known.items())),
     )
 
 
@@ -119,15 +144,25 @@ def retry(store: Store, round_id: str) -> None:
         store.forget_failures(round_id)
 
 
-def _named(sentence: str, cohorts: list[str]) -> list[str]:
-    """Return an alarm for each of the first cohorts, and one that counts the others."""
-    others = [f"{len(cohorts) - NAMED_MAX} more cohorts"] if len(cohorts) > NAMED_MAX else []
-    return [sentence.format(name) for name in [*cohorts[:NAMED_MAX], *others]]
+def _of_status(store: Store, sentence: str, status: str, count: int, known: Mapping[str, str]) -> list[str]:
+    """Return an alarm for each of the first cohorts of a status, and one that counts the others."""
+    but = [name for name, its in known.items() if its == status]
+    if count <= len(but):
+        return []
+    names = first_of_status(store.engine, status, names_max=NAMED_MAX, but=but)
+    more = count - len(but) - len(names)
+    return [sentence.format(name) for name in [*names, *([f"{more} more cohorts"] if more > 0 else [])]]
 
 
-def _seconds_unverified(cohort: Cohort, last: StoredVerification | None, now: datetime) -> float:
-    since = last.verified_at if last is not None else cohort.opened_at
-    return (now - (since or _NEVER)).total_seconds()
+def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[str]:
+    """Return what keeps the database from being written, and which file systems here are nearly full."""
+    refused = write_problem(store.engine)
+    places = {checkpoints.directory.absolute()} if checkpoints else set()
+    file = store.engine.url.database
+    if store.engine.dialect.name == "sqlite" and file is not None:
+        places.add(Path(file.removeprefix("file:").partition("?")[0]).absolute().parent)
+    full = [shortage(place) for place in sorted(places)]
+    return [what for what in (refused, *full) if what is not None]
 
 
 def _verify_one(store: Store, accountant: Accountant, name: str, last: StoredVerification | None) -> None:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum, auto
 
+from shuffle_ledger.ledger import request_ids
+
 NAME = "shuffle_ledger.security"
 BURST = 100  # events of one name that are written at once
 REFILL_SECONDS = 10.0  # one more event of that name after this long; the others are counted
@@ -40,19 +42,20 @@ class Event(StrEnum):
 class EventLimit:
     """Counts events by name, and says which are written; any thread may ask."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, burst: int = BURST, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
         self._clock = clock
         self._lock = threading.Lock()
-        self._written: dict[Event, tuple[float, float]] = {}  # how many count still, and when that was so
-        self._left_out: dict[Event, int] = {}
+        self._written: dict[str, tuple[float, float]] = {}  # how many count still, and when that was so
+        self._left_out: dict[str, int] = {}
 
-    def take(self, event: Event) -> int | None:
+    def take(self, event: str) -> int | None:
         """Return how many were left out before this one; None if this one is left out too."""
         with self._lock:
             number, moment = self._written.get(event, (0.0, 0.0))
             now = self._clock()
             number = max(0.0, number - (now - moment) / REFILL_SECONDS)
-            if number > BURST - 1:
+            if number > self._burst - 1:
                 self._left_out[event] = self._left_out.get(event, 0) + 1
                 return None
             self._written[event] = (number + 1, now)
@@ -68,7 +71,7 @@ def record(event: Event, **fields: str | int | None) -> None:
     if left_out is None:
         return
     line: dict[str, str | int] = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
-    for name, value in fields.items():
+    for name, value in {"request_id": request_ids.current(), **fields}.items():
         if value is not None:
             line[name] = value[:FIELD_LENGTH_MAX] if isinstance(value, str) else value
     if left_out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     server: str | None = None  # the address of a server: commands ask it instead of a database
     token: SecretStr | None = None  # shown to that server
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address
+    metrics_cohorts: int = Field(default=20, ge=0, le=1000)  # that used most, named in the metrics
+    log_format: Literal["console", "json"] = "console"  # of servers, workers and the scheduler
+    access_log: bool = True  # a line for each answer of a server
+    # Overspent and frozen cohorts that are no alarm any more, with the last entry that the operator knows of.
+    acknowledged: dict[str, int] = Field(default_factory=dict, max_length=1000)
+    drain_seconds: float = Field(default=5.0, ge=0, le=3600)  # from SIGTERM to a server's end
     session_key: SecretStr | None = Field(default=None, min_length=32)  # None: one per server and start
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant
 

@@ -30,6 +30,8 @@ UUID_HEX_LENGTH = 32
 LEFT_OVER_SECONDS = 86_400
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
+# Servers end at once in tests; only the tests of draining set a longer time.
+os.environ.setdefault("SHUFFLE_LEDGER_DRAIN_SECONDS", "0")
 KEEPER = """
 "$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c max_connections=200 >"$2/log" 2>&1 &
 server=$!

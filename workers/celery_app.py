@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
 
 from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers import worker_logs  # noqa: F401 - its import connects it to Celery
 from shuffle_ledger.workers.queues import is_rabbitmq, queue_names, work_queues
 
 ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
+REPORT_STUCK = "shuffle_ledger.report_stuck"
 VERIFY = "shuffle_ledger.verify"
 CHECKPOINT = "shuffle_ledger.checkpoint"
 RECOMPUTE = "shuffle_ledger.recompute"
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
 VISIBILITY_TIMEOUT_SECONDS = 3600  # longer than any task: Redis would deliver a running task again
-SWEEP_EVERY_SECONDS = 60.0
+SWEEP_EVERY_SECONDS = 10.0
+STUCK_EVERY_SECONDS = 60.0
 VERIFY_EVERY_SECONDS = 300.0
 RESULTS_KEPT_SECONDS = 3600
 PUBLISH_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 0.5}
 CONNECT_TIMEOUT_SECONDS = 4.0
+RECONNECT_SECONDS_MAX = 5.0  # between attempts; with SWEEP_EVERY_SECONDS, what waited is queued within 30 s
+
+
+class _Connection(Connection):
+    """A connection whose attempts to reach a broker that is down are at most a few seconds apart."""
+
+    def ensure_connection(self, *arguments: Any, **named: Any) -> Connection:
+        """Connect, retrying as Kombu does, which by itself waits up to 30 seconds between attempts."""
+        named = {"interval_max": RECONNECT_SECONDS_MAX, **named}
+        connected: Connection = super().ensure_connection(*arguments, **named)  # type: ignore[no-untyped-call]
+        return connected
+
+
+class _Amqp(AMQP):  # type: ignore[misc]  # Celery publishes no types
+    Connection = _Connection
 
 
 def create_app(settings: Settings) -> Celery:
@@ -27,7 +49,7 @@ def create_app(settings: Settings) -> Celery:
     broker_url = settings.broker_url or "memory://"
     rabbitmq = is_rabbitmq(broker_url)
     names = queue_names(settings.queue)
-    app = Celery("shuffle-ledger", broker=broker_url, include=["shuffle_ledger.workers.tasks"])
+    app = Celery("shuffle-ledger", amqp=_Amqp, broker=broker_url, include=["shuffle_ledger.workers.tasks"])
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -53,7 +75,7 @@ def create_app(settings: Settings) -> Celery:
         task_default_routing_key=names.rounds,
         task_create_missing_queues=False,
         task_routes={
-            **{task: {"queue": names.upkeep} for task in (SWEEP, VERIFY, CHECKPOINT)},
+            **{task: {"queue": names.upkeep} for task in (SWEEP, REPORT_STUCK, VERIFY, CHECKPOINT)},
             RECOMPUTE: {"queue": names.recomputation},
         },
         # Only answers of a recomputation, whose question was no row: docs/decisions/0008-recomputation.md.
@@ -74,6 +96,7 @@ def create_app(settings: Settings) -> Celery:
 def _schedule(settings: Settings) -> dict[str, object]:
     schedule: dict[str, object] = {
         "sweep": _every(SWEEP, SWEEP_EVERY_SECONDS),
+        "report_stuck": _every(REPORT_STUCK, STUCK_EVERY_SECONDS),
         "verify": _every(VERIFY, VERIFY_EVERY_SECONDS),
     }
     if settings.signing_key is not None and settings.checkpoint_directory is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from dataclasses import dataclass
 
 from amqp.exceptions import AMQPError, MessageNacked
 from amqp.exceptions import NotFound as AmqpNotFound
@@ -13,7 +14,9 @@ from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.decisions import admit_in_order, present_answer
+from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
 from shuffle_ledger.ledger.values import Outcome, Pending
@@ -23,7 +26,8 @@ from shuffle_ledger.workers.queues import is_rabbitmq, queue_names
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
 OVERDUE_SECONDS = 300.0
-SWEEP_ROUNDS_MAX = 1000
+SWEEP_ROUNDS_MAX = 1000  # read and marked in one transaction
+SWEEP_BATCHES_MAX = 50  # transactions of a sweep: it queues at most 50,000 rounds
 CONFIRM_TIMEOUT_SECONDS = 5.0  # how long the broker may take to say that it has a message
 _BROKERS_MAX = 8
 
@@ -46,17 +50,19 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
     answer = _answer(store, round_id)
     if not isinstance(answer, Pending):
         return answer
-    if not publish(_app_of(settings), round_id):
+    if not publish_or_mark(store, _app_of(settings), round_id):
         return _answer(store, round_id)
     return _wait(store, round_id, settings.decision_timeout_seconds)
 
 
 def publish(app: Celery, round_id: str) -> bool:
-    """Queue a round; False when the broker cannot be reached: the row stays, and the sweeper finds it."""
+    """Queue a round; False when the broker does not take it: the row stays, and the sweeper finds it."""
+    request_id = request_ids.current()
     try:
         app.send_task(
             ADMIT_ROUND,
             args=[round_id],
+            headers={MESSAGE_HEADER: request_id} if request_id is not None else None,
             ignore_result=True,
             timeout=CONFIRM_TIMEOUT_SECONDS,
             confirm_timeout=CONFIRM_TIMEOUT_SECONDS,
@@ -67,40 +73,78 @@ def publish(app: Celery, round_id: str) -> bool:
     return True
 
 
+def publish_or_mark(store: Store, app: Celery, round_id: str) -> bool:
+    """Queue a round as `publish` does; one that the broker does not take is queued by the next sweep."""
+    queued = publish(app, round_id)
+    if not queued:
+        store.mark_unqueued([round_id])
+    return queued
+
+
 def sweep(
     store: Store, app: Celery, *, older_than_seconds: float = OVERDUE_SECONDS, limit: int = SWEEP_ROUNDS_MAX
 ) -> int:
-    """Queue again, in order, what was neither decided nor queued for a while; return how many were queued."""
+    """Queue again, in order, what the broker did not take, and what waited for longer than this.
+
+    Returns how many were queued. After the first round that the broker does not take, the next sweep goes on.
+    """
     queued = 0
-    for round_id in store.take_overdue(older_than_seconds=older_than_seconds, limit=limit):
-        if not publish(app, round_id):
+    for _ in range(SWEEP_BATCHES_MAX):
+        overdue = store.take_overdue(older_than_seconds=older_than_seconds, limit=limit)
+        for place, round_id in enumerate(overdue):
+            if not publish(app, round_id):
+                store.mark_unqueued(overdue[place:])
+                return queued
+            queued += 1
+        if len(overdue) < limit:
             break
-        queued += 1
+    return queued
+
+
+def report_stuck(store: Store, *, limit: int = SWEEP_ROUNDS_MAX) -> None:
+    """Write each stuck round into the log."""
     for stuck in store.stuck(limit=limit):
         _log.error(
             "round %s is stuck after %d attempts: %s", stuck.round_id, stuck.attempts, stuck.last_error
         )
-    return queued
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerState:
+    """What waits at the broker, and how many workers it knows."""
+
+    lengths: dict[str, int]  # messages, by the queue's name
+    workers: int  # consumers of rounds: one for each `worker`, whatever its concurrency
 
 
 def queue_lengths(settings: Settings) -> dict[str, int] | None:
-    """Return how many messages wait in each queue, by name; None when the broker cannot be asked.
+    """Return how many messages wait in each queue, by name; None when the broker cannot be asked."""
+    state = broker_state(settings)
+    return None if state is None else state.lengths
+
+
+def broker_state(settings: Settings) -> BrokerState | None:
+    """Return the lengths of the queues and the number of workers; None when the broker cannot be asked.
 
     Only RabbitMQ is asked. A queue that was not declared yet is left out.
     """
     if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
         return None
     lengths: dict[str, int] = {}
+    workers = 0
+    names = queue_names(settings.queue)
     try:
         with _app_of(settings).connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=CONFIRM_TIMEOUT_SECONDS)
-            for name in vars(queue_names(settings.queue)).values():
+            for name in vars(names).values():
                 with contextlib.suppress(AmqpNotFound), connection.channel() as channel:
-                    lengths[name] = channel.queue_declare(name, passive=True).message_count
+                    declared = channel.queue_declare(name, passive=True)
+                    lengths[name] = declared.message_count
+                    workers = declared.consumer_count if name == names.rounds else workers
     except (OperationalError, AMQPError, OSError) as error:
         _log.warning("the broker cannot be asked: %s", error)
         return None
-    return lengths
+    return BrokerState(lengths=lengths, workers=workers)
 
 
 def queue_alarms(settings: Settings, lengths: dict[str, int] | None) -> list[str]:

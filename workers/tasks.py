@@ -10,15 +10,25 @@ from celery import Task
 from celery.utils.log import get_task_logger
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import admit
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor, Store
 from shuffle_ledger.ledger.values import SigningKey
-from shuffle_ledger.workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, app
-from shuffle_ledger.workers.dispatch import sweep
+from shuffle_ledger.workers.celery_app import (
+    ADMIT_ROUND,
+    CHECKPOINT,
+    RECOMPUTE,
+    REPORT_STUCK,
+    SWEEP,
+    VERIFY,
+    app,
+)
+from shuffle_ledger.workers.dispatch import report_stuck, sweep
 from shuffle_ledger.workers.recomputation import answer_batch
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
@@ -28,7 +38,15 @@ _log = get_task_logger(__name__)
 
 @app.task(name=ADMIT_ROUND, bind=True)
 def admit_round(self: Task, round_id: str) -> None:
-    """Decide a round; the answer is in the database. A failure is counted there, and raised for the log."""
+    """Decide a round; the answer is in the database. A failure is counted there, and raised for the log.
+
+    Its log lines carry the identifier of the request that queued it; of a sweep, the task's own.
+    """
+    with request_ids.bound(self.request.get(MESSAGE_HEADER) or self.request.id):
+        _admit(self, round_id)
+
+
+def _admit(self: Task, round_id: str) -> None:
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
     try:
         outcome = admit(_store(), _accountant(), round_id, redelivered=redelivered)
@@ -45,6 +63,12 @@ def admit_round(self: Task, round_id: str) -> None:
 def sweep_pending() -> None:
     """Queue again what was lost between the database and a worker."""
     _log.info("queued %d overdue rounds", sweep(_store(), app))
+
+
+@app.task(name=REPORT_STUCK)
+def report_stuck_rounds() -> None:
+    """Write the rounds that no worker tries any more into the log."""
+    report_stuck(_store())
 
 
 @app.task(name=VERIFY)

@@ -132,15 +132,21 @@ class Table(DecomposedRandomizer):
         return outputs * (1 + inputs * (inputs - 1) // _PAIRS_PER_EVALUATION)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
-        """See `LocalRandomizer.witnesses`. Returns the triples of inputs whose losses vary most."""
+        """See `LocalRandomizer.witnesses`. Returns the triples of inputs whose losses vary most; if losses
+        are infinite, those that exclude a value with the largest probability."""
         masses = self._masses
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = {
-                (x0, x1, other): float(np.nansum(masses.difference(x0, x1) ** 2 / masses.high[other]))
-                for x0, x1 in itertools.combinations(range(len(self.rows)), 2)
-                for other in range(len(self.rows))
-            }
-        chosen = sorted(spread, key=lambda triple: -spread[triple])[:_MAXIMUM_WITNESSES]
+        high = masses.high
+
+        def spread(triple: tuple[int, int, int]) -> tuple[float, float]:
+            x0, x1, other = triple
+            with np.errstate(divide="ignore", invalid="ignore"):
+                varies = float(np.nansum(masses.difference(x0, x1) ** 2 / high[other]))
+            alone = high[:, high[other] == 0]
+            return varies, max(float(alone[a][alone[b] == 0].sum()) for a, b in ((x0, x1), (x1, x0)))
+
+        inputs = range(len(self.rows))
+        triples = [(x0, x1, other) for x0, x1 in itertools.combinations(inputs, 2) for other in inputs]
+        chosen = sorted(triples, key=spread, reverse=True)[:_MAXIMUM_WITNESSES]
         return tuple(masses.decomposition(x0, x1, masses.high[other], 0.0) for x0, x1, other in chosen)
 
     @functools.cached_property

@@ -30,8 +30,18 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports import (
+    BudgetStatement,
+    Forecast,
+    ForecastWanted,
+    ListedRound,
+    RoundFilter,
+    ShownCohort,
+    list_rounds,
+    shown_cohort,
+)
 from shuffle_ledger.ledger.reports import budget as budget_of
+from shuffle_ledger.ledger.reports import forecast as forecast_of
 from shuffle_ledger.ledger.reports import heads as heads_of
 from shuffle_ledger.ledger.storage import Standing, standing_after
 from shuffle_ledger.ledger.values import (
@@ -98,8 +108,14 @@ class Ledger(Protocol):
     def price_named(self, request: RoundRequest) -> Quote:
         """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
 
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `ledger.reports.forecasts.forecast`."""
+
     def record(self, round_id: str) -> RoundRecord:
         """See `ledger.decisions.round_record`."""
+
+    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+        """Yield rounds of at most one cohort in the order of registration; raises NotFound."""
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
@@ -230,9 +246,26 @@ class DatabaseLedger:
         """See `Ledger`."""
         return quote(self.session.store, self.session.accountant, request)
 
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `Ledger`."""
+        session, today = self.session, datetime.now(UTC).date()
+        return forecast_of(session.store, session.accountant, cohort, wanted, today=today)
+
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return round_record(self.session.store, round_id)
+
+    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+        """See `Ledger`."""
+        store, after = self.session.store, None
+        for cohort in wanted.cohorts or ():
+            store.cohort(cohort)
+        while True:
+            page = list_rounds(store, wanted, after=after)
+            yield from page.rounds
+            if page.after is None:
+                return
+            after = page.after
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""
@@ -366,14 +399,16 @@ def health_of(session: Session) -> Health:
     from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints  # noqa: PLC0415 - few commands need it
     from shuffle_ledger.ledger.health import health  # noqa: PLC0415 - as above
 
-    found = health(session.store, ScheduledCheckpoints.of(session.settings))
+    checkpoints, acknowledged = ScheduledCheckpoints.of(session.settings), session.settings.acknowledged
+    found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
-    from shuffle_ledger.workers.dispatch import queue_alarms, queue_lengths  # noqa: PLC0415 - as in `decide`
+    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms  # noqa: PLC0415 - as in `decide`
 
-    queues = queue_lengths(session.settings)
+    state = broker_state(session.settings)
+    queues = state.lengths if state is not None else None
     alarms = (*found.alarms, *queue_alarms(session.settings, queues))
-    return replace(found, alarms=alarms, queues=queues)
+    return replace(found, alarms=alarms, queues=queues, workers=state.workers if state is not None else None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ from shuffle_ledger.ledger.decisions import least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.reports import BudgetStatement, ShownCohort
+from shuffle_ledger.ledger.reports import (
+    BudgetStatement,
+    Forecast,
+    ForecastWanted,
+    ListedRound,
+    RoundFilter,
+    ShownCohort,
+)
 from shuffle_ledger.ledger.storage import Standing
 from shuffle_ledger.ledger.values import (
     Checkpoint,
@@ -105,9 +112,18 @@ class ServedLedger:
         """See `Ledger`."""
         return self.client.quote_for_all(request)
 
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """See `Ledger`."""
+        return self.client.forecast(cohort, wanted)
+
     def record(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return self.client.round(round_id)
+
+    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+        """See `Ledger`."""
+        (cohort,) = wanted.cohorts or (None,)
+        return self.client.rounds(cohort, outcome=wanted.outcome, since=wanted.since)
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """See `Ledger`."""

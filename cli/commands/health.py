@@ -45,6 +45,9 @@ def health_facts(found: Health) -> Table:
         "frozen": found.cohorts_frozen,
         "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }
+    if found.workers is not None:
+        rows["workers"] = found.workers
+    rows |= {f"acknowledged {number}": which for number, which in enumerate(found.acknowledged, start=1)}
     rows |= {f"queue {name}": length for name, length in (found.queues or {}).items()}
     rows |= {f"alarm {number}": alarm for number, alarm in enumerate(found.alarms, start=1)}
     return facts("Somebody is needed." if found.alarms else "All is well.", rows)

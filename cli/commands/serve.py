@@ -14,14 +14,13 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.ledger import logs
 from shuffle_ledger.ledger.decisions import admit_in_order
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.api import Dispatch
-
-BROKER_TIMEOUT_SECONDS = 2
 
 
 @click.command()
@@ -53,7 +52,8 @@ def serve(
 
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     trusted_proxies = checked_proxies(forwarded_allow_ips)
-    with open_session(settings) as session, written_to_stderr():
+    logging = logs.written_to_stderr(settings.log_format)
+    with open_session(settings) as session, logging, written_to_stderr():
         app = create_app(settings, session.store, dispatch_of(session))
         where = f"http://{host}:{port}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)
@@ -79,25 +79,17 @@ def dispatch_of(session: Session) -> Dispatch:
     from shuffle_ledger.ledger.api import Dispatch  # noqa: PLC0415 - as above
 
     if session.settings.broker_url is None:
-        return Dispatch(decide=functools.partial(_decide_here, session))
+        return Dispatch(
+            decide=functools.partial(_decide_here, session), health=functools.partial(health_of, session)
+        )
     from shuffle_ledger.workers.celery_app import create_app as create_celery  # noqa: PLC0415 - a broker needs it
-    from shuffle_ledger.workers.dispatch import publish  # noqa: PLC0415 - as above
+    from shuffle_ledger.workers.dispatch import publish_or_mark  # noqa: PLC0415 - as above
 
     celery = create_celery(session.settings)
-
-    def broker_answers() -> bool:
-        try:
-            with celery.connection_for_write() as connection:
-                connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT_SECONDS)
-        except Exception:  # noqa: BLE001 - whatever the transport raises, it does not answer
-            return False
-        return True
-
     return Dispatch(
         decide=functools.partial(_decide_here, session),
-        publish=functools.partial(publish, celery),
+        publish=functools.partial(publish_or_mark, session.store, celery),
         health=functools.partial(health_of, session),
-        broker_answers=broker_answers,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -67,6 +67,11 @@ def moment(text: str) -> datetime:
     return found
 
 
+def start_of(text: str) -> datetime:
+    """Returns the moment at which the day that `text` spells as YYYY-MM-DD begins, UTC."""
+    return datetime.combine(calendar_date(text), time(), UTC)
+
+
 def _json_whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(value)
@@ -110,6 +115,11 @@ DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=
 MOMENT = Kind(
     expected="a time with its zone, as 2025-01-06T12:00:00Z",
     from_text=moment,
+    from_json=lambda value: moment(_json_text(value)),
+)
+SINCE = Kind(
+    expected="a date as YYYY-MM-DD, or a time with its zone, as 2025-01-06T12:00:00Z",
+    from_text=lambda text: start_of(text) if _DATE.fullmatch(text) else moment(text),
     from_json=lambda value: moment(_json_text(value)),
 )
 RANDOMIZER = Kind(

@@ -11,17 +11,15 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from shuffle_ledger.cli.backends.database import Ledger
 from shuffle_ledger.cli.failures import BadLine
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
-from shuffle_ledger.cli.rendering.present import console_on
+from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.decisions import refuse_other_content, refuse_uncollectable
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.values import (
@@ -98,14 +96,16 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     Raises:
         BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
     """
-    for cohort in plan.opening:
-        _open(ledger, cohort)
     requests = [line.request for line in plan.lines]
     counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
     known = 0
     rounds = [request.round for request in requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
-    with _progress(len(rounds)) as advance, ahead as await_loss:
+    with progress_on(sys.stderr) as tell:
+        for number, cohort in enumerate(plan.opening, start=1):
+            _open(ledger, cohort)
+            tell("opening cohorts", number, len(plan.opening))
+    with progress_on(sys.stderr) as tell, ahead as await_loss:
         done, size = 0, 1
         while done < len(requests):
             some = requests[done : done + size]
@@ -116,8 +116,8 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
             for request, (word, was_decided) in zip(some, answers, strict=False):
                 known += was_decided
                 counts[request.cohort][word] += 1
-                advance()
             done += len(answers)
+            tell("rounds", done, len(requests))
             # After a round that was decided before, or that needs a computation, the next batch is one round.
             fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
             size = min(2 * size, TOGETHER_MAX) if fluent else 1
@@ -194,12 +194,3 @@ def _line_named(file: Path, line: int) -> Iterator[None]:
         yield
     except (Conflict, InvalidValue, NotFound) as problem:
         raise BadLine(str(file), line, problem) from problem
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    console = console_on(sys.stderr)
-    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("rounds", total=total)
-        yield lambda: progress.advance(task)

@@ -13,11 +13,14 @@ import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.api import description, problems
+from shuffle_ledger.ledger.api.access_log import AccessLog
 from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
@@ -62,7 +65,8 @@ def create_app(
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
     )
-    metrics = Metrics()
+    metrics = Metrics(service)
+    service.observe_decision = metrics.observe_decision
     app = FastAPI(
         title="shuffle-ledger",
         version=version("shuffle-ledger"),
@@ -75,6 +79,7 @@ def create_app(
         generate_unique_id_function=description.operation_id,
     )
     app.state.service = service
+    app.state.metrics = metrics
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     routers = (
         cohorts.router,
@@ -93,7 +98,7 @@ def create_app(
     for expected, handler in handlers.items():
         app.add_exception_handler(expected, _readable(handler))
     app.add_middleware(Gate, store=store, door=door, sessions=sessions)
-    app.add_middleware(_Observed, metrics=metrics)
+    app.add_middleware(_Observed, service=service, metrics=metrics, on_failure=_readable(problems.on_error))
     return app
 
 
@@ -120,21 +125,30 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     left_over = asyncio.create_task(service.decide_left_over())
     yield
     left_over.cancel()
+    app.state.metrics.close()
 
 
 class _Observed:
     """ASGI middleware, the outermost: measures every answer, and adds what every answer carries."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, service: Service, metrics: Metrics, on_failure: Handler) -> None:
         self._app = app
+        self._on_failure = on_failure  # here, where the answer is measured and the request still has its name
+        self._service = service
+        self._access_log = AccessLog() if service.settings.access_log else None
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with request_ids.bound(request_ids.accepted(Headers(scope=scope).get(request_ids.HEADER))):
+            await self._answered(scope, receive, send)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         status: int | None = None  # as long as nothing was answered
+        request_id = (request_ids.HEADER.encode(), str(request_ids.current()).encode())
         method = scope["method"] if scope["method"] in _METHODS else "-"
         if method == "HEAD":  # answered as GET is; the server sends the headers of that alone
             scope = {**scope, "method": "GET"}
@@ -144,19 +158,28 @@ class _Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS, *secure]
+                ending = _ENDING if self._service.is_ending else ()
+                message["headers"] = [*message["headers"], *_HEADERS, request_id, *secure, *ending]
             await send(message)
 
         try:
             await self._app(scope, receive, watched)
+        except Exception as error:
+            if status is not None:
+                raise  # half an answer is out: the server closes the connection
+            answer = await self._on_failure(Request(scope, receive), error)
+            await answer(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", "-")  # as declared: names must not become labels
             seconds = time.perf_counter() - began
             if status is not None:
                 self._metrics.observe(method=method, route=route, status=status, seconds=seconds)
+            if self._access_log is not None:
+                self._access_log.record(scope, status=status, seconds=seconds)
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_ENDING = ((b"connection", b"close"),)  # a client that connects again is sent to another server
 # Only where the request came by TLS: a browser that reached the server by HTTP must not be locked out of it.
 _SECURE = ((b"strict-transport-security", b"max-age=31536000"),)

@@ -11,11 +11,13 @@ import asyncio
 import functools
 import logging
 import resource
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import h11
@@ -23,6 +25,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shuffle_ledger.ledger.api.dependencies import Service
 from shuffle_ledger.ledger.errors import InvalidValue
 
 CONNECTIONS_MAX = 1000  # whatever the limit on files: each may hold a request's body in memory
@@ -99,7 +102,8 @@ def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> N
         InvalidValue: the limit on open files is too low.
     """
     limits = limits_of_process()
-    server = uvicorn.Server(config_for(app, limits, host=host, port=port, trusted_proxies=trusted_proxies))
+    config = config_for(app, limits, host=host, port=port, trusted_proxies=trusted_proxies)
+    server = DrainingServer(config, app)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(OncePerWhile())
     _log.info("At most %d connections at once", limits.connections)
@@ -115,6 +119,7 @@ def config_for(app: FastAPI, limits: Limits, *, host: str, port: int, trusted_pr
         http=functools.partial(BoundedProtocol, connections_max=limits.connections),  # type: ignore[arg-type]
         ws="none",
         backlog=limits.backlog,
+        log_config=None,  # `ledger.logs` writes what is logged
         log_level="info",
         access_log=False,
         server_header=False,
@@ -123,6 +128,37 @@ def config_for(app: FastAPI, limits: Limits, *, host: str, port: int, trusted_pr
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that goes on answering for a while after SIGTERM, and says at `/readyz` that it is ending.
+
+    A load balancer sends it nothing more before its port closes. The length is the setting `drain_seconds`.
+    SIGINT, and a second SIGTERM, end it at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, *, clock: Callable[[], float] = time.monotonic):
+        super().__init__(config)
+        self._service: Service = app.state.service
+        self._clock = clock
+        self._ends_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain at the first SIGTERM; end at any other signal."""
+        seconds = self._service.settings.drain_seconds
+        begins = sig == signal.SIGTERM and seconds > 0 and self._ends_at is None and not self.should_exit
+        super().handle_exit(sig, frame)
+        if begins:
+            self.should_exit = False
+            self._ends_at = self._clock() + seconds
+            self._service.is_ending = True
+            _log.info("Asked to stop: not ready from now on, and ending in %g s", seconds)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; called ten times a second."""
+        if self._ends_at is not None and self._clock() >= self._ends_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
 
 class BoundedProtocol(H11Protocol):

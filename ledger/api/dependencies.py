@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ParamSpec, TypeVar
@@ -53,8 +54,7 @@ class Dispatch:
 
     decide: Callable[[Accountant, str], Outcome | Pending]  # in this process
     publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
-    broker_answers: Callable[[], bool] | None = None
-    health: Callable[[], Health] | None = None  # with the broker's queues; None: the ledger's own
+    health: Callable[[], Health] | None = None  # with checkpoints and queues; None: the ledger's own
 
 
 @dataclass(kw_only=True)
@@ -71,6 +71,8 @@ class Service:
     budgets: RecentBudgets  # at the desk for reading
     auditing: Desk
     door: Door
+    observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
+    is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
@@ -79,6 +81,14 @@ class Service:
         self, request: RoundRequest, *, actor: str, wait_seconds: float | None
     ) -> Outcome | Pending:
         """Register a round and have it decided: at once where that is quick, else as `decided`."""
+        began = time.perf_counter()
+        answer = await self._registered(request, actor=actor, wait_seconds=wait_seconds)
+        self.observe_decision(type(answer).__name__.lower(), time.perf_counter() - began)
+        return answer
+
+    async def _registered(
+        self, request: RoundRequest, *, actor: str, wait_seconds: float | None
+    ) -> Outcome | Pending:
         if self.dispatch.publish is None and self.deciding.is_quick:
             outcome = await self.deciding.run(
                 lambda accountant: admit_at_once(self.store, accountant, request, actor=actor), quick=True

@@ -19,8 +19,10 @@ from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.forecasts import Forecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
+from shuffle_ledger.ledger.reports.round_lists import RoundPage
 from shuffle_ledger.ledger.values.documents import field_types
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
@@ -127,6 +129,7 @@ class ANSWERS:
     quote = _ref("BatchQuote")
     one_quote = _ref("Quote")
     audience = _ref("Audience")
+    forecast = _ref("Forecast")
     entries = _ref("EntryPage")
     verification = _ref("VerificationReport")
     heads = _ref("Heads")
@@ -134,6 +137,7 @@ class ANSWERS:
     standing = _ref("Standing")
     operation = _ref("OperationalHealth")
     record = _ref("RoundRecord")
+    rounds = _ref("RoundPage")
     admitted = _ref("Admitted")
     pending = _ref("Pending")
     settled = _ref("Settled")
@@ -152,6 +156,7 @@ _PROBLEM: Schema = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "request_id": {"type": "string", "description": "As in `X-Request-Id`, and in the server's log."},
         "field": {"type": "string"},
         "value": {"type": ["string", "null"]},
         "expected": {"type": "string"},
@@ -238,6 +243,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "BudgetStatement": schema_of(BudgetStatement),
     "BatchQuote": schema_of(BatchQuote),
     "Quote": schema_of(Quote),
+    "Forecast": schema_of(Forecast),
     "Fits": schema_of(Fits),
     "EntryPage": schema_of(PublishedPage),
     "VerificationReport": schema_of(VerificationReport),
@@ -251,6 +257,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "Statement": schema_of(Statement),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
+    "RoundPage": schema_of(RoundPage),
     "ShuffledRound": _ROUND,
     "Admitted": _decision(Admitted),
     "Pending": _decision(Pending),
@@ -320,7 +327,13 @@ for _named, _at in ((REGISTERED, "$request.body#/round_id"), (RETRIED, "$request
         _more = {"headers": {"Location": _LOCATION}, "links": _links("round_id", _at, _OF_A_ROUND)}
         _named[_status] = {**_named[_status], **_more}
 OPENED: Responses = answers(201, ANSWERS.cohort, "Opened, now or before.")
-_OF_A_COHORT = ("cohorts_show", "cohorts_show_budget", "cohorts_quote", "auditing_entries")
+_OF_A_COHORT = (
+    "cohorts_show",
+    "cohorts_show_budget",
+    "cohorts_quote",
+    "cohorts_forecast",
+    "auditing_entries",
+)
 OPENED[201]["links"] = _links("cohort", "$request.body#/name", _OF_A_COHORT)
 
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from shuffle_ledger.accounting import InvalidParameter
-from shuffle_ledger.ledger import security_log
+from shuffle_ledger.ledger import request_ids, security_log
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
@@ -154,7 +154,15 @@ def problem(
     members: Mapping[str, Json] | None = None,
 ) -> JSONResponse:
     """Return a problem document as a response; `members` are the fields that belong to its type."""
-    content = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
+    content: dict[str, Json] = {
+        "type": kind.uri,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+    }
+    request_id = request_ids.current()
+    if request_id is not None:
+        content["request_id"] = request_id
     sent = {"Cache-Control": "no-store", **(headers or {})}
     if kind is UNAUTHORIZED:
         sent["WWW-Authenticate"] = 'Bearer realm="shuffle-ledger"'

@@ -22,8 +22,10 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
+from shuffle_ledger.ledger.reports.round_lists import ListedRound, RoundPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
@@ -46,9 +48,11 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRecord,
     RoundRequest,
+    RoundState,
     Settled,
     Voided,
     checked_epsilon,
+    spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
@@ -176,6 +180,13 @@ class LedgerClient:
         found = self._ask("GET", "audience", query=query)
         return checked_audience(found.get("audience") if isinstance(found, dict) else None)
 
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+        """Return how many more rounds fit, as `reports.forecasts.forecast` does, by the server's day."""
+        asked = {name: document_of(value) for name, value in vars(wanted).items() if name != "round"}
+        described = None if wanted.round is None else _parameters(wanted.round)
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/forecast"
+        return value_of(Forecast, self._ask("POST", path, {"round": described, **asked}, long=True))
+
     # Rounds
 
     def register(self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
@@ -205,6 +216,29 @@ class LedgerClient:
     def round(self, round_id: str) -> RoundRecord:
         """Return a registered round and all that has happened to it."""
         return record_of_document(self._ask("GET", f"rounds/{_segment(round_id)}"))
+
+    def rounds(
+        self,
+        cohort: str | None = None,
+        *,
+        outcome: RoundState | None = None,
+        since: datetime | None = None,
+    ) -> Iterator[ListedRound]:
+        """Yield rounds in the order of registration, as `reports.round_lists.list_rounds` lists them.
+
+        Args:
+            cohort: only of this one; None: of every cohort that the token sees.
+            outcome: only rounds that are in this state now.
+            since: only those registered then or later; with its zone.
+        """
+        asked = {"cohort": cohort, "outcome": outcome, "since": since and spelled_moment(since)}
+        query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        while True:
+            page = value_of(RoundPage, self._ask("GET", "rounds", query={**query, "limit": _PAGE}))
+            yield from page.rounds
+            if page.after is None:
+                return
+            query["after"] = page.after
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """Record what a round really collected."""

@@ -163,6 +163,16 @@ class AdaptivePolicy(Policy):
         """Return the filters in force."""
         return self._filters(view, self.choice(view))
 
+    def filters_for(
+        self, books: Books, view: CohortView, accounted: ShuffledRound
+    ) -> tuple[FilterSet, Charge]:
+        """Return the filters that decide on a round, and what they were charged before it.
+
+        The first round of a cohort chooses the filters, as its admission does.
+        """
+        choice, total, _ = self._chosen(books, view, accounted)
+        return self._filters(view, choice), total
+
     def choice(self, view: CohortView) -> Choice | None:
         """Return what the first admitted round chose, by the last entry; raises Damaged."""
         stated = standing_of(view.details, self.digest).get("choice")

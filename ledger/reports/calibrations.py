@@ -91,10 +91,7 @@ def _by_filters(
 ) -> float:
     """Return the filters' reading; the first round chooses them where none has, as an admission does."""
     accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
-    filters, total = policy.filters(view), policy.total(view)
-    if policy.choice(view) is None and policy.menu.needs_choice:
-        filters = policy.menu.filters(policy.menu.choose(books, accounted, epsilon=epsilon))
-        total = filters.nothing()
+    filters, total = policy.filters_for(books, view, accounted)
     return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import and_, select, text
@@ -12,7 +13,7 @@ from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import REFUSED, entries, heads
-from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
 PAGE_MAX = 1000
@@ -77,10 +78,30 @@ def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry
         return [rows.entry_from(row) for row in found][::-1]
 
 
-def cohort_heads(store: Store) -> list[CohortHead]:
-    """Return the last entry of every cohort, in the order of their names."""
+@dataclass(frozen=True, kw_only=True)
+class HeadCount:
+    """How far a cohort's chain got, and how many rounds it decided."""
+
+    cohort: str
+    sequence: int
+    admitted: int
+    refused: int
+
+
+def head_counts(store: Store) -> list[HeadCount]:
+    """Return the counts of every cohort that has more than its first entry, in no order."""
+    columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused)
+    query = select(*columns).where(heads.c.sequence > FIRST_SEQUENCE)
+    with engine.reading_once(store.engine) as connection:
+        return [HeadCount(**row._mapping) for row in connection.execute(query)]
+
+
+def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[CohortHead]:
+    """Return the last entry of every cohort, or of those named, in the order of their names."""
     same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
     query = select(entries, heads.c.status).join_from(heads, entries, same)
+    if only is not None:
+        query = query.where(heads.c.cohort.in_(only))
     with engine.reading(store.engine) as connection:
         found = [
             CohortHead(status=row.status, body=EntryBody.from_bytes(row.body))

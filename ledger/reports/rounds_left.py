@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import FilterSet, InvalidParameter, ShuffledRound, fits
-from shuffle_ledger.ledger.policies.base import changed
+from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 
@@ -56,35 +57,103 @@ def by_frequency(counts: Mapping[ShuffledRound, int]) -> list[ShuffledRound]:
     return sorted(counts, key=lambda kind: -counts[kind])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """How many more rounds fit."""
+
+    count: int
+    is_largest: bool  # one more is refused; False: it may fit too
+    compositions_left: int  # of those that the search was allowed
+
+
+def room_for(
+    books: Books, view: CohortView, policy: Policy, kind: ShuffledRound, *, compositions: int, exactly: bool
+) -> Room:
+    """Return how many more rounds of one kind an open cohort admits, one after the other.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        policy: its policy.
+        kind: the round, as declared or as it is accounted.
+        compositions: how many the search may make under policy fixed.
+        exactly: search there until the number is the largest, or the compositions are used up.
+
+    Guarantee: as `what_fits`. Where `is_largest`, one round more is refused.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    if isinstance(policy, AdaptivePolicy):
+        accounted = slot_of(kind)
+        filters, total = policy.filters_for(books, view, accounted)
+        epsilon = view.cohort.epsilon_budget
+        most = filters.most_more(total, books.charge(accounted, filters), epsilon=epsilon)
+        return Room(count=most, is_largest=False, compositions_left=compositions)
+    if isinstance(policy, PlanPolicy):
+        fitting = (slot for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round))
+        free = sum(slot.count - slot.claimed for slot in fitting)
+        return Room(count=free, is_largest=True, compositions_left=compositions)
+    accounted = slot_of(kind)
+    return searched(books, view, [accounted], about=_about(books, view, accounted), asks=compositions,
+                    exactly=exactly)  # fmt: skip
+
+
+def searched(
+    books: Books,
+    view: CohortView,
+    kinds: Sequence[ShuffledRound],
+    *,
+    about: float,
+    asks: int,
+    exactly: bool,
+) -> Room:
+    """Return how many more times policy fixed admits one round of each of some accounted kinds.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        kinds: the accounted rounds; one kind may be named more than once.
+        about: where the search begins.
+        asks: how many compositions it may make.
+        exactly: as for `room_for`.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    search = _Search(
+        limit=view.cohort.epsilon_budget,
+        spent=view.spent.epsilon_upper,
+        asks_left=asks,
+        ask=_asker(books, view, kinds),
+        fine=None if exactly else _FINE,
+    )
+    count = search.largest(about)
+    return Room(count=count, is_largest=search.is_largest, compositions_left=search.asks_left)
+
+
 def _found(
     books: Books, view: CohortView, policy: Policy, kinds: Iterable[ShuffledRound]
 ) -> Iterator[tuple[ShuffledRound, int]]:
-    epsilon, free = view.cohort.epsilon_budget, policy.slots(view)
     left = max(_COMPOSITIONS_MIN, min(_COMPOSITIONS_MAX, _KINDS_COMPOSED_MAX // max(len(view.held), 1)))
     for kind in kinds:
         if view.cohort.status != "open":
             yield kind, 0
-        elif isinstance(policy, AdaptivePolicy):
-            filters = policy.filters(view)
-            yield kind, filters.most_more(policy.total(view), books.charge(kind, filters), epsilon=epsilon)
-        elif isinstance(policy, PlanPolicy):
-            fitting = (slot for slot in free if slot.round == kind or fits(kind, slot.round))
-            yield kind, sum(slot.count - slot.claimed for slot in fitting)
         elif left > 0:
-            search = _Search(
-                limit=epsilon, spent=view.spent.epsilon_upper, asks_left=left, ask=_asker(books, view, kind)
-            )
-            yield kind, search.largest(_about(books, view, kind))
-            left = search.asks_left
+            room = room_for(books, view, policy, kind, compositions=left, exactly=False)
+            left = room.compositions_left
+            yield kind, room.count
 
 
-def _asker(books: Books, view: CohortView, kind: ShuffledRound) -> Callable[[int], float]:
-    """Return the function from a number of additional rounds to the epsilon of the last decision."""
-    policy = policy_of(books.store, view)
+def _asker(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Callable[[int], float]:
+    """Return the function from a number of additional rounds of each kind to the epsilon of the last
+    decision."""
+    policy, each, last = policy_of(books.store, view), Counter(kinds), kinds[-1]
 
     def ask(count: int) -> float:
-        before = dataclasses.replace(view, held=changed(view.held, {kind: count - 1}))
-        return policy.admitting(books, before, kind).spent.epsilon_upper
+        more = {kind: count * times - (kind == last) for kind, times in each.items()}
+        before = dataclasses.replace(view, held=changed(view.held, more))
+        return policy.admitting(books, before, last).spent.epsilon_upper
 
     return ask
 
@@ -112,6 +181,8 @@ class _Search:
     spent: float  # epsilon without any of the rounds
     ask: Callable[[int], float]
     asks_left: int
+    fine: int | None = _FINE  # None: the search goes on until no number is left to try
+    is_largest: bool = False  # after the search: one more does not fit
 
     def largest(self, about: float) -> int:
         """Return a number of rounds that fit, close to the largest."""
@@ -119,12 +190,13 @@ class _Search:
         count = math.floor(about)
         while self.asks_left > 0 and beyond[0] - known[0] > 1:
             count = min(max(count, known[0] + 1), beyond[0] - 1)
-            if count - known[0] < known[0] // _FINE:
+            if self.fine is not None and count - known[0] < known[0] // self.fine:
                 break
             self.asks_left -= 1
             found = count, self.ask(count)
             known, beyond = (found, beyond) if found[1] <= self.limit else (known, found)
             count = self._on_a_line(known, beyond)
+        self.is_largest = beyond[0] - known[0] == 1 and beyond[0] <= ROUNDS_MAX
         return known[0]
 
     def _on_a_line(self, known: tuple[int, float], beyond: tuple[int, float]) -> int:

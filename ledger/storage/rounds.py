@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, text, union_all, update
@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
 PENDING_LIMIT_MAX = 10_000
 MISSING_MAX = 100  # rounds that are named
+NOT_QUEUED = datetime(1970, 1, 1, tzinfo=UTC)  # as `queued_at`: the broker did not take the round
 
 
 class RoundStore(Database):
@@ -129,6 +130,13 @@ class RoundStore(Database):
                 mark = update(rounds).where(rounds.c.registration == row.registration)
                 connection.execute(mark.values(queued_at=now))
             return [row.round_id for row in found]
+
+    def mark_unqueued(self, round_ids: Iterable[str]) -> None:
+        """Record that pending rounds are in no queue, so that `take_overdue` returns them without delay."""
+        with engine.writing(self._engine) as connection:
+            for round_id in round_ids:
+                mark = update(rounds).where(rounds.c.round_id == round_id, rows.PENDING)
+                connection.execute(mark.values(queued_at=NOT_QUEUED))
 
     def record_failure(self, round_id: str, error: str) -> int:
         """Count a failed attempt to decide a pending round; return how many there were."""

@@ -9,7 +9,7 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 
-AUDIENCE_MAX = 1000  # cohorts of one round: each of them gets an entry that lists them all
+AUDIENCE_MAX = 500  # cohorts of one round: each of them gets an entry that lists them all
 LABELS_MAX = 32  # of one cohort
 
 

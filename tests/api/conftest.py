@@ -46,7 +46,8 @@ class Server:
 
     def ask(self, method: str, path: str, *, bearer: str = "admin", **more: Any) -> httpx.Response:
         """Return the answer to a request of the bearer of one of `tokens`."""
-        headers = {"Authorization": f"Bearer {self.tokens[bearer]}", **more.pop("headers", {})}
+        named = {"X-Request-Id": "test"}  # so that answers can be compared
+        headers = named | {"Authorization": f"Bearer {self.tokens[bearer]}"} | more.pop("headers", {})
         return self.http.request(method, path, headers=headers, **more)
 
     def issue(self, name: str, role: str, **more: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import httpx
@@ -26,7 +27,9 @@ from shuffle_ledger.ledger.errors import (
     Unavailable,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server
@@ -69,6 +72,49 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert client.verify("phones").ok
     opened = client.open_cohort(name="new", population=9, epsilon=1.5, delta=1e-9, policy="fixed")
     assert opened == server.store.cohort("new")
+
+
+def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: LedgerClient) -> None:
+    assert isinstance(client.register(_request("a")), Admitted)
+    accountant, day = Accountant(precision=4e-3), date(2025, 1, 31)
+    for wanted in (
+        ForecastWanted(round=SMALL, fit=2, every="month", first_on=day),
+        ForecastWanted(every="day", first_on=day, until=date(2025, 2, 1)),
+    ):
+        expected = forecast(server.store, accountant, "phones", wanted, today=day)
+        assert client.forecast("phones", wanted) == expected
+        assert expected.kinds[0].rounds_at_least > 0
+    with pytest.raises(NotFound):
+        client.forecast("nobody", ForecastWanted())
+
+
+def test_rounds_are_listed_through_a_server_page_by_page(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shuffle_ledger.ledger.client.client._PAGE", 2)
+    registrar = LedgerClient(server.url, server.tokens["registrar"], retry_seconds=5)
+    for number in range(4):
+        registrar.register(_request(f"small {number}"))
+    registrar.register(_request("large", LARGE))
+    store = server.store
+    every = list_rounds(store, RoundFilter()).rounds
+    assert tuple(registrar.rounds()) == every
+    assert [one.round_id for one in registrar.rounds("phones", outcome="refused")] == ["large"]
+    since = every[3].registered_at
+    later = list_rounds(store, RoundFilter(since=since)).rounds
+    assert tuple(registrar.rounds("phones", since=since)) == later
+    assert list(registrar.rounds("secret")) == []
+    with pytest.raises(NotFound):
+        list(registrar.rounds("nobody"))
+    server.issue("limited", "registrar", cohorts=["secret", "not yet"])
+    limited = LedgerClient(server.url, server.tokens["limited"], retry_seconds=5)
+    assert list(limited.rounds()) == []
+    with pytest.raises(NotFound):
+        list(limited.rounds("phones"))
+    # A cursor into a cohort that the token does not see is answered as if it did not exist.
+    for after in ("large", "nothing"):
+        answer = server.ask("GET", f"/v1/rounds?after={after}", bearer="limited")
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"no round {after!r}")
 
 
 @pytest.mark.slow

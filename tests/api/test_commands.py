@@ -73,6 +73,14 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("budget", "phones"),
     ("budget", "imported"),
     ("budget", "nobody"),
+    ("round", "list", "phones"),
+    ("round", "list", "phones", "--outcome", "refused"),
+    ("round", "list", "phones", "--since", "2999-01-01"),
+    ("round", "list", "nobody"),
+    ("forecast", "phones"),
+    ("forecast", "phones", *ROUND, "--fit", "3", "--every", "week", "--from", "2025-01-06"),
+    ("forecast", "phones", "--fit", "3"),
+    ("forecast", "nobody"),
     # A plan.
     PLAN,
     PLAN,
@@ -85,6 +93,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("round", "register", "planned", "--id", "p2", "--randomizer", "generic(epsilon0=4)", "--reports", "10"),
     ("cohort", "show", "planned"),
     ("budget", "planned"),
+    ("forecast", "planned", "--every", "day", "--from", "2025-01-06", "--until", "2025-03-01"),
     # What only an administrator, an operator or an auditor asks.
     ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
     ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
@@ -104,7 +113,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("audit", "verify", "phones", "--against", "forged.json"),
 )
 BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6", "--policy", "fixed")
-CLOCK = ("opened_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
+CLOCK = ("opened_at", "decided_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
 
 
 def _without_clock(value: Any) -> Any:
@@ -211,7 +220,7 @@ def _asks(command: click.Command) -> bool:
 
 def test_every_command_asks_a_server_or_says_why_not(directory: Path) -> None:
     asking = {words for words, command in _leaves(main) if _asks(command)}
-    assert {order[:2] for order in ORDERS if order[0] not in ("health", "budget")} <= asking
+    assert {order[:2] for order in ORDERS if order[0] not in ("health", "budget", "forecast")} <= asking
     every = {words for words, _ in _leaves(main)}
     assert every - asking == set(WITHOUT_A_SERVER)
     for words, why in WITHOUT_A_SERVER.items():

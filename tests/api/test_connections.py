@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -21,12 +23,14 @@ from shuffle_ledger.ledger.api.connections import (
     CONNECTIONS_MAX,
     RESERVED_FILES,
     Awaited,
+    DrainingServer,
     OncePerWhile,
+    config_for,
     limits_for,
 )
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
-from tests.api.conftest import Server, free_port
+from tests.api.conftest import LIMITS, Server, free_port
 
 FILES_MAX = 300
 CLIENTS = 400
@@ -210,3 +214,32 @@ def test_the_same_warning_is_logged_once_in_a_while() -> None:
     for number in range(10_000):
         passed(f"{number} %s")
     assert len(limit._kinds) <= connections.REPEATS_KNOWN_MAX
+
+
+def test_a_server_that_is_asked_to_stop_answers_until_others_took_its_place(
+    serve: Callable[..., Server],
+) -> None:
+    running = serve(drain_seconds=60.0)
+    now = 0.0
+    config = config_for(running.app, LIMITS, host="127.0.0.1", port=0, trusted_proxies="")
+    draining = DrainingServer(config, running.app, clock=lambda: now)
+    assert running.http.get("/readyz").status_code == 200
+    draining.handle_exit(signal.SIGTERM, None)
+    answer = running.http.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "ending"})
+    assert answer.headers["connection"] == "close"  # its next request finds another server
+    assert running.http.get("/healthz").status_code == 200
+    assert running.register("late").status_code == 201
+    assert not asyncio.run(draining.on_tick(1))
+    now = 61.0
+    assert asyncio.run(draining.on_tick(2))
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+def test_an_impatient_stop_is_obeyed(serve: Callable[..., Server], signals: list[signal.Signals]) -> None:
+    running = serve(drain_seconds=60.0)
+    config = config_for(running.app, LIMITS, host="127.0.0.1", port=0, trusted_proxies="")
+    draining = DrainingServer(config, running.app)
+    for each in signals:
+        draining.handle_exit(each, None)
+    assert asyncio.run(draining.on_tick(1))

@@ -65,6 +65,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "OpenCohort",
         "RegisterRound",
         "QuoteRounds",
+        "QuoteForAll",
+        "ForecastRounds",
         "SettleRound",
         "VoidRound",
         "CorrectRound",
@@ -83,6 +85,11 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     quoted = server.ask("POST", f"/v1/cohorts/{cohort}/quote", json=bodies["QuoteRounds"])
     assert quoted.status_code == 200
     assert quoted.json()["rounds_admitted"] == 1
+    priced = server.ask("POST", "/v1/quote", json=bodies["QuoteForAll"])
+    assert (priced.status_code, priced.json()["would_be"]) == (200, "admitted")
+    foreseen = server.ask("POST", f"/v1/cohorts/{cohort}/forecast", json=bodies["ForecastRounds"])
+    assert foreseen.status_code == 200
+    assert foreseen.json()["kinds"][0]["reaches_until"] is True
     registered = server.ask("POST", "/v1/rounds", json=bodies["RegisterRound"])
     assert registered.status_code == 201
     settled = server.ask("POST", registered.headers["Location"] + "/settle", json=bodies["SettleRound"])

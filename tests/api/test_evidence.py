@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.values.documents import document_of
 from tests.api.conftest import ROUND, Server
@@ -103,16 +104,24 @@ def test_metrics_say_what_the_ledger_says(server: Server) -> None:
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-    assert samples["shuffle_ledger_rounds_admitted_total", (("cohort", "phones"),)] == 1
-    refused = (("cohort", "phones"), ("reason", "budget_exceeded"))
-    assert samples["shuffle_ledger_rounds_refused_total", refused] == 1
+    assert samples["shuffle_ledger_rounds_admitted_total", ()] == 1
+    assert samples["shuffle_ledger_refusals_total", ()] == 1
+    assert samples["shuffle_ledger_rounds_refused_total", (("reason", "budget_exceeded"),)] == 1
+    assert samples["shuffle_ledger_decision_seconds_count", (("outcome", "admitted"),)] == 1
+    assert samples["shuffle_ledger_decision_seconds_count", (("outcome", "refused"),)] == 1
+    assert samples["process_resident_memory_bytes", ()] > 0
+    build = next(dict(labels) for name, labels in samples if name == "shuffle_ledger_build_info")
+    assert build["numerical_policy"] == NUMERICAL_POLICY
+    named = {dict(labels)["cohort"] for name, labels in samples if "cohort" in dict(labels)}
+    assert named == {"phones"}  # nothing was done in the other one
     used = samples["shuffle_ledger_budget_used_ratio", (("cohort", "phones"),)]
     assert used == server.ask("GET", "/v1/cohorts/phones/budget").json()["epsilon_spent_upper"]
     assert samples["shuffle_ledger_rounds_pending", ()] == 0
     assert samples["shuffle_ledger_task_lag_seconds", ()] == 0
     assert samples["shuffle_ledger_cohorts_broken", ()] == 0
     assert samples["shuffle_ledger_cohorts_unverified", ()] == 0
-    routes = {dict(labels).get("route") for name, labels in samples if name.endswith("_seconds_count")}
+    count = "shuffle_ledger_http_request_seconds_count"
+    routes = {dict(labels).get("route") for name, labels in samples if name == count}
     assert routes == {"/v1/rounds", "/v1/cohorts/{cohort}/budget", "/v1/metrics", "-"}
 
 

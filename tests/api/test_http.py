@@ -14,7 +14,7 @@ from shuffle_ledger.cli.main import main
 from tests.api.conftest import ROUND, Server
 
 PROBLEM = "urn:shuffle-ledger:problem:"
-GONE = {"date"}
+GONE = {"x-request-id", "date"}
 VARYING = {"/v1/metrics", "/metrics", "/v1/health"}  # what they say changes with every request
 
 

@@ -216,6 +216,7 @@ def test_an_answer_that_is_lost_is_said_to_be_unknown(
         "title": "The database cannot be used, or its answer was lost",
         "status": 503,
         "detail": NOT_KNOWN,
+        "request_id": "test",
     }
     assert is_registered(database_url, "lost") is keeps
     assert server.register("lost").json()["outcome"] == "admitted"

@@ -27,8 +27,10 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LostRace, NotCollectable, NotFound
+from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage import appends, batch_writes, prepared
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
@@ -410,4 +412,55 @@ def test_raising_a_budget_lets_the_next_one_in(desk: Desk) -> None:
     assert isinstance(desk.ask(BOTH, krr(5_000)), Refused)
     change_budget(desk.store, desk.accountant, "tablets", epsilon=1.0, reason="the board agreed", actor="ada")
     assert isinstance(desk.ask(BOTH, krr(5_000)), Admitted)
+    desk.check()
+
+
+def test_a_frozen_member_refuses_and_is_told_the_truth_all_the_same(desk: Desk) -> None:
+    desk.open(*BOTH)
+    for name in ("a", "b"):
+        assert isinstance(desk.ask(BOTH, krr(50_000), name=name), Admitted)
+    view = desk.store.view("tablets")
+    head = CheckpointHead(cohort="tablets", sequence=99, digest_hex="0" * 64)
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, head, said, "owner"))
+    refused = desk.ask(BOTH)
+    assert isinstance(refused, Refused)
+    assert [each.reason for each in refused.refused_by] == [RefusalReason.COHORT_FROZEN]
+    with pytest.raises(NotCollectable, match="frozen"):
+        desk.ask(BOTH, krr(50_000), name="a")
+    with pytest.raises(Conflict, match="tablets"):
+        settle(desk.store, desk.accountant, "a", reports=40_000, actor="ada")
+    with pytest.raises(Conflict, match="tablets"):
+        void(desk.store, desk.accountant, "b", reason="cancelled", actor="ada")
+    before = desk.spent("phones")
+    told = correct(desk.store, desk.accountant, "a", {"reports": 20_000}, reason="log", actor="eve")
+    assert told.changed
+    assert desk.spent("phones") > before
+    assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["corrected", "corrected"]
+    desk.check()
+
+
+def test_a_frozen_member_that_lost_its_entries_does_not_hide_the_truth_from_the_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after entries of one chain were brought back from a copy, and those of another were not."""
+    desk.open(*BOTH)
+    assert isinstance(desk.ask(BOTH, krr(50_000), name="a"), Admitted)
+    view = desk.store.view("tablets")
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
+    found = desk.store.round_in
+
+    def lacking(cohort: str, round_id: str) -> Any:
+        if cohort == "tablets":
+            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
+        return found(cohort, round_id)
+
+    monkeypatch.setattr(desk.store, "round_in", lacking)
+    before = desk.spent("phones")
+    told = correct(desk.store, desk.accountant, "a", {"reports": 20_000}, reason="log", actor="eve")
+    assert (told.cohort, told.audience) == ("phones", ())
+    assert desk.spent("phones") > before
+    assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["corrected", "frozen"]
+    monkeypatch.undo()
     desk.check()

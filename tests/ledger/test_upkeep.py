@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import health as upkeep
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register
+from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -130,3 +136,89 @@ def _attack(database_url: str, *statements: str) -> None:
         for _, sql in triggers:
             connection.execute(sql)
         connection.commit()
+
+
+def test_an_acknowledged_alarm_ends_and_comes_back_with_the_next_bad_entry(
+    phones: Store, accountant: Accountant
+) -> None:
+    change_budget(phones, accountant, name="phones", epsilon=0.5, reason="less", actor="tester")
+    register(phones, _large("a"), actor="tester")
+    admit(phones, accountant, "a")
+    lowered = change_budget(phones, accountant, name="phones", epsilon=1e-6, reason="less", actor="tester")
+    assert lowered.status == "overspent"
+    last = phones.view("phones").head_sequence
+    for too_early in ({}, {"phones": last - 1}, {"other": last}, {"phones": last + 1}):
+        (alarm,) = health(phones, acknowledged=too_early).alarms
+        assert alarm.startswith("OVERSPENT phones: ")
+    known = health(phones, acknowledged={"phones": last})
+    assert (known.alarms, known.acknowledged, known.cohorts_overspent) == ((), ("OVERSPENT phones",), 1)
+    register(phones, _large("b"), actor="tester")
+    assert isinstance(admit(phones, accountant, "b"), Refused)  # makes nothing worse
+    assert health(phones, acknowledged={"phones": last}).alarms == ()
+    change_budget(phones, accountant, name="phones", epsilon=1e-7, reason="less", actor="tester")
+    (alarm,) = health(phones, acknowledged={"phones": last}).alarms
+    assert alarm.startswith("OVERSPENT phones: ")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_names_beyond_the_first_are_counted(
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "NAMED_MAX", 1)
+    cohorts(store, "a", "b", "c")
+    for name in "abc":
+        register(store, replace(_large(f"of {name}"), cohort=name), actor="tester")
+        admit(store, accountant, f"of {name}")
+        change_budget(store, accountant, name=name, epsilon=1e-6, reason="less", actor="tester")
+    words = [alarm.split(":")[0] for alarm in health(store).alarms]
+    assert words == ["OVERSPENT a", "OVERSPENT 2 more cohorts"]
+    last = store.view("a").head_sequence
+    words = [alarm.split(":")[0] for alarm in health(store, acknowledged={"a": last}).alarms]
+    assert words == ["OVERSPENT b", "OVERSPENT 1 more cohorts"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_database_that_takes_no_writes_is_an_alarm_until_it_does(phones: Store) -> None:
+    assert health(phones).alarms == ()
+    with phones.engine.connect() as connection:  # the pool keeps it for the next to come
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    (alarm,) = health(phones).alarms
+    assert alarm.startswith("DISK the database cannot be used: attempt to write a readonly database")
+    with phones.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = OFF")
+    assert health(phones).alarms == ()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_database_that_was_made_read_only_is_an_alarm(phones: Store, database_url: str) -> None:
+    url = make_url(database_url)
+    server = str(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{url.database}" SET default_transaction_read_only = on'.encode())
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    with pytest.raises(Unavailable):
+        phones.check()  # the connection that was cut
+    (alarm,) = health(phones).alarms
+    assert alarm.startswith("DISK ")
+    assert "read-only transaction" in alarm
+
+
+def test_a_nearly_full_file_system_is_an_alarm(
+    phones: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ScheduledCheckpoints(directory=tmp_path, every_seconds=300)
+    sizes = {"total": 10 << 30, "used": 10 << 30, "free": 1 << 20}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(**sizes))
+    assert health(phones, place).alarms[-1] == (
+        f"DISK {tmp_path} has 1 MiB free, and less than 256 MiB is an alarm"
+    )
+    sizes.update(total=100 << 20, free=6 << 20)  # a small one, and a twentieth of it is free
+    assert not any(alarm.startswith("DISK") for alarm in health(phones, place).alarms)
+
+
+def _large(round_id: str) -> RoundRequest:
+    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=100_000)
+    return RoundRequest(round_id=round_id, cohort="phones", round=shuffled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -13,22 +14,33 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kombu.exceptions import OperationalError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger import request_ids
 from shuffle_ledger.ledger.decisions import pending_rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from shuffle_ledger.workers.celery_app import ADMIT_ROUND, CHECKPOINT, RECOMPUTE, SWEEP, VERIFY, create_app
-from shuffle_ledger.workers.dispatch import decide, publish, sweep
+from shuffle_ledger.workers.celery_app import (
+    ADMIT_ROUND,
+    CHECKPOINT,
+    RECOMPUTE,
+    RECONNECT_SECONDS_MAX,
+    SWEEP,
+    VERIFY,
+    create_app,
+)
+from shuffle_ledger.workers.dispatch import decide, publish, report_stuck, sweep
 from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
-from tests.workers.conftest import WAIT_SECONDS_MAX, remove_queues, running, settings_at
+from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
 
+SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
 
@@ -103,12 +115,25 @@ def test_a_broker_that_is_down_loses_nothing(
     down = broker.model_copy(update={"broker_url": UNREACHABLE, "broker_transport_options": {}})
     request_round("a")
     assert decide(store, Accountant(), down, "a") == Pending(round_id="a", cohort="phones")
+    request_round("b")  # by a process that ended before it queued it, so that nothing says it is in no queue
     assert sweep(store, create_app(down), older_than_seconds=0) == 0
-    assert pending_rounds(store, limit=10) == ["a"]
-    assert sweep(store, create_app(broker), older_than_seconds=0) == 1
+    assert pending_rounds(store, limit=10) == ["a", "b"]
+    assert sweep(store, create_app(broker)) == 2  # both were in no queue: neither waits for minutes
     assert sweep(store, create_app(broker), older_than_seconds=60) == 0  # it was queued a moment ago
     with worker(broker, tmp_path / "log"):
         assert isinstance(decide(store, Accountant(), broker, "a"), Admitted)
+
+
+def test_a_process_that_lost_its_broker_tries_to_reach_it_every_few_seconds(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _seconds: None)
+    app = create_app(Settings(database_url=database_url, broker_url=UNREACHABLE))
+    with app.connection_for_read() as connection, pytest.raises(OperationalError):
+        connection.ensure_connection(lambda _error, seconds: waits.append(seconds), 12)
+    assert len(waits) == 12
+    assert max(waits) <= RECONNECT_SECONDS_MAX
 
 
 def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
@@ -139,6 +164,7 @@ def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
     assert len(tries) == ATTEMPTS_MAX
     assert isinstance(decide(store, accountant, here, "healthy"), Admitted)  # later ones go on
     assert sweep(store, create_app(here), older_than_seconds=0) == 0
+    report_stuck(store)
     assert "poison" in caplog.text
     assert "MemoryError: too large" in caplog.text
 
@@ -238,3 +264,23 @@ def test_a_round_registered_while_the_broker_is_down_says_so(
     assert json.loads(healthy.stdout)["alarms"] == ["BROKER cannot be reached; rounds stay pending"]
     embedded = CliRunner().invoke(main, ["round", "retry", "a", "--json"])
     assert (embedded.exit_code, json.loads(embedded.stdout)["outcome"]) == (ExitCode.DONE, "admitted")
+
+
+@pytest.mark.system
+def test_a_workers_lines_carry_the_request_that_queued_the_round(
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
+) -> None:
+    request_round("a")
+    request_round("b")
+    app, log = create_app(broker), tmp_path / "log"
+    with request_ids.bound("req-77"):
+        assert publish(app, "a")
+    assert publish(app, "b")
+    with running(broker, log, SCRIPT, "worker", "--no-sweep", more={"SHUFFLE_LEDGER_LOG_FORMAT": "json"}):
+        awaited(lambda: len(store.pending(limit=10)) == 0, log)
+        awaited(lambda: "round b: " in log.read_text("utf-8"), log)
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines() if line.startswith("{")]
+    (first,) = [line for line in lines if line["message"] == "round a: admitted"]
+    (second,) = [line for line in lines if line["message"] == "round b: admitted"]
+    assert (first["request_id"], first["level"]) == ("req-77", "info")
+    assert re.fullmatch(r"[0-9a-f-]{36}", second["request_id"])  # the task's own

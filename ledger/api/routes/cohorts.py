@@ -1,7 +1,8 @@
-"""Routes about cohorts: open, list, show, budget, quote."""
+"""Routes about cohorts: open, list, show, budget, quote, forecast."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -18,12 +19,13 @@ from shuffle_ledger.ledger.api.dependencies import (
     seen_cohort,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
-from shuffle_ledger.ledger.api.schemas.requests import ChangeBudget, OpenCohort, QuoteRounds
+from shuffle_ledger.ledger.api.schemas.requests import ChangeBudget, ForecastRounds, OpenCohort, QuoteRounds
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
+from shuffle_ledger.ledger.reports.forecasts import forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -96,3 +98,15 @@ async def quote_(cohort: CohortName, body: QuoteRounds, token: Reader, service: 
     requests = [RoundRequest(round_id="quote", cohort=name, round=each.round()) for each in body.rounds]
     work = partial(quote_batch, service.store, requests=requests, fits=body.fits)
     return JSONResponse(document_of(await service.pricing.run(work)))
+
+
+@router.post("/cohorts/{cohort}/forecast", responses=answers(200, ANSWERS.forecast, "The forecast."))
+async def forecast_(cohort: CohortName, body: ForecastRounds, token: Reader, service: Asked) -> JSONResponse:
+    """Say how many more rounds fit, what limits them, and on which day a schedule ends. Reserves nothing."""
+    name = seen_cohort(token, cohort)
+    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
+    wanted, today = body.wanted(), datetime.now(UTC).date()
+    found = await service.pricing.run(
+        lambda accountant: forecast(service.store, accountant, name, wanted, today=today)
+    )
+    return JSONResponse(document_of(found))

@@ -35,14 +35,18 @@ async def healthz() -> JSONResponse:
 )
 @router.get("/readyz", include_in_schema=False)
 async def readyz(service: Asked) -> JSONResponse:
-    """Say whether the database has the right schema and answers, and the broker too where there is one."""
-    broker_answers = service.dispatch.broker_answers
+    """Say whether this server takes requests: its database has the right schema, and it is not ending.
+
+    A broker that cannot be reached changes nothing here: rounds are registered and read without it, and a
+    load balancer would otherwise send requests to no server at all. `health` has an alarm for the broker.
+    """
+    if service.is_ending:
+        return JSONResponse({"status": "ending"}, 503)
     try:
         await in_thread(service.store.check)
-        ready = broker_answers is None or await in_thread(broker_answers)
     except LedgerError:
-        ready = False
-    return JSONResponse({"status": "ok" if ready else "unavailable"}, 200 if ready else 503)
+        return JSONResponse({"status": "unavailable"}, 503)
+    return JSONResponse({"status": "ok"})
 
 
 @router.get("/v1/health", responses=answers(200, ANSWERS.operation, "How it is."))
@@ -59,9 +63,9 @@ def metrics_router(metrics: Metrics) -> APIRouter:
 
     @found.get("/v1/metrics", responses=answers(200, None, "Prometheus' text format."))
     @found.get("/metrics", include_in_schema=False)
-    async def show_metrics(token: Watcher, service: Asked) -> Response:
-        """Read the metrics, for Prometheus. A token limited to some cohorts may not: they speak of all."""
+    async def show_metrics(token: Watcher) -> Response:
+        """Read the metrics, for Prometheus. A token limited to some cohorts may not: they are about all."""
         refuse_limited(token)
-        return Response(await in_thread(metrics.text, service.store), media_type=CONTENT_TYPE)
+        return Response(await in_thread(metrics.text), media_type=CONTENT_TYPE)
 
     return found

@@ -1,4 +1,4 @@
-"""Routes about rounds: register, show, retry, settle, void, correct; and incidents."""
+"""Routes about rounds: register, list, show, retry, settle, void, correct; and incidents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     CohortName,
+    Limit,
     Prefer,
     Reader,
     Registrar,
@@ -20,6 +21,7 @@ from shuffle_ledger.ledger.api.dependencies import (
     in_thread,
     seen_audience,
     seen_cohort,
+    seen_name,
     seen_round,
     sees_round,
     wait_of,
@@ -28,6 +30,7 @@ from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, 
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
 from shuffle_ledger.ledger.api.schemas.requests import (
     CorrectRound,
+    Moment,
     QuoteForAll,
     RecordIncident,
     RegisterRound,
@@ -43,8 +46,9 @@ from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.health import retry
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest, RoundState
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
 
@@ -97,6 +101,32 @@ async def audience(
     """Say which cohorts a list of names or a selector over labels means now."""
     names = await in_thread(seen_audience, service.store, token, select, round_id=round_id)
     return JSONResponse({"audience": list(names)})
+
+
+@router.get("/rounds", responses=answers(200, ANSWERS.rounds, "A page of rounds."))
+async def list_(
+    *,
+    token: Reader,
+    service: Asked,
+    cohort: Annotated[str | None, Query(max_length=200, description="Only of this cohort.")] = None,
+    outcome: Annotated[RoundState | None, Query(description="Only rounds in this state now.")] = None,
+    since: Annotated[Moment | None, Query(description="Only registered then or later.")] = None,
+    after: Annotated[
+        str | None, Query(max_length=200, description="Go on behind this round: `after` of the last page.")
+    ] = None,
+    limit: Limit = 100,
+) -> JSONResponse:
+    """List rounds that the token sees in the order of registration, with why each was refused.
+
+    Go on with `after` until it is null.
+    """
+    cohorts = token.cohorts
+    if cohort is not None:
+        cohorts = (seen_name(token, cohort),)
+        await in_thread(service.store.cohort, cohorts[0])
+    wanted = RoundFilter(cohorts=cohorts, outcome=outcome, since=since)
+    page = await in_thread(list_rounds, service.store, wanted, after=after, limit=limit)
+    return JSONResponse(document_of(page))
 
 
 @router.get(

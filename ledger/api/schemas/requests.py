@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.requests import (
     ADDRESSABLE,
@@ -328,6 +329,49 @@ class QuoteRounds(Body):
             "examples": [{"rounds": [{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]}]
         }
     )
+
+
+class ForecastRounds(Body):
+    """What is asked about a cohort's future. Nothing is stored, reserved or promised."""
+
+    round: Annotated[
+        RoundParameters | None,
+        Field(description="The kind of rounds. Left out: each kind that the cohort has had, or its plan."),
+    ] = None
+    fit: Annotated[
+        Annotated[int, Field(ge=1, le=FIT_MAX), BeforeValidator(whole)] | None,
+        Field(description="Also say with which largest `epsilon0` so many more rounds fit; needs `round`."),
+    ] = None
+    every: Annotated[
+        Literal["day", "week", "month"] | None,
+        Field(description="One round in each of these periods: the answer says on which day that ends."),
+    ] = None
+    until: Annotated[
+        Day | None, Field(description="The last day of the schedule: the answer says whether it is reached.")
+    ] = None
+    first_on: Annotated[
+        Day | None, Field(description="The day of the schedule's first round; left out: today, UTC.")
+    ] = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "round": {"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000},
+                    "every": "week",
+                    "until": "2025-12-31",
+                    "first_on": "2025-01-06",
+                }
+            ]
+        }
+    )
+
+    def wanted(self) -> ForecastWanted:
+        """Return the question; raises InvalidValue, InvalidParameter where it contradicts itself."""
+        described = None if self.round is None else self.round.round()
+        return ForecastWanted(
+            round=described, fit=self.fit, every=self.every, until=self.until, first_on=self.first_on
+        )
 
 
 class SettleRound(Body):

@@ -1,0 +1,78 @@
+"""`round list`: which rounds there are, and why each was refused."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.table import Table
+
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
+from shuffle_ledger.cli.options import SINCE, ledger_options, output_options, server_option
+from shuffle_ledger.cli.rendering.present import document_of, present, shown
+from shuffle_ledger.ledger.reports import STATES, ListedRound, RoundFilter
+
+_MORE_COLUMNS = (
+    "state", "reason", "message", "epsilon_requested_upper", "registered_by", "registered_at", "sequence",
+    "decided_at",
+)  # fmt: skip
+
+
+@click.command("list")
+@click.argument("cohort")
+@click.option("--outcome", type=click.Choice(STATES), help="Only rounds in this state now.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Only registered then or later; a day is of UTC.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: the columns of an import, and more.")
+@ledger_options
+@server_option
+@output_options
+def list_(
+    cohort: str, outcome: Any, since: datetime | None, as_csv: bool, as_json: bool, **where: Any
+) -> None:
+    """List the rounds of COHORT in the order of registration, with why each was refused."""
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
+    wanted = RoundFilter(cohorts=(cohort,), outcome=outcome, since=since)
+    with open_ledger(**where) as ledger:
+        found = list(ledger.rounds(wanted))
+    if as_csv:
+        sys.stdout.write(csv_text((*IMPORT_COLUMNS, *_MORE_COLUMNS), map(_cells, found)))
+        sys.stdout.flush()
+        return
+    present([document_of(each) for each in found], lambda: _table(found), as_json=as_json)
+
+
+def _cells(one: ListedRound) -> dict[str, object]:
+    cells = round_cells(
+        round_id=one.round_id,
+        cohort=one.cohort,
+        described=one.round,
+        collected_on=one.collected_on,
+        use_case=one.use_case,
+    )
+    return {**cells, **{name: getattr(one, name) for name in _MORE_COLUMNS}}
+
+
+def _table(found: list[ListedRound]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("round", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for name in ("registered", "collected on"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("reports", justify="right", no_wrap=True)
+    for name in ("randomizer", "refused because"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        table.add_row(
+            one.round_id,
+            one.state,
+            f"{one.registered_at:%Y-%m-%d}",
+            shown(one.collected_on),
+            shown(one.round.reports),
+            one.round.describe(),
+            one.reason or "-",
+        )
+    return table

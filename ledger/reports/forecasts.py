@@ -1,0 +1,317 @@
+"""Forecasts: how many more rounds a cohort admits, what limits them, and on which date a schedule ends."""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import MAXYEAR, date, timedelta
+from typing import Any, Literal, TypeAlias
+
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, ROUNDS_MAX, Room, by_frequency, room_for
+from shuffle_ledger.ledger.reports.schedules_left import periods_for
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.texts import checked_text
+
+Every: TypeAlias = Literal["day", "week", "month"]
+EVERY: tuple[Every, ...] = ("day", "week", "month")
+FIT_MAX = 10_000  # rounds for which an epsilon0 is searched for
+PROMISE = (
+    "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
+    " settled with no fewer reports, at least so many will be admitted one after the other. Nothing is"
+    " reserved: a forecast is no promise. Close to the end more may fit."
+)
+_COMPOSITIONS = 48  # that one answer makes under policy fixed
+_WIDTH = 2e-3  # of the epsilon0 that fits, relative
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastWanted:
+    """What is asked about the future of a cohort."""
+
+    round: ShuffledRound | None = None  # None: each kind that the cohort has had, or that its plan has
+    fit: int | None = None  # ask for the largest epsilon0 with which so many more rounds fit
+    every: Every | None = None  # one round in each of these periods
+    until: date | None = None  # the last day of the schedule
+    first_on: date | None = None  # the day of its first round; None: today, UTC
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for questions that contradict each other."""
+        if self.fit is not None and self.round is None:
+            expected = "a round described beside it, by its randomizer and reports"
+            raise InvalidValue(field="fit", value=self.fit, expected=expected)
+        whole = isinstance(self.fit, int) and not isinstance(self.fit, bool)
+        if self.fit is not None and not (whole and 1 <= self.fit <= FIT_MAX):
+            raise InvalidValue(field="fit", value=self.fit, expected=f"a whole number from 1 to {FIT_MAX}")
+        if self.every not in (None, *EVERY):
+            raise InvalidValue(field="every", value=self.every, expected="one of: " + ", ".join(EVERY))
+        for name, day in (("until", self.until), ("first_on", self.first_on)):
+            if day is not None and self.every is None:
+                expected = "`every` beside it: " + ", ".join(EVERY)
+                raise InvalidValue(field=name, value=day.isoformat(), expected=expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestEpsilon0:
+    """How much local privacy rounds may give up so that a number of them fits."""
+
+    rounds: int
+    epsilon0: float | None  # so many rounds were found to fit with it; None: none was found
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindForecast:
+    """How many more rounds of one kind fit, each kind by itself."""
+
+    round: ShuffledRound  # as asked; of kinds in use as the ledger accounts it
+    rounds_at_least: int  # so many are admitted, one after the other
+    next_is_refused: bool  # one more certainly is; False: it may fit too
+    limited_by: str  # a word for the limit that ends it
+    limit: str  # the same as a sentence
+    ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
+    rounds_until: int | None  # that the schedule has until the last day asked for
+    reaches_until: bool | None  # all of them fit
+    largest: LargestEpsilon0 | None  # for as many as `fit`, else as the schedule has; None: not asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleForecast:
+    """How long one round of every kind in use fits in each period, all kinds together."""
+
+    periods_at_least: int
+    ends_on: date | None
+    periods_until: int | None
+    reaches_until: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a cohort would still admit. It promises and reserves nothing."""
+
+    cohort: str
+    policy: str
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float
+    rounds_pending: int  # registered and undecided: they are not counted here, and may be admitted
+    every: Every | None
+    first_on: date | None
+    until: date | None
+    kinds: tuple[KindForecast, ...]
+    together: ScheduleForecast | None  # None: no schedule, or fewer than two kinds
+    promise: str  # what the numbers say, and that nothing is reserved
+
+
+def forecast(
+    store: Store, accountant: Accountant, cohort: str, wanted: ForecastWanted, *, today: date
+) -> Forecast:
+    """Return how many more rounds a cohort admits, under its own policy, filters and slots.
+
+    Args:
+        store: the ledger. Nothing is written.
+        accountant: computes with the ledger's precision.
+        cohort: its name.
+        wanted: what is asked.
+        today: the first day of a schedule that names none.
+
+    Guarantee: if as many rounds of one kind as this says are registered one after the other, and nothing else
+    is admitted, settled, corrected or changed in between, every one is admitted. This is not a statement
+    about privacy: it is made of parameters and of the public record.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: the round has more reports, or a larger population to sample, than the cohort has users.
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    name = checked_text("cohort", cohort)
+    view = store.view(name)
+    if wanted.round is not None:
+        check_sizes(wanted.round, view.cohort.population)
+    policy = policy_of(store, view)
+    books = Books(store=store, accountant=accountant, keep=False)
+    kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)
+    days = _Days(every=wanted.every, first=wanted.first_on or today, until=wanted.until)
+    asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days)
+    found = tuple(_of_kind(asked, kind) for kind in kinds[:KINDS_MAX])
+    return Forecast(
+        cohort=name,
+        policy=view.cohort.policy,
+        status=view.cohort.status,
+        epsilon_budget=view.cohort.epsilon_budget,
+        delta_budget=view.cohort.delta_budget,
+        epsilon_spent_upper=view.spent.epsilon_upper,
+        rounds_pending=store.count_pending(name),
+        every=wanted.every,
+        first_on=days.first if wanted.every else None,
+        until=wanted.until,
+        kinds=found,
+        together=_together(books, view, policy, kinds, days),
+        promise=PROMISE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Days:
+    """The days of a schedule."""
+
+    every: Every | None
+    first: date
+    until: date | None
+
+    def last_of(self, count: int) -> date | None:
+        """Return the day of round `count`, counted from 1; None if there is none, or beyond all calendars."""
+        if self.every is None or count < 1:
+            return None
+        if self.every == "month":
+            return self._after_months(count - 1)
+        days = (count - 1) * (7 if self.every == "week" else 1)
+        return self.first + timedelta(days=days) if days <= (date.max - self.first).days else None
+
+    def count(self) -> int | None:
+        """Return how many rounds the schedule has until its last day; None if it has no last day."""
+        if self.every is None or self.until is None:
+            return None
+        days = (self.until - self.first).days
+        if days < 0:
+            return 0
+        if self.every != "month":
+            return days // (7 if self.every == "week" else 1) + 1
+        months = 12 * (self.until.year - self.first.year) + self.until.month - self.first.month
+        last = self._after_months(months)
+        return months + (last is not None and last <= self.until)
+
+    def reaches(self, count: int) -> bool | None:
+        """Return whether so many rounds are all that the schedule has."""
+        needed = self.count()
+        return None if needed is None else count >= needed
+
+    def _after_months(self, months: int) -> date | None:
+        """Return the same day of a later month, or that month's last day where it is shorter."""
+        year, month = divmod(12 * self.first.year + self.first.month - 1 + months, 12)
+        if year > MAXYEAR:
+            return None
+        day = min(self.first.day, calendar.monthrange(year, month + 1)[1])
+        return date(year, month + 1, day)
+
+
+def _in_use(store: Store, view: CohortView, policy: Policy) -> list[ShuffledRound]:
+    """Return the kinds of a plan; else those that the cohort has had, the most frequent first."""
+    slots = policy.slots(view)
+    if slots:
+        return [slot.round for slot in slots]
+    holdings = store.holdings(view.cohort.name)
+    counts = {
+        ShuffledRound.from_mapping(canonical.decode(item.parameters)): item.local_count for item in holdings
+    }
+    return by_frequency(counts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A question about a cohort as it is now."""
+
+    books: Books
+    view: CohortView
+    policy: Policy
+    wanted: ForecastWanted
+    days: _Days
+
+
+def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
+    books, view, policy, days = asked.books, asked.view, asked.policy, asked.days
+    if view.cohort.status == "open":
+        room = room_for(books, view, policy, kind, compositions=_COMPOSITIONS, exactly=True)
+        limited_by, limit = _limit(books, view, policy, kind, room.count)
+    else:
+        room = Room(count=0, is_largest=True, compositions_left=0)
+        limited_by = f"cohort_{view.cohort.status}"
+        limit = f"The cohort is {view.cohort.status}: it admits nothing any more."
+    rounds = asked.wanted.fit or (days.count() if asked.wanted.round is not None else None)
+    return KindForecast(
+        round=kind,
+        rounds_at_least=room.count,
+        next_is_refused=room.is_largest,
+        limited_by=limited_by,
+        limit=limit,
+        ends_on=days.last_of(room.count),
+        rounds_until=days.count(),
+        reaches_until=days.reaches(room.count),
+        largest=_largest(books, view, kind, rounds) if rounds else None,
+    )
+
+
+def _limit(
+    books: Books, view: CohortView, policy: Policy, kind: ShuffledRound, count: int
+) -> tuple[str, str]:
+    """Return the word and the sentence for what ends a number of rounds of one kind."""
+    if count >= ROUNDS_MAX:
+        return "search", f"More than {ROUNDS_MAX:,} rounds are not searched for."
+    if isinstance(policy, PlanPolicy):
+        return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
+    if isinstance(policy, AdaptivePolicy):
+        return _limit_of_filters(books, view, policy, kind, count)
+    return "composition", "The composition of all rounds would be above the budget."
+
+
+def _limit_of_filters(
+    books: Books, view: CohortView, policy: AdaptivePolicy, kind: ShuffledRound, count: int
+) -> tuple[str, str]:
+    epsilon, accounted = view.cohort.epsilon_budget, slot_of(kind)
+    filters, total = policy.filters_for(books, view, accounted)
+    cost = books.charge(accounted, filters)
+    beyond = total.cost + cost * (count + 1)
+    if filters.lacks_delta(beyond, epsilon=epsilon):
+        return "delta_account", "The part of delta that is set aside for approximate rounds would be used up."
+    holding = [
+        one.name for one in filters.readings(total.cost + cost * count) if one.epsilon_upper <= epsilon
+    ]
+    if count and holding:
+        word = min(holding)
+        return f"filter {word}", f"The {word} filter, which holds longest, would be above the budget."
+    if count:
+        return "filter sliding", "The sliding reserve, which holds longest, would be used up."
+    return "filters", "No filter would hold within the budget."
+
+
+def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -> LargestEpsilon0:
+    nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
+    randomizer = kind.randomizer.to_mapping()
+    single = isinstance(randomizer.get("epsilon0"), float)
+    if view.cohort.status != "open" or not single or rounds > FIT_MAX:
+        return nothing
+    without = {name: value for name, value in randomizer.items() if name != "epsilon0"}
+    described: dict[str, Any] = {**kind.to_mapping(), "randomizer": without}
+    try:
+        found = calibrate_for(
+            books.store, books.accountant, view.cohort.name, described, rounds=rounds, width=_WIDTH
+        )
+    except InvalidParameter as error:
+        if error.field != "rounds":
+            raise
+        return nothing
+    return LargestEpsilon0(rounds=rounds, epsilon0=found.epsilon0)
+
+
+def _together(
+    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], days: _Days
+) -> ScheduleForecast | None:
+    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
+        return None
+    is_open = view.cohort.status == "open"
+    count = periods_for(books, view, policy, kinds, compositions=_COMPOSITIONS) if is_open else 0
+    return ScheduleForecast(
+        periods_at_least=count,
+        ends_on=days.last_of(count),
+        periods_until=days.count(),
+        reaches_until=days.reaches(count),
+    )

@@ -1,0 +1,183 @@
+"""Lists of rounds: which were refused and why, which wait, which are closed; in the order of registration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, get_args
+
+from sqlalchemy import ColumnElement, Row, and_, literal_column, select
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
+from shuffle_ledger.ledger.storage import engine, rows
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import entries, rounds
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, RoundState
+
+ROUNDS_PAGE_MAX = 1000
+STATES: tuple[RoundState, ...] = get_args(RoundState)
+
+_INCIDENT = f"'{EntryKind.INCIDENT}'"  # as the index says it
+_outcome, _closing, _incident = (entries.alias(name) for name in ("outcome", "closing", "incident"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFilter:
+    """Which rounds a list has."""
+
+    cohorts: tuple[str, ...] | None = None  # None: every cohort
+    outcome: RoundState | None = None  # the present state; None: any
+    since: datetime | None = None  # registered then or later
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for a state that does not exist, or a time without its zone."""
+        if self.outcome is not None and self.outcome not in STATES:
+            raise InvalidValue(field="outcome", value=self.outcome, expected="one of: " + ", ".join(STATES))
+        if self.since is not None and self.since.utcoffset() is None:
+            expected = "a time with its zone, as 2025-01-06T12:00:00Z"
+            raise InvalidValue(field="since", value=self.since.isoformat(), expected=expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRound:
+    """A registered round as lists show it: its request, its present state, and why it was refused."""
+
+    round_id: str
+    cohort: str
+    state: RoundState
+    round: ShuffledRound  # as declared
+    collected_on: date | None
+    use_case: str | None
+    registered_by: str
+    registered_at: datetime
+    sequence: int | None  # of the entry that decided it; None while it is pending
+    decided_at: datetime | None
+    reason: RefusalReason | None  # of a refusal
+    message: str | None  # of a refusal
+    epsilon_requested_upper: float | None  # of a refusal: the total with it; None: no finite bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundPage:
+    """Rounds in the order of registration."""
+
+    rounds: tuple[ListedRound, ...]
+    after: str | None  # the identifier to go on after; None: this was the end
+
+
+def list_rounds(
+    store: Store, wanted: RoundFilter, *, after: str | None = None, limit: int = ROUNDS_PAGE_MAX
+) -> RoundPage:
+    """Return a page of rounds, from the one registered behind `after`.
+
+    Args:
+        store: the ledger.
+        wanted: which rounds.
+        after: an identifier that a page ended with; it must be of a cohort of the filter.
+        limit: how many at most, from 1 to 1000.
+
+    Raises:
+        NotFound: the round `after` does not exist among the cohorts of the filter.
+        InvalidValue: `limit` is out of range.
+    """
+    if not 1 <= limit <= ROUNDS_PAGE_MAX:
+        expected = f"a whole number from 1 to {ROUNDS_PAGE_MAX}"
+        raise InvalidValue(field="limit", value=limit, expected=expected)
+    first = _registration(store, wanted, after)
+    query = (
+        select(
+            rounds,
+            _outcome.c.kind.label("outcome_kind"),
+            _outcome.c.body.label("outcome_body"),
+            _closing.c.kind.label("closing_kind"),
+            _incident.c.sequence.label("incident_sequence"),
+        )
+        .select_from(rounds)
+        .outerjoin(_outcome, _entry_of(_outcome, rounds.c.outcome_sequence))
+        .outerjoin(_closing, _entry_of(_closing, rounds.c.closing_sequence))
+        .outerjoin(
+            _incident,
+            and_(_incident.c.round_id == rounds.c.round_id, _incident.c.kind == literal_column(_INCIDENT)),
+        )
+        .where(rounds.c.registration > first, *_conditions(wanted))
+        .order_by(rounds.c.registration)
+        .limit(limit + 1)
+    )
+    with engine.reading(store.engine) as connection:
+        found = connection.execute(query).all()
+    page = tuple(_listed(row) for row in found[:limit])
+    return RoundPage(rounds=page, after=page[-1].round_id if len(found) > limit else None)
+
+
+def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
+    if after is None:
+        return 0
+    last = store.round(after)
+    if not _is_among(last.cohort, wanted.cohorts):
+        raise NotFound(f"no round {after!r}")
+    return last.registration
+
+
+def _is_among(cohort: str, cohorts: Collection[str] | None) -> bool:
+    return cohorts is None or cohort in cohorts
+
+
+def _entry_of(entry: Any, sequence: ColumnElement[Any]) -> ColumnElement[bool]:
+    return and_(entry.c.cohort == rounds.c.cohort, entry.c.sequence == sequence)
+
+
+def _conditions(wanted: RoundFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.cohorts is not None:
+        conditions.append(rounds.c.cohort.in_(wanted.cohorts))
+    if wanted.since is not None:
+        conditions.append(rounds.c.registered_at >= wanted.since)
+    match wanted.outcome:
+        case None:
+            pass
+        case "pending":
+            conditions.append(rows.PENDING)
+        case "incident":
+            conditions.append(_incident.c.sequence.is_not(None))
+        case "settled" | "voided":
+            conditions += [_closing.c.kind == wanted.outcome, _incident.c.sequence.is_(None)]
+        case _:
+            conditions += [_outcome.c.kind == wanted.outcome, _incident.c.sequence.is_(None)]
+            conditions.append(rounds.c.closing_sequence.is_(None))
+    return conditions
+
+
+def _listed(row: Row[Any]) -> ListedRound:
+    request = RoundRequest.from_bytes(row.content)
+    decided = None if row.outcome_body is None else EntryBody.from_bytes(row.outcome_body)
+    if decided is not None and decided.round_id != row.round_id:
+        raise Damaged(f"round {row.round_id!r}: its row refers to the entry of another round")
+    refusal = decided.details if decided is not None and decided.kind is EntryKind.REFUSED else {}
+    requested = refusal.get("requested")
+    upper = None if requested is None else float(requested["epsilon_upper"])
+    return ListedRound(
+        round_id=request.round_id,
+        cohort=request.cohort,
+        state=_state(row),
+        round=request.round,
+        collected_on=request.collected_on,
+        use_case=request.use_case,
+        registered_by=row.registered_by,
+        registered_at=row.registered_at,
+        sequence=row.outcome_sequence,
+        decided_at=None if decided is None else decided.recorded_at,
+        reason=RefusalReason(refusal["reason"]) if refusal else None,
+        message=refusal.get("message"),
+        epsilon_requested_upper=None if upper is None or math.isinf(upper) else upper,
+    )
+
+
+def _state(row: Row[Any]) -> RoundState:
+    if row.incident_sequence is not None:
+        return "incident"
+    state: RoundState = row.closing_kind or row.outcome_kind or "pending"
+    return state

@@ -1,0 +1,93 @@
+"""How many more periods of a schedule fit into a budget: one round of each of several kinds in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shuffle_ledger.accounting import ShuffledRound, fits
+from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy
+from shuffle_ledger.ledger.reports.rounds_left import searched
+from shuffle_ledger.ledger.storage.rows import CohortView
+
+PERIODS_MAX = 10_000  # more are not searched for
+_SIMULATED_MAX = 4_000  # rounds that are charged one by one
+
+
+def periods_for(
+    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], *, compositions: int
+) -> int:
+    """Return how many periods fit into an open cohort, up to `PERIODS_MAX`.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        policy: its policy.
+        kinds: the rounds of one period, in their order.
+        compositions: how many the search may make under policy fixed.
+
+    Guarantee: if the rounds of so many periods are registered one after the other, in this order and nothing
+    else in between, every one is admitted.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    if isinstance(policy, AdaptivePolicy):
+        return _by_filters(books, view, policy, kinds)
+    if isinstance(policy, PlanPolicy):
+        return _by_free_slots(view, policy, kinds)
+    accounted = [slot_of(kind) for kind in kinds]
+    return min(
+        searched(books, view, accounted, about=1.0, asks=compositions, exactly=True).count, PERIODS_MAX
+    )
+
+
+def _by_filters(
+    books: Books, view: CohortView, policy: AdaptivePolicy, kinds: Sequence[ShuffledRound]
+) -> int:
+    """Return the larger of two numbers: what filters hold that add up, and what the sliding reserve holds."""
+    accounted, epsilon = [slot_of(kind) for kind in kinds], view.cohort.epsilon_budget
+    filters, total = policy.filters_for(books, view, accounted[0])
+    costs = [books.charge(each, filters) for each in accounted]
+    period = costs[0]
+    for cost in costs[1:]:
+        period = period + cost
+
+    def added_up(count: int) -> bool:
+        return filters.epsilon_upper(total.cost + period * count) <= epsilon
+
+    totals, now = [total], total
+    for _ in range(min(_SIMULATED_MAX // len(kinds), PERIODS_MAX)):
+        for cost in costs:
+            now = now + filters.taken(now, cost)
+        totals.append(now)
+    # Filters hold at the end of a period only if they held all along: their totals never shrink.
+    simulated = _largest(lambda count: filters.epsilon_upper(totals[count]) <= epsilon, len(totals) - 1)
+    return max(simulated, _largest(added_up, PERIODS_MAX))
+
+
+def _by_free_slots(view: CohortView, policy: PlanPolicy, kinds: Sequence[ShuffledRound]) -> int:
+    """Return how many periods find slots, each round the one that an admission would choose."""
+    slots = policy.slots(view)
+    left = [slot.count - slot.claimed for slot in slots]
+    choices = [
+        [number for number, slot in enumerate(slots) if slot.round == kind]
+        + [number for number, slot in enumerate(slots) if slot.round != kind and fits(kind, slot.round)]
+        for kind in kinds
+    ]
+    for period in range(PERIODS_MAX):
+        for choice in choices:
+            free = next((number for number in choice if left[number]), None)
+            if free is None:
+                return period
+            left[free] -= 1
+    return PERIODS_MAX
+
+
+def _largest(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that holds, 0 if none does."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

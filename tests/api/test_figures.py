@@ -1,0 +1,126 @@
+"""Metrics of a large ledger: a bounded scrape, a bounded number of names, nothing read twice."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from shuffle_ledger.ledger.api import figures
+from shuffle_ledger.ledger.api.figures import LedgerFigures
+from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.health import Health, health
+from shuffle_ledger.ledger.reports import listing
+from shuffle_ledger.ledger.storage.store import Store
+from tests.api.conftest import ROUND, Server
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def busy(server: Server) -> Server:
+    """Return a server of three cohorts that used one, two and three rounds, one of them refused one."""
+    for number, name in enumerate(NAMES, start=1):
+        open_cohort(
+            server.store, name=name, population=100_000, epsilon=1, delta=1e-6, policy="fixed", actor="tester"
+        )
+        for each in range(number):
+            assert server.register(f"{name}{each}", cohort=name).status_code == 201
+    large = {"randomizer": "krr(k=2, epsilon0=9)", "reports": 2}
+    assert server.register("large", cohort="b", **{**ROUND, **large}).status_code == 409
+    return server
+
+
+def test_only_the_cohorts_that_used_most_are_named(busy: Server) -> None:
+    found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2).latest()
+    assert [use.cohort for use in found.worst] == ["c", "b"]
+    budget = busy.ask("GET", "/v1/cohorts/c/budget").json()
+    assert found.worst[0].epsilon_spent_upper == budget["epsilon_spent_upper"]
+    assert (found.rounds_admitted, found.rounds_refused) == (6, 1)
+    assert found.refused_by_reason == {"budget_exceeded": 1}
+    assert found.health.cohorts == 5
+
+
+def test_a_scrape_does_not_wait_for_slow_figures(store: Store) -> None:
+    may_end, reads, ticks = threading.Event(), [], itertools.count()
+
+    def slow() -> Health:
+        reads.append(1)
+        if len(reads) > 1:
+            assert may_end.wait(60)
+        return health(store)
+
+    found = LedgerFigures(store, slow, worst_max=2, clock=lambda: 1000.0 * next(ticks))
+    first = found.latest()
+    began = time.monotonic()
+    assert all(found.latest() is first for _ in range(3))
+    assert time.monotonic() - began < 10
+    assert len(reads) == 2  # one thread reads, however many scrapes there are
+    may_end.set()
+    deadline = time.monotonic() + 10
+    while found.latest() is first and time.monotonic() < deadline:
+        pass
+    assert found.latest() is not first
+
+
+def test_figures_that_were_read_a_moment_ago_are_not_read_again(store: Store) -> None:
+    now, reads = 0.0, []
+
+    def counted() -> Health:
+        nonlocal now
+        reads.append(1)
+        now += 1.0  # it took a second
+        return health(store)
+
+    found = LedgerFigures(store, counted, worst_max=2, clock=lambda: now)
+    found.latest()
+    now += figures.STALE_TIMES - 0.5
+    found.latest()
+    assert len(reads) == 1
+    now += 1.0
+    found.latest()
+    assert len(reads) == 2
+
+
+def test_only_what_moved_is_read_again_and_refusals_in_portions(
+    busy: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    read = listing.cohort_heads
+
+    def counted(store: Store, *, only: tuple[str, ...]) -> object:
+        asked.append(only)
+        return read(store, only=only)
+
+    monkeypatch.setattr(figures, "cohort_heads", counted)
+    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 0)
+    monkeypatch.setattr(figures, "STALE_SECONDS_MAX", 0.0)
+    found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2)
+    monkeypatch.setattr(figures, "WAIT_SECONDS", 60.0)
+    assert found.latest().refused_by_reason is None
+    assert set(sum(asked, ())) == set(NAMES)
+    asked.clear()
+    assert busy.register("more", cohort="a").status_code == 201
+    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 100)
+    again = found.latest()
+    assert asked == [("a",)]
+    assert again.rounds_admitted == 7
+    assert again.refused_by_reason == {"budget_exceeded": 1}
+
+
+def test_a_database_that_is_gone_is_said_and_not_remembered(store: Store) -> None:
+    gone = [True]
+
+    def asked() -> Health:
+        if gone:
+            raise Unavailable("the database cannot be used")
+        return health(store)
+
+    found = LedgerFigures(store, asked, worst_max=2)
+    with pytest.raises(Unavailable):
+        found.latest()
+    gone.clear()
+    assert found.latest().health.cohorts == 2

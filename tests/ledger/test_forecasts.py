@@ -1,0 +1,231 @@
+"""The ledger admits every round that a forecast says fits, and no other one where it says so."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import open_cohort, register, register_and_admit, settle
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
+from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+
+TODAY = date(2025, 1, 31)
+COUNT_MAX = 60  # rounds that a test registers
+PRECISION = 1e-2  # of privacy losses, where numbers need not be closer
+NAMES = (f"round-{number}" for number in itertools.count())
+SMALL, LARGE = (ShuffledRound(randomizer="krr(k=4, epsilon0=1)", reports=n) for n in (9_000, 20_000))  # type: ignore[arg-type]
+RANDOMIZERS = st.sampled_from(
+    ["krr(k=10, epsilon0={})", "generic(epsilon0={})", "blh(epsilon0={}, domain=64)", "laplace(epsilon0={})"]
+)
+KINDS = st.builds(
+    lambda randomizer, epsilon0, reports, sampled: ShuffledRound.from_mapping(
+        {"randomizer": randomizer.format(epsilon0), "reports": reports}
+        | ({"sampled_from": 3 * reports} if sampled else {})
+    ),
+    RANDOMIZERS,
+    st.sampled_from([1.0, 2.0, 3.0]),
+    st.sampled_from([611, 3_011, 9_000]),
+    st.booleans(),
+)
+
+
+@contextmanager
+def copied(folder: Path) -> Iterator[Store]:
+    """Yield a copy of the ledger as it is now."""
+    with (
+        closing(sqlite3.connect(folder / "ledger.db")) as now,
+        closing(sqlite3.connect(folder / "copy.db")) as copy,
+    ):
+        now.backup(copy)
+    with Store.connect(f"sqlite:///{folder / 'copy.db'}") as store:
+        yield store
+
+
+def admits(store: Store, accountant: Accountant, described: ShuffledRound) -> bool:
+    request = RoundRequest(round_id=next(NAMES), cohort="watches", round=described)
+    return isinstance(register_and_admit(store, accountant, request, actor="tester")[0], Admitted)
+
+
+def opened(store: Store, policy: str, epsilon: float, **more: Any) -> None:
+    wanted = {"name": "watches", "population": 10**6, "delta": 1e-7, "actor": "tester"}
+    open_cohort(store, epsilon=epsilon, policy=policy, **{**wanted, **more})
+
+
+def asked(store: Store, accountant: Accountant, **wanted: Any) -> Forecast:
+    return forecast(store, accountant, "watches", ForecastWanted(**wanted), today=TODAY)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sqlite_template: Path) -> Path:
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(before=st.lists(KINDS, max_size=2), kind=KINDS, epsilon=st.sampled_from([0.1, 0.2, 0.3]))
+def test_what_a_forecast_says_is_then_admitted(
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    policy: str,
+    before: list[ShuffledRound],
+    kind: ShuffledRound,
+    epsilon: float,
+) -> None:
+    folder, accountant = tmp_path_factory.mktemp("forecast"), Accountant(precision=PRECISION)
+    shutil.copy(sqlite_template, folder / "ledger.db")
+    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
+        more = {"plan": {SMALL: 3, kind: 2, LARGE: 2}, "accountant": accountant} if policy == "plan" else {}
+        opened(store, policy, 30.0 if policy == "plan" else epsilon, **more)
+        for each in before:
+            admits(store, accountant, each)
+        head = store.view("watches").head_digest
+        (found,) = asked(store, accountant, round=kind).kinds
+        assert store.view("watches").head_digest == head
+        count = min(found.rounds_at_least, COUNT_MAX)
+        with copied(folder) as copy:
+            assert [admits(copy, accountant, kind) for _ in range(count)] == [True] * count
+            if found.next_is_refused and count == found.rounds_at_least:
+                assert not admits(copy, accountant, kind)
+    assert found.next_is_refused == (policy != "adaptive")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+def test_rounds_fit_with_the_epsilon0_that_a_forecast_finds(folder: Path, policy: str) -> None:
+    accountant = Accountant(precision=PRECISION)
+    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
+        more = {"plan": {SMALL: 5, LARGE: 7}, "accountant": accountant} if policy == "plan" else {}
+        opened(store, policy, 0.5, **more)
+        assert admits(store, accountant, LARGE)
+        (found,) = asked(store, accountant, round=LARGE, fit=11).kinds
+        assert found.largest is not None
+        assert found.largest.rounds == 11
+        epsilon0 = found.largest.epsilon0
+        assert epsilon0 is not None
+        largest = ShuffledRound(randomizer=f"krr(k=4, epsilon0={epsilon0!r})", reports=20_000)  # type: ignore[arg-type]
+        with copied(folder) as copy:
+            assert all(admits(copy, accountant, largest) for _ in range(11))
+        (too_many,) = asked(store, accountant, round=LARGE, fit=FIT_MAX).kinds
+        assert too_many.largest is not None
+        assert too_many.largest.epsilon0 is None or policy != "plan"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+def test_a_schedule_of_all_kinds_together_is_admitted(folder: Path, policy: str) -> None:
+    accountant = Accountant(precision=PRECISION)
+    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
+        more = {"plan": {SMALL: 4, LARGE: 9}, "accountant": accountant} if policy == "plan" else {}
+        opened(store, policy, 0.25, **more)
+        for each in (SMALL, LARGE):
+            assert admits(store, accountant, each)
+        found = asked(store, accountant, every="week")
+        assert found.together is not None
+        count = found.together.periods_at_least
+        assert 0 < count < min(one.rounds_at_least for one in found.kinds) + 1
+        rounds = [one.round for one in found.kinds]
+        with copied(folder) as copy:
+            assert all(admits(copy, accountant, each) for _ in range(count) for each in rounds)
+            if policy != "adaptive":
+                assert not all(admits(copy, accountant, each) for each in rounds)
+
+
+def test_the_first_round_of_an_empty_cohort_chooses_the_filters(store: Store, accountant: Accountant) -> None:
+    opened(store, "adaptive", 0.1)
+    assert asked(store, accountant).kinds == ()
+    (found,) = asked(store, accountant, round=LARGE).kinds
+    assert found.limited_by.startswith("filter ")
+    assert admits(store, accountant, LARGE)
+    (later,) = asked(store, accountant, round=LARGE).kinds
+    assert later.rounds_at_least == found.rounds_at_least - 1
+
+
+@pytest.mark.parametrize(
+    ("every", "first_on", "ends_on", "until", "needed"),
+    [
+        ("day", None, date(2025, 2, 4), date(2025, 2, 4), 5),
+        ("week", None, date(2025, 2, 28), date(2025, 3, 6), 5),
+        ("week", None, date(2025, 2, 28), date(2025, 3, 7), 6),
+        ("month", None, date(2025, 5, 31), date(2025, 5, 30), 4),
+        ("month", None, date(2025, 5, 31), date(2025, 6, 30), 6),
+        ("month", date(2024, 2, 29), date(2024, 6, 29), date(2025, 2, 28), 13),
+        ("week", date(9999, 12, 1), date(9999, 12, 29), date(9999, 12, 31), 5),
+        ("month", date(9999, 12, 1), None, date(9999, 12, 31), 1),
+        ("day", date(2025, 6, 1), date(2025, 6, 5), date(2025, 5, 1), 0),
+    ],
+)
+def test_a_schedule_ends_on_the_day_of_its_last_round(
+    store: Store,
+    accountant: Accountant,
+    every: str,
+    first_on: date | None,
+    ends_on: date | None,
+    until: date,
+    needed: int,
+) -> None:
+    opened(store, "plan", 2.0, plan={LARGE: 5}, accountant=accountant)
+    found = asked(store, accountant, every=every, first_on=first_on, until=until)
+    (kind,) = found.kinds
+    assert (kind.rounds_at_least, kind.ends_on, kind.rounds_until) == (5, ends_on, needed)
+    assert kind.reaches_until == (needed <= 5)
+    assert (found.first_on, found.promise) == (first_on or TODAY, PROMISE)
+
+
+def test_nothing_is_forecast_of_an_overspent_cohort(store: Store, accountant: Accountant) -> None:
+    opened(store, "adaptive", 0.1)
+    assert admits(store, accountant, LARGE)
+    waiting = RoundRequest(round_id="waiting", cohort="watches", round=SMALL)
+    register(store, waiting, actor="tester")
+    assert asked(store, accountant).rounds_pending == 1
+    first = next(name for name in (f"round-{number}" for number in range(10_000)) if _is_of(store, name))
+    settle(store, accountant, first, reports=20, actor="tester")
+    found = asked(store, accountant, round=LARGE, fit=3, every="day")
+    (kind,) = found.kinds
+    assert (found.status, kind.rounds_at_least, kind.limited_by) == ("overspent", 0, "cohort_overspent")
+    assert (kind.next_is_refused, kind.ends_on) == (True, None)
+    assert kind.largest is not None
+    assert kind.largest.epsilon0 is None
+
+
+def _is_of(store: Store, name: str) -> bool:
+    try:
+        return store.round(name).cohort == "watches"
+    except NotFound:
+        return False
+
+
+def test_questions_that_contradict_themselves_say_what_is_missing(
+    store: Store, accountant: Accountant
+) -> None:
+    opened(store, "adaptive", 0.1)
+    for wanted, field in (
+        ({"fit": 3}, "fit"),
+        ({"fit": 0, "round": LARGE}, "fit"),
+        ({"fit": True, "round": LARGE}, "fit"),
+        ({"fit": FIT_MAX + 1, "round": LARGE}, "fit"),
+        ({"every": "year"}, "every"),
+        ({"until": TODAY}, "until"),
+        ({"first_on": TODAY}, "first_on"),
+    ):
+        with pytest.raises(InvalidValue, match=f"^{field}: got .*, expected "):
+            ForecastWanted(**wanted)
+    with pytest.raises(InvalidValue, match="reports"):
+        asked(store, accountant, round=ShuffledRound(randomizer="krr(k=4, epsilon0=1)", reports=10**7))  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        forecast(store, accountant, "phones", ForecastWanted(), today=TODAY)

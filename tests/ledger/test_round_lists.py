@@ -1,0 +1,117 @@
+"""Lists of rounds say of each what its own record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions import (
+    open_cohort,
+    record_incident,
+    register,
+    register_and_admit,
+    round_record,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.reports import RoundFilter, list_rounds
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
+
+MakeRequest = Callable[..., RoundRequest]
+
+
+@pytest.fixture
+def filled(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger with a round in each state, and one of another cohort."""
+    open_cohort(
+        phones, name="others", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+    )
+
+    def decided(round_id: str, **changes: Any) -> None:
+        request = make_request(round_id, **{"epsilon0": 0.1, **changes})
+        register_and_admit(phones, accountant, request, actor="tester")
+
+    decided("admitted", use_case="maps", collected_on=date(2025, 1, 6))
+    decided("refused", epsilon0=20.0)
+    decided("settled")
+    settle(phones, accountant, "settled", reports=1_000, actor="tester")
+    decided("voided")
+    void(phones, accountant, "voided", reason="never sent", actor="tester")
+    decided("foreign", cohort="others")
+    decided("incident", epsilon0=20.0)
+    record_incident(
+        phones,
+        accountant,
+        "phones",
+        round_id="incident",
+        described=make_request(epsilon0=0.1).round,
+        reason="it was released",
+        actor="tester",
+        released=ReleaseTimes(),
+    )
+    register(phones, make_request("pending"), actor="tester")  # last: a later round would be decided after it
+    return phones
+
+
+def test_a_list_says_what_each_record_says(filled: Store) -> None:
+    page = list_rounds(filled, RoundFilter())
+    assert [one.round_id for one in page.rounds] == [
+        *("admitted", "refused", "settled", "voided", "foreign", "incident", "pending")
+    ]
+    assert page.after is None
+    for one in page.rounds:
+        record = round_record(filled, one.round_id)
+        assert (one.state, one.cohort, one.round) == (
+            record.state,
+            record.request.cohort,
+            record.request.round,
+        )
+        assert (one.collected_on, one.use_case) == (record.request.collected_on, record.request.use_case)
+        assert (one.registered_by, one.registered_at) == (record.registered_by, record.registered_at)
+        for name in ("reason", "message", "epsilon_requested_upper", "sequence"):
+            assert getattr(one, name) == getattr(record.outcome, name, None), (one.round_id, name)
+        assert (one.decided_at is None) == (record.outcome is None)
+
+
+@pytest.mark.parametrize("state", ["admitted", "refused", "settled", "voided", "pending", "incident"])
+def test_an_outcome_is_asked_for(filled: Store, state: Any) -> None:
+    found = list_rounds(filled, RoundFilter(cohorts=("phones",), outcome=state)).rounds
+    assert [one.round_id for one in found] == [state]
+
+
+def test_pages_follow_each_other_and_hold_every_round_once(filled: Store) -> None:
+    wanted, found, after = RoundFilter(cohorts=("phones",)), [], None
+    for _ in range(4):
+        page = list_rounds(filled, wanted, after=after, limit=2)
+        found += [one.round_id for one in page.rounds]
+        after = page.after
+        if after is None:
+            break
+    assert found == ["admitted", "refused", "settled", "voided", "incident", "pending"]
+    with pytest.raises(NotFound):
+        list_rounds(filled, wanted, after="foreign")  # a cursor tells nothing of another cohort
+    with pytest.raises(NotFound):
+        list_rounds(filled, wanted, after="nothing")
+
+
+def test_a_time_of_registration_is_asked_for(filled: Store) -> None:
+    moments = [one.registered_at for one in list_rounds(filled, RoundFilter()).rounds]
+    found = list_rounds(filled, RoundFilter(since=moments[2])).rounds
+    assert [one.registered_at for one in found] == [each for each in moments if each >= moments[2]]
+    assert list_rounds(filled, RoundFilter(since=datetime.now(UTC) + timedelta(days=1))).rounds == ()
+
+
+def test_filters_that_cannot_be_are_refused(store: Store) -> None:
+    with pytest.raises(InvalidValue, match="outcome: got 'open', expected one of: pending, admitted"):
+        RoundFilter(outcome="open")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match=r"since: .*its zone"):
+        RoundFilter(since=datetime(2025, 1, 6))  # noqa: DTZ001 - that is what is refused
+    for limit in (0, 1001):
+        with pytest.raises(InvalidValue, match="limit"):
+            list_rounds(store, RoundFilter(), limit=limit)
