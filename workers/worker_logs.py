@@ -12,7 +12,8 @@ from shuffle_ledger.ledger.settings import Settings
 
 
 def write_logs(**_: object) -> None:
-    """Writes messages from level INFO on to standard error. Celery calls this in place of its own setup."""
+    """Writes messages from level INFO on to standard error. Celery calls this instead of its setup of
+    logs."""
     root = logging.getLogger()
     root.addHandler(handler_for(Settings().log_format, sys.stderr))
     root.setLevel(logging.INFO)

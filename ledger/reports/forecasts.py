@@ -36,10 +36,10 @@ _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastWanted:
-    """What is asked about the future of a cohort."""
+    """A question about the future of a cohort."""
 
     round: ShuffledRound | None = None  # None: each kind that the cohort has had, or that its plan has
-    fit: int | None = None  # ask for the largest epsilon0 with which so many more rounds fit
+    fit: int | None = None  # ask for the largest epsilon0 with which this number of rounds still fits
     every: Every | None = None  # one round in each of these periods
     until: date | None = None  # the last day of the schedule
     first_on: date | None = None  # the day of its first round; None: today, UTC
@@ -65,7 +65,7 @@ class LargestEpsilon0:
     """How much local privacy rounds may give up so that a number of them fits."""
 
     rounds: int
-    epsilon0: float | None  # so many rounds were found to fit with it; None: none was found
+    epsilon0: float | None  # with which `rounds` rounds were found to fit; None: none was found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class KindForecast:
     """How many more rounds of one kind fit, each kind by itself."""
 
     round: ShuffledRound  # as asked; of kinds in use as the ledger accounts it
-    rounds_at_least: int  # so many are admitted, one after the other
+    rounds_at_least: int  # this number is admitted, one after the other
     next_is_refused: bool  # one more certainly is; False: it may fit too
     limited_by: str  # a word for the limit that ends it
     limit: str  # the same as a sentence
@@ -95,7 +95,7 @@ class ScheduleForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a cohort would still admit. It promises and reserves nothing."""
+    """The rounds that a cohort would still admit. It promises and reserves nothing."""
 
     cohort: str
     policy: str
@@ -191,7 +191,7 @@ class _Days:
         return months + (last is not None and last <= self.until)
 
     def reaches(self, count: int) -> bool | None:
-        """Return whether so many rounds are all that the schedule has."""
+        """Returns whether `count` rounds complete the schedule; None if it has no end."""
         needed = self.count()
         return None if needed is None else count >= needed
 

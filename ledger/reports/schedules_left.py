@@ -26,8 +26,8 @@ def periods_for(
         kinds: the rounds of one period, in their order.
         compositions: how many the search may make under policy fixed.
 
-    Guarantee: if the rounds of so many periods are registered one after the other, in this order and nothing
-    else in between, every one is admitted.
+    Guarantee: if the rounds of the returned number of periods are registered one after the other, in this
+    order and with nothing else in between, every one is admitted.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.

@@ -332,7 +332,7 @@ class QuoteRounds(Body):
 
 
 class ForecastRounds(Body):
-    """What is asked about a cohort's future. Nothing is stored, reserved or promised."""
+    """A question about a cohort's future. Nothing is stored, reserved or promised."""
 
     round: Annotated[
         RoundParameters | None,
