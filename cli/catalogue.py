@@ -99,6 +99,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "token:list_",
         "List every token there is or was, without the secrets, which nobody has.",
     ),
+    "token rotate": (
+        "token:rotate_",
+        "Create a token like the token ID: same actor, role, cohorts and lifetime.",
+    ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
     "worker": ("worker:worker", "Decide queued rounds until stopped."),

@@ -199,10 +199,9 @@ def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
 
 def heads(store: Store) -> dict[str, Any]:
     """Return the heads of all cohorts as a JSON-able value to keep elsewhere (`audit verify --against`)."""
-    views = [store.view(cohort.name) for cohort in store.cohorts()]
     listed = [
-        {"cohort": view.cohort.name, "sequence": view.head_sequence, "digest": view.head_digest.hex()}
-        for view in views
+        {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest.hex()}
+        for head in store.standing().heads
     ]
     return {"format": HEADS_FORMAT, "heads": listed}
 
