@@ -205,7 +205,7 @@ class BoundedProtocol(H11Protocol):
             self._seen, self.since = seen, now
         elif awaited is not None and now - self.since > PATIENCE_SECONDS[awaited]:
             waited = PATIENCE_SECONDS[awaited]
-            _log.warning("A connection was closed: its client had %g s %s", waited, awaited.value)
+            _log.warning("A connection was closed: its client had %s s %s", waited, awaited.value)
             self.give_up()
             return
         self._next_look = self.loop.call_later(LOOK_SECONDS, self._look)
