@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help map demo test test-fast test-all check bench figures clean lock venv check-lock
+.PHONY: help map demo test test-fast test-all check bench figures sbom release-check clean lock venv check-lock
 
 help:
 	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
@@ -22,6 +22,8 @@ help:
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make figures    draw docs/figures/ again (minutes)"
+	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"
+	@echo "make release-check  build both archives, check their metadata, use the wheel elsewhere (DIST=FOLDER keeps them)"
 	@echo "make map        write the tree of modules into ARCHITECTURE.md"
 	@echo "make clean      remove .venv, caches and demo-output/"
 	@echo "make lock       resolve the dependencies again (needs uv on the PATH)"
@@ -75,6 +77,13 @@ $(BENCH_READY): requirements/bench.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(BENCH)
 	$(BENCH)/bin/python -m pip --disable-pip-version-check --no-input --quiet install --require-hashes --requirement requirements/bench.txt
 	@touch $@
+
+# A bill of materials of the runtime (CycloneDX), from the lock.
+sbom: $(READY)
+	$(BIN)/python .ci/sbom.py --output dist/shuffle-ledger.cdx.json
+
+release-check: $(READY)
+	.ci/release-check $(DIST)
 
 map: $(READY)
 	$(BIN)/python -m tests.architecture.tree

@@ -104,6 +104,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "token:list_",
         "List all tokens, present and past, without their secrets, which are not stored.",
     ),
+    "token rotate": (
+        "token:rotate_",
+        "Create a token like the token ID: same actor, role, cohorts and lifetime.",
+    ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
     "worker": ("worker:worker", "Decide queued rounds until stopped."),

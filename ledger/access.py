@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from shuffle_ledger.accounting import exact_text
 from shuffle_ledger.ledger import security_log
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import tokens as access_rows
@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 LIFETIME_DAYS = 90.0
 LIFETIME_DAYS_MAX = 3660.0
 SCOPE_MAX = 1000  # cohorts
+_DAY_SECONDS = 86_400
 _ID_BYTES, _SECRET_BYTES = 8, 32
 _WRITTEN = re.compile(rf"sl_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})", re.ASCII)
 # A malformed token is compared as this one, so that it takes the same steps, and time, as a well-formed one.
@@ -138,6 +139,38 @@ def issue(
         actor=stored.created_by,
     )
     return IssuedToken(token=f"sl_{stored.token_id}_{secret}", issued=_public(stored))
+
+
+def rotate(store: Store, token_id: str, *, actor: str, lifetime_days: float | None = None) -> IssuedToken:
+    """Issue a token with the name, role and cohorts of another, which stays valid until it is revoked.
+
+    Args:
+        store: the ledger.
+        token_id: the other token; it may have expired.
+        actor: for the record.
+        lifetime_days: of the new token; None: as long as the other one was issued for.
+
+    Raises:
+        NotFound: no such token.
+        Conflict: it was revoked.
+        InvalidValue: as `issue`.
+    """
+    with engine.reading(store.engine) as connection:
+        stored = access_rows.token_row(connection, token_id)
+    if stored is None:
+        raise NotFound(f"no token {token_id!r}")
+    if stored.revoked_at is not None:
+        raise Conflict(f"token {token_id!r} was revoked: create a new one instead")
+    old = _public(stored)
+    lifetime = (old.expires_at - old.created_at).total_seconds() / _DAY_SECONDS
+    return issue(
+        store,
+        name=old.name,
+        role=old.role,
+        actor=actor,
+        cohorts=old.cohorts,
+        lifetime_days=lifetime if lifetime_days is None else lifetime_days,
+    )
 
 
 def authenticate(store: Store, text: str) -> AccessToken | None:

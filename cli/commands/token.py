@@ -8,7 +8,16 @@ from rich.table import Table
 from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.options import REAL, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
-from shuffle_ledger.ledger.access import LIFETIME_DAYS, AccessToken, IssuedToken, Role, issue, revoke, tokens
+from shuffle_ledger.ledger.access import (
+    LIFETIME_DAYS,
+    AccessToken,
+    IssuedToken,
+    Role,
+    issue,
+    revoke,
+    rotate,
+    tokens,
+)
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Json
 
@@ -79,6 +88,37 @@ def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json:
     with open_session(settings) as session, written_to_stderr():
         revoked = revoke(session.store, token_id, actor=settings.actor)
     present(document_of(revoked), lambda: token_table([revoked]), as_json=as_json)
+
+
+@click.command("rotate")
+@click.argument("token_id", metavar="ID")
+@click.option(
+    "--expires-in-days", "lifetime_days", type=REAL, metavar="N", help="How long the new one is valid."
+)
+@click.option("--revoke-old", is_flag=True, help="Revoke the token ID at once. Else it stays valid for now.")
+@database_options(WHY_HERE)
+@output_options
+def rotate_(
+    token_id: str,
+    lifetime_days: float | None,
+    revoke_old: bool,
+    database_url: str | None,
+    actor: str | None,
+    as_json: bool,
+) -> None:
+    """Create a token like the token ID: same actor, role, cohorts and lifetime. It is shown once.
+
+    Hand the new one over, then `token revoke` the old one: its bearer is never locked out.
+    """
+    settings = settings_from(database_url=database_url, actor=actor)
+    with open_session(settings) as session, written_to_stderr():
+        issued = rotate(session.store, token_id, actor=settings.actor, lifetime_days=lifetime_days)
+        if revoke_old:
+            revoke(session.store, token_id, actor=settings.actor)
+    document = document_of(issued.issued)
+    replaced: dict[str, Json] = {"replaces": token_id, "old_revoked": revoke_old}
+    shown: Json = {"token": issued.token, **document, **replaced} if isinstance(document, dict) else None
+    present(shown, lambda: issued_facts(issued), as_json=as_json)
 
 
 def issued_facts(issued: IssuedToken) -> Table:

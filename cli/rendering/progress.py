@@ -47,7 +47,7 @@ def _lines_on(stream: TextIO, clock: Callable[[], float]) -> Tell:
             return
         written_at = now
         with contextlib.suppress(OSError, ValueError):  # work goes on where nothing can be written
-            stream.write(f"{what}: {done} of {of} after {now - began:.0f} seconds\n")
+            stream.write(f"{what}: {done} of {of} after {int(now - began)} seconds\n")
             stream.flush()
 
     return tell

@@ -54,7 +54,7 @@ def _fields(
         "path": path,
         "route": getattr(scope.get("route"), "path", None),
         "status": status,
-        "milliseconds": round(1000 * seconds, 1),
+        "milliseconds": int(10_000 * seconds) / 10,
         "client": str(scope["client"][0]) if scope.get("client") else None,
         "name": token.name if token is not None else None,
         "token_id": token.token_id if token is not None else None,

@@ -152,7 +152,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = False
             self._ends_at = self._clock() + seconds
             self._service.is_ending = True
-            _log.info("Asked to stop: not ready from now on, and ending in %g s", seconds)
+            _log.info("Asked to stop: not ready from now on, and ending in %s s", seconds)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; called ten times a second."""

@@ -141,7 +141,7 @@ class _Ledger(Collector):
             labels=["share"],
         )
         for share, count in self._figures.used_at_least.items():
-            shares.add_metric([f"{share:g}"], count)
+            shares.add_metric([str(share)], count)
         yield from (budget, spent, used, over, shares)
 
     def _waiting(self) -> Iterator[Metric]:

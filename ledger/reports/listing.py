@@ -88,6 +88,13 @@ class HeadCount:
     refused: int
 
 
+def cohort_statuses(store: Store) -> dict[str, CohortStatus]:
+    """Return the status of every cohort, in the order of their names: little of each, to make pages from."""
+    with engine.reading_once(store.engine) as connection:
+        found = connection.execute(select(heads.c.cohort, heads.c.status)).all()
+    return {row.cohort: row.status for row in sorted(found, key=lambda row: row.cohort)}
+
+
 def head_counts(store: Store) -> list[HeadCount]:
     """Return the counts of every cohort that has more than its first entry, in no order."""
     columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused)

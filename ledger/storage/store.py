@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, insert, select, update
@@ -129,10 +129,13 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return rows.cohort_from(rows.cohort_row(connection, name))
 
-    def cohorts(self) -> list[Cohort]:
-        """Return all cohorts in the order of their names."""
+    def cohorts(self, *, only: Collection[str] | None = None) -> list[Cohort]:
+        """Return all cohorts, or those named, in the order of their names."""
+        query = rows.COHORTS_WITH_HEADS
+        if only is not None:
+            query = query.where(cohorts.c.name.in_(only))
         with engines.reading_once(self._engine) as connection:
-            found = [rows.cohort_from(row) for row in connection.execute(rows.COHORTS_WITH_HEADS)]
+            found = [rows.cohort_from(row) for row in connection.execute(query)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
 
     def lost_cohorts(self) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,9 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.access import (
     PERMISSIONS,
     Permission,
@@ -21,11 +24,12 @@ from shuffle_ledger.ledger.access import (
     end_session,
     issue,
     revoke,
+    rotate,
     session_ended,
     tokens,
 )
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import access_tokens
@@ -357,3 +361,48 @@ def test_tokens_that_make_no_sense_are_not_issued(store: Store, changed: dict[st
     with pytest.raises(InvalidValue):
         issue(store, **wanted)
     assert tokens(store) == []
+
+
+def test_a_rotated_token_has_the_same_rights_and_the_old_one_goes_on_until_it_is_revoked(
+    server: Server,
+) -> None:
+    old = server.issue("ann", "reader", cohorts=["phones"], lifetime_days=30)
+    old_id = old.split("_")[1]
+    made = rotate(server.store, old_id, actor="operator")
+    server.tokens["new"] = made.token
+    before = next(each for each in tokens(server.store) if each.token_id == old_id)
+    assert (made.issued.name, made.issued.role, made.issued.cohorts) == ("ann", "reader", ("phones",))
+    assert made.issued.created_by == "operator"
+    lifetime = before.expires_at - before.created_at
+    assert abs((made.issued.expires_at - made.issued.created_at) - lifetime) < timedelta(seconds=1)
+    for bearer in ("ann", "new"):
+        assert server.ask("GET", "/v1/cohorts/phones", bearer=bearer).status_code == 200
+        assert server.ask("GET", "/v1/cohorts/secret", bearer=bearer).status_code == 404
+    revoke(server.store, old_id)
+    assert server.ask("GET", "/v1/cohorts/phones", bearer="ann").status_code == 401
+    assert server.ask("GET", "/v1/cohorts/phones", bearer="new").status_code == 200
+    with pytest.raises(Conflict, match="was revoked"):
+        rotate(server.store, old_id, actor="operator")
+    with pytest.raises(NotFound):
+        rotate(server.store, "0" * 16, actor="operator")
+
+
+def test_the_command_revokes_the_old_token_only_when_told(store: Store) -> None:
+    given = ["--database-url", str(store.engine.url), "--json"]
+
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(main, ["token", *words, *given], catch_exceptions=False)
+        return json.loads(done.stdout)
+
+    first = run("create", "ann", "--role", "registrar")
+    second = run("rotate", first["token_id"])
+    assert (second["replaces"], second["old_revoked"], second["role"]) == (
+        first["token_id"],
+        False,
+        "registrar",
+    )
+    assert authenticate(store, first["token"]) is not None
+    third = run("rotate", second["token_id"], "--revoke-old", "--expires-in-days", "1")
+    assert authenticate(store, second["token"]) is None
+    assert authenticate(store, third["token"]) is not None
+    assert run("rotate", second["token_id"])["error"]["kind"] == "conflict"

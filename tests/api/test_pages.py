@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import revoke
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS, Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.pages.routes import POLICY
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
@@ -382,3 +384,29 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     assert said == []  # nothing was blocked, nothing is missing
     _one(browser, "header button").click()
     _reaches(browser, server.url + "/login")
+
+
+def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "COHORTS_ON_PAGE", 2)
+    for name in ("a & b", "tablets", "watches"):
+        body = {"name": name, "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "fixed"}
+        assert server.ask("POST", "/v1/cohorts", json=body).status_code == 201
+    assert server.register("x", cohort="watches").status_code == 201
+    lowered = {"epsilon": 1e-6, "reason": "less"}
+    assert server.ask("PUT", "/v1/cohorts/watches/budget", json=lowered).json()["status"] == "overspent"
+    person, seen, address = _login(server), [], "/"
+    while address:
+        page = person.get(address)
+        assert "watches" in page.text.split('class="cards"')[0]  # the alarm, on every page
+        seen.append(re.findall(r"<h2>([^<]+?) ?<", page.text))
+        found = re.search(r'rel="next" href="([^"]+)"', page.text)
+        address = html.unescape(found.group(1)) if found else ""
+    assert seen == [["a &amp; b", "phones"], ["secret", "tablets"], ["watches"]]
+    server.issue("limited", "reader", cohorts=["phones", "watches", "tablets"])
+    limited = _login(server, "limited").get("/?after=phones").text
+    assert re.findall(r"<h2>([^<]+?) ?<", limited) == ["tablets", "watches"]
+    assert "cohorts/secret" not in limited
+    listed = server.ask("GET", "/v1/cohorts?limit=2&after=phones", bearer="limited").json()
+    assert [each["name"] for each in listed] == ["tablets", "watches"]

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -26,13 +26,14 @@ from shuffle_ledger.ledger.api.pages.charts import Moment
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
-from shuffle_ledger.ledger.reports.listing import cohort_heads, latest_entries
+from shuffle_ledger.ledger.reports.listing import cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
 
+COHORTS_ON_PAGE = 100
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
 PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
@@ -124,13 +125,29 @@ async def log_out(request: Request, token: Reader, service: Asked) -> Response:
 
 
 @router.get("/")
-async def cohorts(request: Request, token: Reader, service: Asked) -> HTMLResponse:
-    """Shows the cohorts that the token may see, with the rest of their budgets."""
-    found = await in_thread(cohort_heads, service.store)
+async def cohorts(
+    request: Request,
+    token: Reader,
+    service: Asked,
+    after: Annotated[str, Query(max_length=200)] = "",
+) -> HTMLResponse:
+    """Shows a page of the cohorts that the token may see, with the rest of their budgets."""
+    statuses = await in_thread(cohort_statuses, service.store)
+    seen = {name: status for name, status in statuses.items() if token.sees(name)}
+    names = [name for name in seen if name > after]
+    shown = names[:COHORTS_ON_PAGE]
+    found = await in_thread(cohort_heads, service.store, only=shown)
+    following = shown[-1] if len(names) > len(shown) else None
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
-    seen = [head for head in found if token.sees(head.body.cohort)]
-    return page("cohorts.html.jinja", request, heads=seen, waiting=waiting)
+    values: dict[str, Any] = {
+        "heads": found,
+        "seen": seen,
+        "waiting": waiting,
+        "after": after,
+        "following": following,
+    }
+    return page("cohorts.html.jinja", request, **values)
 
 
 @router.get("/cohorts/{cohort}")

@@ -26,7 +26,7 @@ from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.reports.forecasts import forecast
-from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.reports.listing import cohort_statuses, shown_cohort
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -55,9 +55,9 @@ async def list_(
     limit: Limit = COHORTS_MAX,
 ) -> JSONResponse:
     """List the cohorts that the token sees, in the order of their names."""
-    found = await in_thread(service.store.cohorts)
-    seen = [cohort for cohort in found if cohort.name > after and token.sees(cohort.name)]
-    return JSONResponse(document_of(seen[:limit]))
+    statuses = await in_thread(cohort_statuses, service.store)
+    names = [name for name in statuses if name > after and token.sees(name)][:limit]
+    return JSONResponse(document_of(await in_thread(service.store.cohorts, only=names)))
 
 
 @router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.shown_cohort, "The cohort."))
