@@ -16,6 +16,7 @@ from shuffle_ledger.accounting.certificate import (
     RenyiBound,
     is_known_policy,
 )
+from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bounds
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
@@ -116,6 +117,7 @@ __all__ = [
     "Parallel",
     "Piecewise",
     "PrivacyLossDistribution",
+    "PublishedBound",
     "Rappor",
     "RenyiBound",
     "RepetitionFilter",
@@ -142,6 +144,7 @@ __all__ = [
     "lower_text",
     "parse_randomizer",
     "place",
+    "published_bounds",
     "slot_for",
     "upper_column",
     "upper_text",

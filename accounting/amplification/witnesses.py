@@ -34,7 +34,7 @@ def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
 
 
 def of_disjoint(mass: float, rest: float, epsilon0: float) -> tuple[Decomposition, ...]:
-    """Witnesses where some outputs are `e` times as likely under the first value, and others under the second.
+    """Witnesses where some outputs are `e` times as likely under the first value, others under the second.
 
     Args:
         mass: probability of either value's outputs under the other value; the others hold the second.
