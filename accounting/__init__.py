@@ -22,6 +22,7 @@ from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, De
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
+from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -111,6 +112,7 @@ __all__ = [
     "Joint",
     "KaryRandomizedResponse",
     "Laplace",
+    "LocalGaussianRound",
     "LocalHash",
     "LocalRandomizer",
     "OptimizedUnaryEncoding",
@@ -128,6 +130,7 @@ __all__ = [
     "UniformityTester",
     "attack_delta",
     "attack_epsilon",
+    "best_local_gaussian",
     "calibrate",
     "calibrate_by",
     "decided_by_composition",
