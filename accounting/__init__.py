@@ -15,11 +15,13 @@ from shuffle_ledger.accounting.certificate import (
     RenyiBound,
     is_known_policy,
 )
+from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bounds
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
+from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -38,11 +40,13 @@ from shuffle_ledger.accounting.randomizers import (
     BinomialSum,
     BlockHadamard,
     BloomRappor,
+    BoundedLaplace,
     CentralLaplace,
     CountMeanSketch,
     Declared,
     DiscreteGaussian,
     DistinctElements,
+    Duchi,
     Gaussian,
     Generic,
     HadamardCountMeanSketch,
@@ -54,6 +58,7 @@ from shuffle_ledger.accounting.randomizers import (
     LocalRandomizer,
     OptimizedUnaryEncoding,
     Parallel,
+    Piecewise,
     Rappor,
     SubsetSelection,
     Table,
@@ -80,6 +85,7 @@ __all__ = [
     "BinomialSum",
     "BlockHadamard",
     "BloomRappor",
+    "BoundedLaplace",
     "Calibration",
     "CentralLaplace",
     "Certificate",
@@ -91,6 +97,7 @@ __all__ = [
     "DeltaAccounts",
     "DiscreteGaussian",
     "DistinctElements",
+    "Duchi",
     "ErrorBudget",
     "FilterMenu",
     "FilterReading",
@@ -104,11 +111,14 @@ __all__ = [
     "Joint",
     "KaryRandomizedResponse",
     "Laplace",
+    "LocalGaussianRound",
     "LocalHash",
     "LocalRandomizer",
     "OptimizedUnaryEncoding",
     "Parallel",
+    "Piecewise",
     "PrivacyLossDistribution",
+    "PublishedBound",
     "Rappor",
     "RenyiBound",
     "RepetitionFilter",
@@ -119,6 +129,7 @@ __all__ = [
     "UniformityTester",
     "attack_delta",
     "attack_epsilon",
+    "best_local_gaussian",
     "calibrate",
     "calibrate_by",
     "decided_by_composition",
@@ -135,6 +146,7 @@ __all__ = [
     "lower_text",
     "parse_randomizer",
     "place",
+    "published_bounds",
     "slot_for",
     "upper_column",
     "upper_text",

@@ -33,6 +33,17 @@ def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
 
 
+def of_disjoint(mass: float, rest: float, epsilon0: float) -> tuple[Decomposition, ...]:
+    """Witnesses where some outputs are `e` times as likely under the first value, others under the second.
+
+    Args:
+        mass: probability of either value's outputs under the other value; the others hold the second.
+        rest: probability of all other outputs.
+    """
+    masses = np.array([mass, mass, rest] if rest else [mass, mass])
+    return _witnesses(masses, np.eye(len(masses), 3), epsilon0, third=False)
+
+
 def of_supports(masses: Sequence[float], epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     """Witnesses where an output supports each of three values or not, `e` times as likely if it does.
 

@@ -107,8 +107,9 @@ def _smallest_profile(excess: FloatArray, heights: FloatArray) -> tuple[Converte
     heights = np.minimum.accumulate(heights)
     first = np.append(True, np.diff(excess) > 0)
     excess, heights, number = excess[first], heights[first], number[first]
-    # From order 1 on a profile falls no faster than the order rises.
-    heights[0] = min(heights[0], float(np.min(heights + excess)) * (1 + _ROUND_OFF))
+    # A profile is convex from its mirror image below order 1 on: at order 1 it is below the chord from any
+    # point's image to the point.
+    heights[0] = min(heights[0], float(np.min((excess + 2 * heights) / (2 + excess))) * (1 + _ROUND_OFF))
     kept = corners(excess, heights)
     touching[number[kept[number[kept] >= 0]]] = True
     if kept.size < 2:  # a falling profile without further bounds

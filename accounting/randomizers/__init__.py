@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shuffle_ledger.accounting.randomizers.base import Analysis, DecomposedRandomizer, LocalRandomizer
+from shuffle_ledger.accounting.randomizers.bounded_noise import (
+    BoundedLaplace,
+    Duchi,
+    Piecewise,
+)
 from shuffle_ledger.accounting.randomizers.central import CentralLaplace, DiscreteGaussian, Gaussian
 from shuffle_ledger.accounting.randomizers.composite import Joint, Parallel
 from shuffle_ledger.accounting.randomizers.declared import Declared
@@ -53,6 +58,9 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         CountMeanSketch,
         HadamardCountMeanSketch,
         Laplace,
+        BoundedLaplace,
+        Duchi,
+        Piecewise,
         Table,
         Joint,
         Parallel,
@@ -75,12 +83,14 @@ __all__ = [
     "BinomialSum",
     "BlockHadamard",
     "BloomRappor",
+    "BoundedLaplace",
     "CentralLaplace",
     "CountMeanSketch",
     "Declared",
     "DecomposedRandomizer",
     "DiscreteGaussian",
     "DistinctElements",
+    "Duchi",
     "Gaussian",
     "Generic",
     "HadamardCountMeanSketch",
@@ -92,6 +102,7 @@ __all__ = [
     "LocalRandomizer",
     "OptimizedUnaryEncoding",
     "Parallel",
+    "Piecewise",
     "Rappor",
     "SubsetSelection",
     "Table",

@@ -33,7 +33,7 @@ _WITNESS_CELLS = 64
 class Laplace(DecomposedRandomizer):
     """A bit in {0, 1} with Laplace noise of scale `1 / epsilon0` added to it, reported in full precision.
 
-    On [0, 1] the worst pair of inputs is unknown: account it as `generic(epsilon0=...)`.
+    Values anywhere in [0, 1] are `bounded_laplace`.
 
     Source: Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace noise".
     """

@@ -14,6 +14,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certa
 NESTED = frozenset(
     {
         *("generic", "krr", "blh", "rappor", "oue", "hadamard", "laplace"),
+        *("bounded_laplace", "duchi"),
         *("olh", "subset", "block_hadamard", "bloom_rappor", "cms", "hcms"),
     }
 )

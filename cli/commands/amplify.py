@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import (
     attack_delta,
     attack_epsilon,
     exact_text,
+    published_bounds,
 )
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
@@ -38,6 +39,7 @@ from shuffle_ledger.ledger.values import Json, number
 
 @click.command()
 @round_options
+@click.option("--compare", is_flag=True, help="Show what published closed forms say, too; with --delta.")
 @question_options
 @server_refused(NO_LEDGER)
 @output_options
@@ -48,9 +50,12 @@ def amplify(
     precision: float,
     renyi: float | None,
     plot: Path | None,
+    compare: bool,
     as_json: bool,
 ) -> None:
     """Bound the privacy loss of one shuffled round."""
+    if compare and delta is None:
+        raise click.UsageError("--compare needs --delta: closed forms bound epsilon at a delta")
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
     attacked = (
@@ -74,6 +79,9 @@ def amplify(
         document |= renyi_document(bound)
         rows |= renyi_facts(bound)
     document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
+    if compare:
+        document |= comparison_document(described, certificate.delta_upper)
+        rows |= comparison_facts(described, certificate.delta_upper)
     rows["interaction"] = described.interaction_text
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
@@ -140,6 +148,30 @@ def renyi_facts(bound: RenyiBound) -> dict[str, object]:
     """Returns the rows that people read of a Renyi divergence."""
     name = f"Renyi divergence of order {exact_text(bound.order)}"
     return {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)}
+
+
+def comparison_document(described: ShuffledRound, delta: float) -> dict[str, Json]:
+    """Returns what the JSON answer says of published closed forms."""
+    bounds = published_bounds(described, delta=delta)
+    return {
+        "comparison": [
+            {
+                "name": one.name,
+                "source": one.source,
+                "epsilon_upper": None if one.epsilon_upper is None else number(one.epsilon_upper),
+                "condition": one.condition,
+            }
+            for one in bounds
+        ]
+    }
+
+
+def comparison_facts(described: ShuffledRound, delta: float) -> dict[str, object]:
+    """Returns the rows that people read of published closed forms."""
+    return {
+        one.source: f"needs {one.condition}" if one.epsilon_upper is None else upper(one.epsilon_upper)
+        for one in published_bounds(described, delta=delta)
+    }
 
 
 def _width(certificate: Certificate) -> str:

@@ -120,6 +120,9 @@ def test_every_kind_has_a_default_bound() -> None:
         "generic(epsilon0=1)",
         "krr(epsilon0=1, k=3)",
         "laplace(epsilon0=1)",
+        "bounded_laplace(epsilon0=1)",
+        "duchi(epsilon0=1)",
+        "piecewise(epsilon0=1)",
         "table([[0.6, 0.4], [0.4, 0.6]])",
     ]
     composite = [f"joint({', '.join(local[:2])})", f"parallel((1e-3, {local[0]}), (0.999, {local[1]}))"]

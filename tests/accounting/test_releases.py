@@ -280,6 +280,26 @@ def test_releases_are_confirmed_by_the_second_method(written: str, sampled: dict
         assert bounds.delta_lower * 0.99 <= second <= bounds.delta_upper * 1.01
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "declared(rho=1e-8)",
+        "declared(rho=0.01, relation='add-remove')",
+        "declared(rho=5)",
+        "declared(renyi=[[4, 0.02], [16, 0.1]])",
+        "declared(renyi=[[1.5, 0.01]])",
+        "declared(rho=0.1, delta=1e-6)",
+        "gaussian(sigma=0.3)",
+        "discrete_gaussian(sigma=3)",
+        "central_laplace(scale=0.1)",
+    ],
+)
+def test_stored_losses_are_recognized(written: str) -> None:
+    """At order 1, too, where a profile is below the chord from a point's mirror image to the point."""
+    accountant, shuffled = Accountant(), release(written)
+    assert accountant.encloses(shuffled, accountant.privacy_loss(shuffled))
+
+
 def test_central_mechanisms_are_attained_and_what_is_declared_is_not_known() -> None:
     for written in ("gaussian(sigma=3)", "discrete_gaussian(sigma=3)", "central_laplace(scale=3)"):
         certified = Accountant().certify({release(written): 1}, delta=1e-6)

@@ -43,6 +43,18 @@ def test_amplify_bounds_delta_at_the_epsilon_that_was_asked(run: Run) -> None:
     assert answer["delta_upper"] >= 1.0434e-6 * 0.9999
 
 
+def test_closed_forms_are_shown_where_they_are_asked_for(run: Run) -> None:
+    asked = ("amplify", "--randomizer", KRR, "--reports", "100000", "--compare")
+    answer = run(*asked, "--delta", "1e-6", "--json").json
+    shown = {one["name"]: one for one in answer["comparison"]}
+    assert shown["clones"]["epsilon_upper"] > shown["clones, krr"]["epsilon_upper"] > answer["epsilon_upper"]
+    assert shown["first"]["epsilon_upper"] is None
+    assert "epsilon0 < 0.5" in shown["first"]["condition"]
+    text = run(*asked, "--delta", "1e-6").stdout
+    assert "Feldman, McMillan, Talwar (2021), Theorem 3.1" in text
+    assert run(*asked, "--epsilon", "0.1").code == 2
+
+
 def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     """Of two rounds twice that of one; of order 1, what the library says."""
     asked = ("--delta", "1e-6", "--renyi")
