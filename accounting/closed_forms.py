@@ -56,7 +56,7 @@ def published_bounds(shuffled: ShuffledRound, *, delta: float) -> tuple[Publishe
 
 
 def _refused(shuffled: ShuffledRound) -> str:
-    """What no closed form is for."""
+    """Returns the condition of every closed form that the round breaks; empty if it breaks none."""
     randomizer = shuffled.randomizer
     if not isinstance(randomizer, DecomposedRandomizer) or math.isinf(randomizer.epsilon0):
         return "a randomizer of finite epsilon0"
@@ -78,7 +78,7 @@ def _local(shuffled: ShuffledRound) -> PublishedBound:
 
 
 def _enough_clones(shuffled: ShuffledRound, delta: float) -> str:
-    """What the theorems on clones ask of epsilon0, n and delta, if it is not so."""
+    """Returns the condition of the theorems on clones that the round breaks; empty if it breaks none."""
     refused = _refused(shuffled)
     if refused:
         return refused

@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.randomizers import Generic
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 # Shares of delta that the local deltas of all reports may take, from the most on: each a factor below the one
-# before. What they take is multiplied by 1 + exp(epsilon) at least twice.
+# before. Their delta is multiplied by 1 + exp(epsilon) at least twice.
 _LARGEST_SHARE, _FACTOR, _SHARES = 0.4, 0.6, 22
 _HALVINGS = 60
 _MINIMUM_MU, _MAXIMUM_MU = 1e-6, 10.0

@@ -32,14 +32,11 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
     "round": (None, "Quote, register, list, settle, void, correct and import rounds."),
-    "round quote": ("round:quote_", "Say what COHORT's ledger would decide about a round."),
-    "round register": (
-        "round:register_",
-        (
-            "Register a round of COHORT and decide it: exits with 0 when admitted, 3 when refused, 7 if"
-            " undecided."
-        ),
+    "round quote": (
+        "round:quote_",
+        "Say what would be decided about a round of COHORT, or of --audience.",
     ),
+    "round register": ("round:register_", "Register a round of COHORT, or of --audience, and decide it."),
     "round settle": (
         "round:settle_",
         "Record what the round ID really collected; fewer reports than planned cost more.",

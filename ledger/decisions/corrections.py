@@ -39,12 +39,9 @@ def correct(
 ) -> Corrected:
     """Tell what a released round truly was, and charge it; the budget refuses no correction.
 
-    Under policy `adaptive` each filter is charged the larger of what it was and what the truth costs, and
-    what is added is late for the sliding total. Under policy `plan` the round must stand in a slot of the
-    kind that `accounting.place` names for the truth. Under policy `fixed` the truth is composed in place of
-    what was. A truth that is dominated by what is charged changes nothing but the record. If the budget, or
-    the plan, does not cover the truth, the cohort is overspent. A frozen cohort records the truth alone.
-    A round of several cohorts is corrected in all of them, in one commit, by the rules of each.
+    docs/decisions/0014-corrections-and-incidents.md says how each policy charges it. If the budget, or the
+    plan, does not cover the truth, the cohort is overspent. A frozen cohort records the truth alone. A round
+    of several cohorts is corrected in all of them, in one commit, by the rules of each.
 
     Args:
         store: the ledger.
@@ -52,8 +49,7 @@ def correct(
         round_id: a round that is admitted or settled, or an incident.
         changes: the fields of the round that differ, as in a round's JSON form.
         reason: the reason of the correction.
-        actor: the author of the correction. The same correction again, with the same reason, gives the same
-            answer.
+        actor: the author. The same correction again, with the same reason, gives the same answer.
 
     Raises:
         NotFound: no such round.

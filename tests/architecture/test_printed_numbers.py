@@ -22,6 +22,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
     ("accounting/amplification/random_size/mixture.py", "round(…)"): (1, _WHOLE),
     ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
+    ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
     ("accounting/filters/gaussian_and_renyi.py", ".4g"): (1, "the name of a filter, by its order"),
     ("accounting/plans.py", ".3g"): (1, "a number to compute with, certified afterwards"),
     ("ledger/decisions/quoting.py", ".{}g"): (1, "a number to compute with, rounded down before"),

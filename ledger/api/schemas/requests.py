@@ -207,7 +207,13 @@ Label = Annotated[
     str,
     StringConstraints(min_length=1, max_length=60, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"),
 ]
-Labels = Annotated[dict[Label, Label], Field(max_length=LABELS_MAX)]
+# Pydantic publishes the pattern of keys, and not that there are no others.
+_NO_OTHER_KEYS: dict[str, Any] = {"additionalProperties": False}
+Labels = Annotated[dict[Label, Label], Field(max_length=LABELS_MAX, json_schema_extra=_NO_OTHER_KEYS)]
+Strata = Annotated[
+    dict[Name, Annotated[list[Count], Field(min_length=2, max_length=2)]],
+    Field(max_length=AUDIENCE_MAX, json_schema_extra=_NO_OTHER_KEYS),
+]
 Selector = Annotated[
     str,
     StringConstraints(
@@ -260,11 +266,10 @@ class OfCohorts(RoundParameters):
         ),
     ] = None
     stratified: Annotated[
-        dict[Name, Annotated[list[Count], Field(min_length=2, max_length=2)]] | None,
+        Strata | None,
         Field(
             description="For each cohort of the audience `[sampled, users]`, if each was sampled by itself."
-            " `sampled_from` follows from it.",
-            max_length=AUDIENCE_MAX,
+            " `sampled_from` follows from it."
         ),
     ] = None
 
