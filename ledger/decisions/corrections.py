@@ -39,9 +39,9 @@ def correct(
 ) -> Corrected:
     """Tell what a released round truly was, and charge it; the budget refuses no correction.
 
-    docs/decisions/0014-corrections-and-incidents.md says how each policy charges it. If the budget, or the
-    plan, does not cover the truth, the cohort is overspent. A frozen cohort records the truth alone. A round
-    of several cohorts is corrected in all of them, in one commit, by the rules of each.
+    If the budget, or the plan, does not cover the truth, the cohort is overspent. A frozen cohort records
+    the truth alone. A round of several cohorts is corrected in all of them, in one commit.
+    Source: docs/decisions/0014-corrections-and-incidents.md, with the rule of each policy.
 
     Args:
         store: the ledger.
@@ -60,9 +60,7 @@ def correct(
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
     if not changes:
-        raise InvalidValue(
-            field="round", value=dict(changes), expected="at least one field that was otherwise"
-        )
+        raise InvalidValue(field="round", value=dict(changes), expected="at least one other field")
     stored = store.round(checked_text("round_id", round_id))
     cohorts = cohorts_of(stored)
     if len(cohorts) > 1:
