@@ -75,13 +75,10 @@ def record_incident(
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
-    Under policy `adaptive` the whole charge is late for the sliding total. Where the cohort's first admitted
-    round chose the filters, the cohort is overspent unless it is attested that the release came later: its
-    output may have had a part in the choice. If nothing was admitted yet, the incident chooses. Under policy
-    `plan` the release takes a slot of the first kind that dominates it. Under policy `fixed` it is composed
-    with the rest. If the budget, or the plan, does not cover it, the cohort is overspent. A frozen cohort
-    records the release alone. Under the identifier of a round of several cohorts, the release is recorded in
-    all of them, in one commit.
+    If the budget, or the plan, does not cover it, the cohort is overspent. So is an adaptive cohort whose
+    filters may have been chosen after the output of the release. A frozen cohort records the release alone.
+    Under the identifier of a round of several cohorts, the release is recorded in all of them, in one commit.
+    Source: docs/decisions/0014-corrections-and-incidents.md, with the rule of each policy.
 
     Args:
         store: the ledger.
