@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 Every: TypeAlias = Literal["day", "week", "month"]
 EVERY: tuple[Every, ...] = ("day", "week", "month")
-FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for; larger searches take minutes under some policies
+FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PROMISE = (
     "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
     " settled with no fewer reports, at least so many will be admitted one after the other. Nothing is"
