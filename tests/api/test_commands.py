@@ -205,6 +205,7 @@ WITHOUT_A_SERVER = {
     ("token", "create"): "on a database only, for no token may",
     ("token", "list"): "on a database only, for no token may",
     ("token", "revoke"): "on a database only, for no token may",
+    ("token", "rotate"): "on a database only, for no token may",
     ("serve",): "on a database only, for it is the server",
     ("worker",): "on a database only, for workers decide where",
     ("scheduler",): "on a database only, for workers decide where",

@@ -42,7 +42,7 @@ def test_head_answers_as_get_without_the_content(server: Server) -> None:
 def test_head_needs_the_same_token_and_keeps_the_connection_in_step(server: Server) -> None:
     assert server.http.head("/v1/cohorts").status_code == 401
     assert server.ask("HEAD", "/v1/cohorts/absent").status_code == 404
-    refused = server.ask("HEAD", "/v1/rounds")
+    refused = server.ask("HEAD", "/v1/rounds/absent/settle")
     assert refused.status_code == 405
     assert refused.headers["Allow"] == "POST"
     allowed = server.ask("DELETE", "/v1/cohorts").headers["Allow"]
