@@ -93,6 +93,7 @@ def test_others_may_make_what_one_value_cannot(reports: int) -> None:
     assert found >= exact * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 200), st.integers(1, 20))
 def test_infinite_losses_are_counted_in_full(weights: list[list[int]], reports: int, rounds: int) -> None:

@@ -398,6 +398,7 @@ def test_a_browser_shows_the_verdict_first_and_has_nothing_to_complain_of(
     assert browser.execute_script(width) > 0
 
 
+@pytest.mark.slow
 def test_a_statement_extends_an_earlier_one_or_says_that_it_does_not(lived: Run, directory: Path) -> None:
     earlier = directory / "earlier.json"
     assert (

@@ -97,6 +97,7 @@ def found(data: bytes) -> list[tuple[str | None, int | None]]:
     return [(each.cohort, each.sequence) for each in report.findings if "chain of cohort" in each.what]
 
 
+@pytest.mark.slow
 def test_chains_that_agree_hold(made: BundleMade, lived: Store, accountant: Accountant) -> None:
     report = verify_bundle(made.data, AUDITOR, numbers="all", trusted_public_key=KEY.public_key_bytes)
     assert report.ok, report.findings
