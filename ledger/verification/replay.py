@@ -109,7 +109,7 @@ class Replay:
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # what may have been released
     declared: dict[str, ShuffledRound] = field(default_factory=dict)  # what is open, as it was told last
-    local_kinds: dict[str, ShuffledRound] = field(default_factory=dict)  # where corrected ones count locally
+    local_kinds: dict[str, ShuffledRound] = field(default_factory=dict)  # as which each counts locally
     first_released: EntryBody | None = None  # the first entry that admits a round or tells an incident
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
@@ -291,7 +291,7 @@ class Replay:
             self.first_released = self.first_released or body
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
-            self.local[accounted] += 1
+            self._count_locally(round_id, accounted)
         return candidate
 
     def _apply_closing(self, body: EntryBody) -> None:
@@ -352,7 +352,7 @@ class Replay:
         if not self.trail.corrects(before, truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
-        local = self.local_kinds.setdefault(round_id, before)
+        local = self.local_kinds.get(round_id, before)  # before: a chain that was damaged
         self.local_kinds[round_id] = moved = local_kind((local, accounted))
         self.local.update({moved: 1})
         self.local.subtract({local: 1})
@@ -383,8 +383,13 @@ class Replay:
             self.blame(body.sequence, "it says wrongly whether the release may have come before the choice")
         if chosen_after and body.spent.epsilon_upper_or_none is not None:
             self.blame(body.sequence, "it bounds a release that may have come before the filters were chosen")
-        self.local[accounted] += 1
+        self._count_locally(round_id, accounted)
         self._charge(body, accounted, is_broken=chosen_after)
+
+    def _count_locally(self, round_id: str, accounted: ShuffledRound) -> None:
+        """Count a round without the shuffler: as it was first accounted, whatever it is settled as."""
+        self.local[accounted] += 1
+        self.local_kinds[round_id] = self._kinds.setdefault(accounted, accounted)
 
     def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
         """Checks a correction or an incident of a frozen cohort: it must charge nothing."""

@@ -12,6 +12,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, Charge, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import (
+    admit,
     correct,
     open_cohort,
     quote,
@@ -469,3 +470,20 @@ def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk,
     assert desk.incident("x", krr(8, 10), "phones") == round_record(desk.store, "x").incident
     desk.correct("x", reports=9)
     desk.verified("phones")
+
+
+def test_what_counts_without_the_shuffler_follows_a_settlement_and_a_correction(
+    store: Store, accountant: Accountant
+) -> None:
+    """A settled round counts as it was admitted, until a correction states a larger epsilon0."""
+    opened: dict[str, Any] = {"population": 1000, "epsilon": 3.0, "delta": 1e-6, "policy": "fixed"}
+    open_cohort(store, name="watches", actor="tester", **opened)
+    declared = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.25)"), reports=2)
+    register(store, RoundRequest(round_id="r", cohort="watches", round=declared), actor="tester")
+    admit(store, accountant, "r")
+    settle(store, accountant, "r", reports=1, actor="tester")
+    changes = {"randomizer": parse_randomizer("krr(k=2, epsilon0=0.5)").to_mapping()}
+    correct(store, accountant, "r", changes, reason="a log", actor="tester")
+    counted = [item.local_count for item in store.holdings("watches")]
+    assert sorted(counted) == [0, 0, 1]
+    assert verify(store, accountant, "watches", numbers="all").ok
