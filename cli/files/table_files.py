@@ -183,7 +183,9 @@ def _header(table: _Table, row: list[str]) -> list[str]:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")
     missing = [name for name in table.required if name not in header]
     if missing:
-        said = delimiter_hint(row, columns) or f"no column {', '.join(map(repr, missing))} in the header {known}"
+        said = (
+            delimiter_hint(row, columns) or f"no column {', '.join(map(repr, missing))} in the header {known}"
+        )
         raise FileRefused(f"{path}: {said}")
     return header
 
