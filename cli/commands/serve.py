@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
     # The libraries of the extra `server`, which only a server needs.
-    from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415
+    from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415 - an extra
 
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     trusted_proxies = checked_proxies(forwarded_allow_ips)

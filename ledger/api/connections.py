@@ -172,7 +172,7 @@ class BoundedProtocol(H11Protocol):
         self.given_up = False
         self._next_look: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         """Take the connection in, in place of another if there are too many."""
         super().connection_made(transport)
         self._look()
