@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -153,6 +154,27 @@ def audience_options(command: Command) -> Command:
         help="In place of COHORT: names with commas, or labels: device=phone,country=de.",
     )
     wrapped: Any = audience_option(stratum_option(with_strata))
+    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+
+
+def days_options(command: Command) -> Command:
+    """Adds the options that say when reports are collected; the command gets `days`, those that are given."""
+
+    @functools.wraps(command)
+    def with_days(*, collected_on: date | None, collected_until: date | None, **options: Any) -> Any:
+        given = {"collected_on": collected_on, "collected_until": collected_until}
+        return command(days={name: day for name, day in given.items() if day is not None}, **options)
+
+    first = click.option(
+        "--collected-on",
+        type=DATE,
+        metavar="DATE",
+        help="The day of collection, UTC, or the first one. With windows it defaults to today.",
+    )
+    last = click.option(
+        "--collected-until", type=DATE, metavar="DATE", help="The last day, if there are several."
+    )
+    wrapped: Any = first(last(with_days))
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 

@@ -82,8 +82,8 @@ class AccessToken:
         return permission in PERMISSIONS[self.role]
 
     def sees(self, cohort: str) -> bool:
-        """Return whether a cohort is among those the token is limited to."""
-        return self.cohorts is None or cohort in self.cohorts
+        """Return whether the token is not limited, or a cohort, or that of a period, is one it is limited to."""
+        return self.cohorts is None or not {cohort, cohort.rpartition("@")[0]}.isdisjoint(self.cohorts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -18,9 +18,8 @@ from shuffle_ledger.ledger.decisions import (
     change_budget,
     correct,
     open_cohort,
+    price,
     quote,
-    quote_at,
-    quote_for_all,
     record_incident,
     register,
     register_and_admit,
@@ -57,6 +56,7 @@ from shuffle_ledger.ledger.values import (
     RoundRequest,
     Settled,
     Voided,
+    Window,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Ledger(Protocol):
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
+        windows: Sequence[Window] = (),
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`."""
 
@@ -146,6 +147,8 @@ class Ledger(Protocol):
         described: ShuffledRound | None,
         reason: str,
         released: ReleaseTimes,
+        collected_on: date | None = None,
+        collected_until: date | None = None,
     ) -> Incident:
         """See `ledger.decisions.incidents.record_incident`."""
 
@@ -193,6 +196,7 @@ class DatabaseLedger:
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
+        windows: Sequence[Window] = (),
     ) -> Cohort:
         """See `Ledger`."""
         return open_cohort(
@@ -206,6 +210,7 @@ class DatabaseLedger:
             plan=plan,
             accountant=self.session.accountant,
             labels=labels,
+            windows=windows,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
@@ -218,7 +223,7 @@ class DatabaseLedger:
 
     def cohorts(self) -> list[Cohort]:
         """See `Ledger`."""
-        return self.session.store.cohorts()
+        return self.session.store.cohorts(periods=False)
 
     def cohort(self, name: str) -> ShownCohort:
         """See `Ledger`."""
@@ -230,8 +235,7 @@ class DatabaseLedger:
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `Ledger`."""
-        store, request = self.session.store, RoundRequest(round_id="quote", cohort=cohort, round=described)
-        return quote_at(store, self.session.accountant, store.view(request.cohort), request)
+        return self.price_for_all(RoundRequest(round_id="quote", cohort=cohort, round=described))
 
     def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
         """See `Ledger`."""
@@ -239,8 +243,7 @@ class DatabaseLedger:
 
     def price_for_all(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
-        store = self.session.store
-        return quote_for_all(store, self.session.accountant, store.views(request.cohorts), request)
+        return price(self.session.store, self.session.accountant, request)
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
@@ -327,6 +330,8 @@ class DatabaseLedger:
         described: ShuffledRound | None,
         reason: str,
         released: ReleaseTimes,
+        collected_on: date | None = None,
+        collected_until: date | None = None,
     ) -> Incident:
         """See `Ledger`."""
         return record_incident(

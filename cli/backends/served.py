@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -37,6 +38,7 @@ from shuffle_ledger.ledger.values import (
     RoundRequest,
     Settled,
     Voided,
+    Window,
 )
 from shuffle_ledger.ledger.verification import Numbers, VerificationReport
 
@@ -61,11 +63,18 @@ class ServedLedger:
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
+        windows: Sequence[Window] = (),
     ) -> Cohort:
         """See `Ledger`."""
         budget = {"epsilon": epsilon, "delta": delta}
         return self.client.open_cohort(
-            name=name, population=population, policy=policy, plan=plan, labels=labels, **budget
+            name=name,
+            population=population,
+            policy=policy,
+            plan=plan,
+            labels=labels,
+            windows=windows,
+            **budget,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
@@ -97,7 +106,7 @@ class ServedLedger:
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`; only registering finds an identifier of a cohort that the token does not see."""
-        now = self.price_for_all(request) if request.audience else self.price(request.cohort, request.round)
+        now = self.price_for_all(request)
         record = self.registered(request.round_id)
         if record is None:
             return now
@@ -165,10 +174,18 @@ class ServedLedger:
         described: ShuffledRound | None,
         reason: str,
         released: ReleaseTimes,
+        collected_on: date | None = None,
+        collected_until: date | None = None,
     ) -> Incident:
         """See `Ledger`."""
         return self.client.record_incident(
-            cohort, round_id=round_id, described=described, reason=reason, released=released
+            cohort,
+            round_id=round_id,
+            described=described,
+            reason=reason,
+            released=released,
+            collected_on=collected_on,
+            collected_until=collected_until,
         )
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:

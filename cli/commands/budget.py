@@ -38,6 +38,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "decided by": statement.decided_by,
             "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": _remaining_text(statement),
+            **window_facts(statement),
             **filter_facts(statement),
             **plan_facts(statement),
             "admitted": statement.rounds_admitted,
@@ -52,12 +53,26 @@ def budget_facts(statement: BudgetStatement) -> Table:
     )
 
 
+def window_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns what is left of each window for rounds that are collected today."""
+    if not statement.windows:
+        return {}
+    rows = {}
+    for one in statement.windows:
+        days = f"{one.period.first.isoformat()} to {one.period.last.isoformat()}"
+        left = f"epsilon {lower(one.epsilon_remaining)} of {shown(one.window.epsilon)}"
+        state = "" if one.status == "open" else f", {one.status.upper()}"
+        rows[f"  each {one.window.kind}"] = f"{left} left at delta {shown(one.window.delta)}, {days}{state}"
+    return {"windows, today": "a round must fit into all of them too", **rows}
+
+
 def fit_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
-    return {"still fits": "of each kind by itself, if nothing else is registered", **kinds}
+    today = ", and all are collected today" if statement.windows else ""
+    return {"still fits": f"of each kind by itself, if nothing else is registered{today}", **kinds}
 
 
 def fit_text(fitting: FittingRounds) -> str:

@@ -25,7 +25,7 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
-from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort
+from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Window
 
 
 @click.command("open")
@@ -50,6 +50,15 @@ from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort
     multiple=True,
     help="A label that audiences may select by, such as device=phone. It never changes.",
 )
+@click.option(
+    "--window",
+    "windows",
+    type=TEXT,
+    metavar="calendar=U,epsilon=E,delta=D",
+    multiple=True,
+    help="A budget for every day, week, month, quarter or year, beside that of the cohort's life; or, with"
+    " rolling=K,bucket=day in place of calendar, for any K days in a row. It never changes.",
+)
 @ledger_options
 @server_option
 @output_options
@@ -57,6 +66,7 @@ def open_(
     name: str,
     plan: Path | None,
     labels: tuple[str, ...],
+    windows: tuple[str, ...],
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -65,9 +75,9 @@ def open_(
 ) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
     planned = read_composition(plan) if plan is not None else None
-    labelled = _labels(labels)
+    labelled, declared = _labels(labels), [Window.from_text(text) for text in windows]
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        opened = ledger.open_cohort(name=name, plan=planned, labels=labelled, **content)
+        opened = ledger.open_cohort(name=name, plan=planned, labels=labelled, windows=declared, **content)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
@@ -160,10 +170,24 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             "assumes": ASSUMES[found.policy],
             "status": found.status,
             **({"labels": labels} if labels else {}),
+            **{f"each {window.described}": window_text(window) for window in found.windows},
+            **_period_facts(found),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },
     )
+
+
+def window_text(window: Window) -> str:
+    """Returns the budget of each period of a window."""
+    return f"epsilon {shown(window.epsilon)} at delta {shown(window.delta)}"
+
+
+def _period_facts(found: Cohort) -> dict[str, str]:
+    if found.period is None:
+        return {}
+    days = f"{found.period.first.isoformat()} to {found.period.last.isoformat()}, UTC"
+    return {"a period of": found.period.cohort, "days": days}
 
 
 def cohort_table(cohorts: list[Cohort]) -> Table:

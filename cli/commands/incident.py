@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from shuffle_ledger.cli.files.fields import round_from_fields
 from shuffle_ledger.cli.options import (
     MOMENT,
     changed_round_options,
+    days_options,
     ledger_options,
     output_options,
     server_option,
@@ -33,6 +34,7 @@ from shuffle_ledger.ledger.values import ReleaseTimes, decision_document
     help="A new name, or that of a round that is undecided, refused or voided.",
 )
 @changed_round_options
+@days_options
 @click.option("--unknown", is_flag=True, help="Nothing is known of what was released: it counts as all.")
 @click.option("--released-after", type=MOMENT, metavar="T", help="You attest that it was released later.")
 @click.option("--released-before", type=MOMENT, metavar="T", help="You attest that it was released earlier.")
@@ -44,6 +46,7 @@ def record_(
     cohort: str,
     round_id: str,
     given: dict[str, object],
+    days: dict[str, date],
     unknown: bool,
     released_after: datetime | None,
     released_before: datetime | None,
@@ -58,7 +61,7 @@ def record_(
     """
     described = _described(given, unknown=unknown)
     released = ReleaseTimes(after=released_after, before=released_before)
-    told = {"round_id": round_id, "described": described, "reason": reason, "released": released}
+    told = {"round_id": round_id, "described": described, "reason": reason, "released": released, **days}
     with open_ledger(**where) as ledger:
         answer = ledger.record_incident(cohort, **told)  # type: ignore[arg-type]  # each has its own type
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)

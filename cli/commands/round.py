@@ -16,12 +16,12 @@ from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import plan_import, run_import
 from shuffle_ledger.cli.options import (
-    DATE,
     FILE,
     WHOLE,
     audience_options,
     broker_option,
     changed_round_options,
+    days_options,
     ledger_options,
     names_given,
     output_options,
@@ -50,7 +50,7 @@ from shuffle_ledger.ledger.values import (
 @audience_options
 @click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
-@click.option("--collected-on", type=DATE, metavar="DATE", help="As registered, with --id.")
+@days_options
 @click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
 @click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
 @ledger_options
@@ -62,7 +62,7 @@ def quote_(
     stratified: dict[str, list[int]],
     round_id: str | None,
     described: ShuffledRound,
-    collected_on: date | None,
+    days: dict[str, date],
     use_case: str | None,
     check: bool,
     database_url: str | None,
@@ -75,10 +75,10 @@ def quote_(
     Exits with 0 whatever would be decided, unless --check is given. With --id, a name that is registered is
     answered like a repeated registration: with 5 if it has other content, or must not be collected any more.
     """
-    if round_id is None and (collected_on is not None or use_case is not None):
-        raise click.UsageError("--collected-on and --use-case are compared with those of --id, not given")
+    if round_id is None and use_case is not None:
+        raise click.UsageError("--use-case is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
-    more: dict[str, Any] = {"collected_on": collected_on, "use_case": use_case, "stratified": stratified}
+    more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
@@ -94,7 +94,7 @@ def quote_(
     "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
 )
 @round_options
-@click.option("--collected-on", type=DATE, metavar="DATE", help="Day of collection.")
+@days_options
 @click.option("--use-case", metavar="TEXT", help="What the round is for.")
 @ledger_options
 @broker_option
@@ -106,7 +106,7 @@ def register_(
     stratified: dict[str, list[int]],
     round_id: str,
     described: ShuffledRound,
-    collected_on: date | None,
+    days: dict[str, date],
     use_case: str | None,
     database_url: str | None,
     actor: str | None,
@@ -122,7 +122,7 @@ def register_(
     a cohort of it is frozen or overspent.
     """
     named = names_given(cohort, audience)
-    more: dict[str, Any] = {"collected_on": collected_on, "use_case": use_case, "stratified": stratified}
+    more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
     with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
@@ -260,7 +260,7 @@ def import_(
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:
     if is_named:
         return ledger.price_named(request)
-    return ledger.price_for_all(request) if request.audience else ledger.price(request.cohort, request.round)
+    return ledger.price_for_all(request)
 
 
 Closed = TypeVar("Closed", Settled, Voided, Corrected)

@@ -129,9 +129,9 @@ class Service:
 
     async def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a refused round; None when the server is too busy to say, and of
-        a round of several cohorts.
+        a round of several cohorts or of one with windows.
         """
-        if request.audience:
+        if request.audience or self.store.has_windows(request.members):
             return None
         view = await in_thread(self.store.view, request.cohort)
         key = (view.cohort, view.spent, request.round)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote as quoted
@@ -55,6 +55,7 @@ from shuffle_ledger.ledger.values.requests import (
     spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 __all__ = ["PROBLEM", "LedgerClient"]
@@ -120,6 +121,7 @@ class LedgerClient:
         policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
+        windows: Sequence[Window] = (),
     ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters."""
         checked = Cohort(
@@ -129,11 +131,14 @@ class LedgerClient:
             delta_budget=delta,
             policy=policy,
             labels=labels or {},
+            windows=tuple(windows),
         )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
         if labels:
             body["labels"] = dict(checked.labels)
+        if windows:
+            body["windows"] = document_of(checked.windows)
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
         return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
@@ -170,8 +175,8 @@ class LedgerClient:
         return value_of(BatchQuote, self._ask("POST", f"cohorts/{_segment(cohort)}/quote", body))
 
     def quote_for_all(self, request: RoundRequest) -> Quote:
-        """Return the price of a round of several cohorts."""
-        body = {**_cohorts_of(request), **_parameters(request.round)}
+        """Return the price of a round of several cohorts, or of the days of its collection."""
+        body = {**_cohorts_of(request), **_days_of(request), **_parameters(request.round)}
         return value_of(Quote, self._ask("POST", "quote", body))
 
     def audience(self, audience: str, *, round_id: str | None = None) -> tuple[str, ...]:
@@ -202,7 +207,8 @@ class LedgerClient:
         body = {
             "round_id": request.round_id,
             **_cohorts_of(request),
-            "collected_on": document_of(request.collected_on),
+            "collected_on": None,
+            **_days_of(request),
             "use_case": request.use_case,
             **_parameters(request.round),
         }
@@ -267,6 +273,8 @@ class LedgerClient:
         described: ShuffledRound | None,
         reason: str,
         released: ReleaseTimes | None = None,
+        collected_on: date | None = None,
+        collected_until: date | None = None,
     ) -> Incident:
         """Record a release that nothing admitted, as `decisions.incidents.record_incident` does."""
         times = (released or ReleaseTimes()).to_mapping()
@@ -276,6 +284,8 @@ class LedgerClient:
             "reason": checked_text("reason", reason, length_max=REASON_LENGTH_MAX),
             **{f"released_{name}": moment for name, moment in times.items()},
         }
+        days = {"collected_on": collected_on, "collected_until": collected_until}
+        body.update({name: day.isoformat() for name, day in days.items() if day is not None})
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/incidents"
         return _expected(Incident, decision_of(self._ask("POST", path, body)))
 
@@ -386,6 +396,12 @@ def _cohorts_of(request: RoundRequest) -> dict[str, Any]:
         return {"cohort": request.cohort}
     strata = {one.cohort: [one.sampled, one.users] for one in request.stratified}
     return {"audience": list(request.audience), **({"stratified": strata} if strata else {})}
+
+
+def _days_of(request: RoundRequest) -> dict[str, Any]:
+    """Return the days of collection as a body has them: only those there are."""
+    days = {"collected_on": request.collected_on, "collected_until": request.collected_until}
+    return {name: document_of(day) for name, day in days.items() if day is not None}
 
 
 def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:

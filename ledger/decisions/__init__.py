@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quoting import quote, quote_at, quote_for_all
+from shuffle_ledger.ledger.decisions.quoting import price, quote
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
     present_answer,
@@ -41,9 +41,8 @@ __all__ = [
     "pending_before",
     "pending_rounds",
     "present_answer",
+    "price",
     "quote",
-    "quote_at",
-    "quote_for_all",
     "quote_repeated",
     "record_incident",
     "refuse_other_content",

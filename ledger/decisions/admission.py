@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.decisions.steps import (
     Step,
     first_step,
 )
+from shuffle_ledger.ledger.decisions.windows import open_periods, with_windows
 from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Damaged,
@@ -61,11 +62,14 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
             overspent.
     """
     checked_new_name("round_id", request.round_id)
-    if request.audience:
+    actor = checked_text("actor", actor)
+    request = with_windows(store, request)
+    open_periods(store, request, actor=actor)
+    if len(request.cohorts) > 1 or store.has_windows(request.cohorts):
         decide.check_request(request, store.cohorts_named(request.cohorts))
     else:
         decide.check_sizes(request.round, store.population(request.cohorts))
-    stored = store.insert_round(request, actor=checked_text("actor", actor))
+    stored = store.insert_round(request, actor=actor)
     return present_answer(store, stored)
 
 
@@ -126,7 +130,9 @@ def register_and_admit(
     Raises:
         What `register` and `admit` raise.
     """
+    request = with_windows(store, request)
     asked = NewRoundRequest.of(request, actor=actor)
+    open_periods(store, request, actor=asked.actor)
     others_first, prepared = True, False
     while True:
         match _at_once(store, accountant, asked, others_first=others_first):
@@ -162,7 +168,9 @@ def admit_at_once(
         NotFound, InvalidValue: as `register`.
         TryAgain, Unavailable: as `admit`.
     """
-    answer = _at_once(store, accountant, NewRoundRequest.of(request, actor=actor))
+    asked = NewRoundRequest.of(with_windows(store, request), actor=actor)
+    open_periods(store, asked.request, actor=asked.actor)
+    answer = _at_once(store, accountant, asked)
     return None if isinstance(answer, NotYet) else answer
 
 

@@ -40,7 +40,7 @@ def resolve_audience(
     wanted = selected_labels(audience) if isinstance(audience, str) else None
     if wanted is None:
         return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
-    found = store.cohorts()
+    found = store.cohorts(periods=False)
     try:
         last = store.round(round_id).registered_at if round_id is not None else None
     except NotFound:
@@ -64,6 +64,7 @@ def request_of(
     collected_on: date | None = None,
     use_case: str | None = None,
     stratified: Mapping[str, Sequence[int]] | None = None,
+    collected_until: date | None = None,
 ) -> RoundRequest:
     """Return the request of a round of some cohorts.
 
@@ -71,9 +72,10 @@ def request_of(
         audience: their names; a single one makes the request that names this cohort alone.
         described: the round. If `stratified` is given, it may leave out `sampled_from`, which then follows.
         round_id: its identifier.
-        collected_on: the day of collection.
+        collected_on: the day of collection, or the first of several.
         use_case: what it is for.
         stratified: for each cohort how many users were sampled, and of how many.
+        collected_until: the last day of collection, if there are several.
 
     Raises:
         InvalidValue, InvalidParameter: the parts contradict each other.
@@ -95,4 +97,5 @@ def request_of(
         collected_on=collected_on,
         use_case=use_case,
         stratified=strata,
+        collected_until=collected_until,
     )

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step
-from shuffle_ledger.ledger.errors import Damaged, InvalidValue, LostRace, NotFound, TryAgain
+from shuffle_ledger.ledger.decisions.windows import open_periods, with_windows
+from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, LostRace, NotFound, TryAgain
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
@@ -28,10 +29,17 @@ def admit_together(
             not known; ask again.
     """
     asked: dict[str, NewRoundRequest] = {}
-    for request in requests:
-        if request.round_id in asked:
+    for given in requests:
+        if given.round_id in asked:
             break
+        try:
+            request = with_windows(store, given)
+            open_periods(store, request, actor=actor)
+        except (Conflict, InvalidValue, NotFound):
+            break  # for the caller to ask by itself
         asked[request.round_id] = NewRoundRequest.of(request, actor=actor)
+    if not asked:
+        return []
     charged: list[ShuffledRound | None] = []
 
     def drafted(round_id: str, new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:

@@ -45,6 +45,11 @@ def change_budget(
 
     def decide(view: CohortView) -> EntryDraft:
         cohort = view.cohort
+        if cohort.period is not None:
+            raise Conflict(
+                f"{name!r} is a period of a window of cohort {cohort.period.cohort!r}: what a window allows"
+                " is fixed when the cohort is opened"
+            )
         if delta is not None and delta != cohort.delta_budget:
             expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"
             raise InvalidValue(field="delta", value=delta, expected=expected)

@@ -13,7 +13,13 @@ from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now, first_accounted
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.decisions.outcomes import cohorts_of, corrected_from, members_in, record_of
+from shuffle_ledger.ledger.decisions.outcomes import (
+    cohorts_of,
+    corrected_from,
+    members_in,
+    record_of,
+    users_of,
+)
 from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
@@ -66,7 +72,7 @@ def correct(
     if len(cohorts) > 1:
         lost = store.lost_cohorts()
         cohorts = tuple(name for name in cohorts if name not in lost)
-    population = store.population(cohorts)
+    users = users_of(store, stored)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
         try:
@@ -84,7 +90,7 @@ def correct(
                 " can be corrected. If it was released all the same, record an incident with its identifier"
             )
         truth = restated(described_now(record), changes)
-        check_sizes(truth, population, cohorts=len(cohorts))
+        check_sizes(truth, **users)
         refuse_unproven_of_strata(record, truth, changes)
         last = record.corrections[-1] if record.corrections else None
         if last is not None and (last.round, last.reason) == (truth, reason):

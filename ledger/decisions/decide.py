@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.decisions.windows import placed
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import slot_of
@@ -146,7 +147,7 @@ def drafts(
     drafted = []
     for view, row, decision in zip(views, stored, decisions, strict=True):
         stated = decision
-        if request.audience and refused_by:
+        if len(request.cohorts) > 1 and refused_by:
             stated = _of_audience(store, view, decision, request, refused_by)
         loss = None
         if stated.requested is not None:
@@ -168,11 +169,20 @@ def _of_audience(
         decision = Decision(
             accounted=slot_of(request.round),
             reason=RefusalReason.REFUSED_ELSEWHERE,
-            message="Other cohorts of the round's audience refused it; this one would have admitted it.",
+            message=_WINDOW_REFUSED.format(names=", ".join(refused_by))
+            if request.windows
+            else _REFUSED_ELSEWHERE,
             requested=None,
             details=registry.policy_of(store, view).unchanged(view),
         )
     return replace(decision, details={**decision.details, "refused_by": dict(refused_by)})
+
+
+def _refused_elsewhere(request: RoundRequest, refused_by: Iterable[str]) -> str:
+    if not request.windows:
+        return "Other cohorts of the round's audience refused it; this one would have admitted it."
+    names = ", ".join(refused_by)
+    return f"Other budgets that the round is charged to refused it, {names}; this one would have admitted it."
 
 
 def _numbers_of(decision: Decision, view: CohortView) -> dict[str, Any]:
@@ -208,22 +218,27 @@ def _draft(
 
 
 def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
-    """Raise InvalidValue if a round is of other cohorts, larger than these together, or not one for all.
+    """Raise InvalidValue if a round is of other cohorts, larger than these together, or not one for all; or
+    if it is charged to other periods of their windows than those of the days of its collection.
 
     Args:
         request: the round.
-        cohorts: those that it names.
+        cohorts: those that it names, and the periods that it names.
     """
     names = tuple(cohort.name for cohort in cohorts)
     if request.cohorts != names:
         raise InvalidValue(field="cohort", value=request.cohort, expected=repr(names[0]))
+    cohorts = [cohort for cohort in cohorts if cohort.name in request.members]
+    if placed(request, cohorts).windows != request.windows:
+        expected = "the periods of the cohorts' windows that the round is collected in"
+        raise InvalidValue(field="windows", value=list(request.windows), expected=expected)
     if len({cohort.policy == POLICY_FIXED for cohort in cohorts}) > 1:
         fixed = [cohort.name for cohort in cohorts if cohort.policy == POLICY_FIXED]
         expected = (
             "cohorts of policy fixed alone, or none of them: what others refuse depends on outputs, and what"
             f" a fixed cohort holds must not ({fixed[0]!r} is one)"
         )
-        raise InvalidValue(field="audience", value=list(names), expected=expected)
+        raise InvalidValue(field="audience", value=list(request.members), expected=expected)
     population = sum(cohort.population for cohort in cohorts)
     check_sizes(request.round, population, cohorts=len(cohorts))
     for stratum, cohort in zip(request.stratified, cohorts, strict=False):

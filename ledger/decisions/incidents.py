@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.decisions.outcomes import cohorts_of, incident_from, members_in, record_of
+from shuffle_ledger.ledger.decisions.outcomes import (
+    cohorts_of,
+    incident_from,
+    members_in,
+    record_of,
+    users_of,
+)
+from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
@@ -72,6 +80,8 @@ def record_incident(
     reason: str,
     actor: str,
     released: ReleaseTimes | None = None,
+    collected_on: date | None = None,
+    collected_until: date | None = None,
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
@@ -89,6 +99,9 @@ def record_incident(
         reason: how it came about.
         actor: who tells it. The same again gives the same answer.
         released: when, as the actor attests.
+        collected_on: the first day of its collection; a cohort with windows needs it. Of an identifier that
+            is registered, the days are those of the registration.
+        collected_until: the last day, if there are several.
 
     Raises:
         NotFound: no such cohort.
@@ -98,21 +111,29 @@ def record_incident(
         TryAgain, Unavailable: nothing was changed.
     """
     told = _Told(described, released or ReleaseTimes(), reason=reason, actor=actor)
-    request = RoundRequest(round_id=round_id, cohort=cohort, round=told.truth)
+    request = RoundRequest(
+        round_id=round_id,
+        cohort=cohort,
+        round=told.truth,
+        collected_on=collected_on,
+        collected_until=collected_until,
+    )
     name = request.cohort
     population = store.population([name])
     try:
         stored = store.round(request.round_id)
     except NotFound:
         check_sizes(told.truth, population)
+        request = placed(request, store.cohorts_named(request.members))
+        open_periods(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
-            return incident_from(entry)
+            return entry
         stored = store.round(request.round_id)
     cohorts = cohorts_of(stored)
     if name not in cohorts:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
-    check_sizes(told.truth, store.population(cohorts), cohorts=len(cohorts))
+    check_sizes(told.truth, **users_of(store, stored))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
         now = store.round_in(view.cohort.name, stored.round_id)
@@ -129,28 +150,34 @@ def record_incident(
         return _drafted(store, accountant, told, view, now)
 
     entries = optimistic_append.append_to_each(store, cohorts, decide)
+    return _told_of(entries)
+
+
+def _told_of(entries: Sequence[LedgerEntry]) -> Incident:
+    """Return what the entries of all chains of an incident tell, with the numbers of each."""
     told_of, audience = [incident_from(entry) for entry in entries], members_in(entries)
     overspent = any(one.overspent for one in told_of)
     return replace(told_of[0], overspent=overspent, audience=audience)
 
 
-def _told_first(
-    store: Store, accountant: Accountant, told: _Told, request: RoundRequest
-) -> LedgerEntry | None:
-    """Append an incident with the row of its identifier; return None if that was taken meanwhile."""
-    name = request.cohort
+def _told_first(store: Store, accountant: Accountant, told: _Told, request: RoundRequest) -> Incident | None:
+    """Append an incident with the rows of its identifier; return None if that was taken meanwhile."""
     # What takes a computation is computed now, where nothing waits for it.
-    new = NewRound(view=store.view(name), registration=0, others_wait=False)
-    _drafted(store, accountant, told, new.view, _row(request, told, new))
-    bodies = optimistic_append.append_with_round(
-        store, [name], request.round_id, lambda new: [_drafted_new(store, accountant, told, request, new[0])]
-    )
+    views = store.views(request.cohorts)
+    for view in views:
+        new = NewRound(view=view, registration=0, others_wait=False)
+        _drafted(store, accountant, told, view, _row(request, told, new))
+
+    def drafted(found: Sequence[NewRound]) -> list[EntryDraft]:
+        return [_drafted_new(store, accountant, told, request, new) for new in found]
+
+    bodies = optimistic_append.append_with_round(store, request.cohorts, request.round_id, drafted)
     if bodies is None:
         return None
-    found = bodies[0]
-    if found.details["overspent"] and new.view.cohort.status == "open":
-        _log.error("cohort %s is OVERSPENT since entry %d", name, found.sequence)
-    return store.entry(name, found.sequence)
+    for view, body in zip(views, bodies, strict=True):
+        if body.details["overspent"] and view.cohort.status == "open":
+            _log.error("cohort %s is OVERSPENT since entry %d", body.cohort, body.sequence)
+    return _told_of([store.entry(body.cohort, body.sequence) for body in bodies])
 
 
 def _drafted_new(
@@ -166,11 +193,12 @@ def _row(request: RoundRequest, told: _Told, new: NewRound) -> StoredRound:
     return StoredRound(
         registration=new.registration,
         round_id=request.round_id,
-        cohort=request.cohort,
+        cohort=new.view.cohort.name,
         content=content,
         content_digest=request_digest(content),
         registered_by=told.actor,
         registered_at=new.view.at,
+        shared=new.view.cohort.name != request.cohort,
     )
 
 

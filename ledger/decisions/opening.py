@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.windows import Window
 
 
 def open_cohort(
@@ -29,10 +30,13 @@ def open_cohort(
     plan: Mapping[ShuffledRound, int] | None = None,
     accountant: Accountant | None = None,
     labels: Mapping[str, str] | None = None,
+    windows: Sequence[Window] = (),
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
 
-    Its labels, such as `device=phone`, are what selectors of audiences ask for; they never change.
+    Its labels, such as `device=phone`, are what selectors of audiences ask for; they never change. Nor do
+    its windows, budgets that begin anew with every period: a round is admitted only if the cohort's own
+    budget and those of all periods that it is collected in allow it.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -50,8 +54,13 @@ def open_cohort(
         delta_budget=delta,
         policy=policy,
         labels=labels or {},
+        windows=tuple(windows),
     )
     actor = checked_text("actor", actor)
+    if "@" in cohort.name and not store.cohorts(only=[cohort.name]):
+        raise InvalidValue(
+            field="name", value=name, expected="a name without @, which periods of windows have"
+        )
     rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if policy == POLICY_PLAN:

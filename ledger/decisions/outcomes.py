@@ -47,6 +47,13 @@ def cohorts_of(stored: StoredRound) -> tuple[str, ...]:
     return RoundRequest.from_bytes(stored.content).cohorts
 
 
+def users_of(store: Store, stored: StoredRound) -> dict[str, int]:
+    """Return how many users the cohorts of a stored round have together, and how many these cohorts are, as
+    arguments for checks of sizes."""
+    members = RoundRequest.from_bytes(stored.content).members
+    return {"population": store.population(members), "cohorts": len(members)}
+
+
 def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
     """Return how a round was closed, None while it is not."""
     if stored.closing_sequence is None:

@@ -11,6 +11,7 @@ from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
+from shuffle_ledger.ledger.decisions.windows import views_of, with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
@@ -60,13 +61,20 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
         Conflict, NotCollectable: as `register`.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    views = store.views(request.cohorts)
+    request = with_windows(store, request)
+    views = views_of(store, request)
     now = quote_for_all(store, accountant, views, request)
     try:
         record = round_record(store, request.round_id)
     except NotFound:
         return now
     return quote_repeated(request, record, least_open([view.cohort for view in views]).status, now)
+
+
+def price(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
+    """Return what the answer to a round would be now under a new identifier; raises what `quote` raises."""
+    request = with_windows(store, request, is_new=True)
+    return quote_for_all(store, accountant, views_of(store, request), request)
 
 
 def quote_for_all(
@@ -80,13 +88,22 @@ def quote_for_all(
     Raises:
         InvalidValue, AccountingError, LedgerError: as `quote`.
     """
-    if len(views) == 1:
-        return quote_at(store, accountant, views[0], request)
+    return quote_next(store, accountant, views, request)[0]
+
+
+def quote_next(
+    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
+) -> tuple[Quote, list[CohortView]]:
+    """Return what `quote_for_all` returns, and how the cohorts would be after that answer."""
     decide.check_request(request, [view.cohort for view in views])
-    quotes = [_quoted(store, accountant, view, request)[0] for view in views]
+    pairs = [_quoted(store, accountant, view, request) for view in views]
+    quotes = [each for each, _ in pairs]
+    if len(quotes) == 1:
+        return quotes[0], [pairs[0][1]]
     refusing = [each for each in quotes if each.would_be == "refused"]
     told = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
-    return dataclasses.replace(told, refused_by=tuple(map(_refused_by, refusing)))
+    told = dataclasses.replace(told, refused_by=tuple(map(_refused_by, refusing)))
+    return told, list(views) if refusing else [after for _, after in pairs]
 
 
 def _refused_by(quoted: Quote) -> RefusedBy:
@@ -100,23 +117,6 @@ def _refused_by(quoted: Quote) -> RefusedBy:
         epsilon_budget=quoted.epsilon_budget,
         delta_budget=quoted.delta_budget,
     )
-
-
-def quote_at(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> Quote:
-    """Return what the answer would be for a new identifier, if the cohort were as `view` says.
-
-    Raises:
-        InvalidValue, AccountingError, LedgerError: as `quote`.
-    """
-    return quote_next(store, accountant, view, request)[0]
-
-
-def quote_next(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
-) -> tuple[Quote, CohortView]:
-    """Return what `quote_at` returns, and how the cohort would be after that answer."""
-    decide.check_request(request, [view.cohort])
-    return _quoted(store, accountant, view, request)
 
 
 def _quoted(
@@ -161,10 +161,14 @@ def quote_batch(
         raise InvalidValue(field="rounds", value=len(requests), expected=f"1 to {BATCH_MAX} rounds")
     if len({request.cohort for request in requests}) != 1:
         raise InvalidValue(field="rounds", value="several cohorts", expected="rounds of one cohort")
-    view = first = store.view(requests[0].cohort)
-    quotes = []
-    for request in requests:
-        answer, view = quote_next(store, accountant, view, request)
+    placed = [with_windows(store, request, is_new=True) for request in requests]
+    known: dict[str, CohortView] = {}
+    first, quotes = store.view(requests[0].cohort), []
+    for request in placed:
+        if not set(request.cohorts) <= known.keys():
+            known = {view.cohort.name: view for view in views_of(store, request)} | known
+        answer, after = quote_next(store, accountant, [known[name] for name in request.cohorts], request)
+        known |= {view.cohort.name: view for view in after}
         quotes.append(answer)
     admitted = sum(answer.would_be == "admitted" for answer in quotes)
     return BatchQuote(
@@ -183,26 +187,30 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
 
     The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
     """
-    view = store.view(request.cohort)
-    base = quote_at(store, accountant, view, request)
+    request = with_windows(store, request, is_new=True)
+    views = views_of(store, request)
+    view = next(view for view in views if view.cohort.name == request.cohort)
+    base = quote_for_all(store, accountant, views, request)
 
     def count_fits(count: int) -> bool:
         held = {**view.held, base.accounted: view.held.get(base.accounted, 0) + count - 1}
         more = dataclasses.replace(view, held=held)
-        return quote_at(store, accountant, more, request).would_be == "admitted"
+        return quote_for_all(store, accountant, [more], request).would_be == "admitted"
 
     if base.would_be != "admitted":
         rounds = 0
     elif view.cohort.policy == POLICY_FIXED:
         rounds = _largest_count(count_fits)
     else:  # what decides there is more than what is held
-        rounds = _count_one_by_one(store, accountant, view, request)
-    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, view, request, base))
+        rounds = _count_one_by_one(store, accountant, views, request)
+    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, views, request, base))
 
 
-def _count_one_by_one(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> int:
+def _count_one_by_one(
+    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
+) -> int:
     for count in range(ROUNDS_ONE_BY_ONE_MAX):
-        answer, view = quote_next(store, accountant, view, request)
+        answer, views = quote_next(store, accountant, views, request)
         if answer.would_be != "admitted":
             return count
     return ROUNDS_ONE_BY_ONE_MAX
@@ -221,16 +229,16 @@ def _largest_count(fits: Callable[[int], bool]) -> int:
 
 
 def _largest_epsilon0(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest, base: Quote
+    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest, base: Quote
 ) -> float | None:
     asked = _epsilon0(request.round)
-    if asked is None or view.cohort.status != "open":
+    if asked is None or any(view.cohort.status != "open" for view in views):
         return None
 
     def fits(epsilon0: float) -> bool:
         try:
             changed = dataclasses.replace(request, round=_with_epsilon0(request.round, epsilon0))
-            return quote_at(store, accountant, view, changed).would_be == "admitted"
+            return quote_for_all(store, accountant, views, changed).would_be == "admitted"
         except AccountingError:
             return False
 

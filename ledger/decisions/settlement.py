@@ -8,7 +8,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRoun
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
-from shuffle_ledger.ledger.decisions.outcomes import closing_from, cohorts_of, members_in, record_of
+from shuffle_ledger.ledger.decisions.outcomes import closing_from, cohorts_of, members_in, record_of, users_of
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
 from shuffle_ledger.ledger.decisions.truths import truth_of
@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_PLAN,
     REASON_LENGTH_MAX,
     VOID_ATTESTATION,
+    RoundRecord,
     RoundState,
     Settled,
     Voided,
@@ -54,8 +55,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
     cohorts = cohorts_of(stored)
-    population = store.population(cohorts)
-    reports = checked_reports(reports, field="reports", population=population, cohorts=len(cohorts))
+    reports = checked_reports(reports, field="reports", **users_of(store, stored))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
         record = record_of(store, store.round_in(view.cohort.name, stored.round_id))
@@ -63,6 +63,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             return store.entry(view.cohort.name, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
+        _refuse_before_collection(view, record)
         refuse_more_of_strata(record, reports)
         after = _turned_out(view, before, described_now(record), reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
@@ -148,6 +149,17 @@ def _refuse_frozen(view: CohortView) -> None:
     if view.cohort.status == "frozen":
         raise Conflict(
             f"cohort {view.cohort.name!r} is frozen, for entries were lost: how its rounds ended is unknown"
+        )
+
+
+def _refuse_before_collection(view: CohortView, record: RoundRecord) -> None:
+    """Raise Conflict if a round that is charged to windows is settled before its collection begins."""
+    days = record.request.days
+    today = max(view.at, view.recorded_at or view.at).date()
+    if record.request.windows and days is not None and today < days[0]:
+        raise Conflict(
+            f"round {record.request.round_id!r} is collected from {days[0].isoformat()} on, and today is"
+            f" {today.isoformat()}: it can be settled then, or voided if it is not collected at all"
         )
 
 

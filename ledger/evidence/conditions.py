@@ -100,3 +100,30 @@ OF_AUDIENCES: Final = Condition(
         " where reports tell the cohort, fewer people hide each other than is stated."
     ),
 )
+# Stated where a cohort has windows, or is a period of one.
+OF_WINDOWS: Final = Condition(
+    name="Days of collection",
+    holds_when=(
+        "All reports of a round were sent on the days that it states, in UTC, and what a user sent on them"
+        " was randomized for that round alone."
+    ),
+    otherwise=(
+        "A round may be missing from the budget of a window it belongs to. What is true of a user in every"
+        " window, such as home or illness, is protected by the cohort's own budget only; a time as long as"
+        " one calendar window meets two of them, with twice the epsilon and twice the delta."
+    ),
+)
+
+
+def unit_of_period(described: str, first: str, last: str) -> str:
+    """Return the privacy unit of a window's period: what may differ between two neighbouring populations."""
+    return (
+        f"what one user sent in rounds of the cohort collected in this {described}, {first} to {last}: a user"
+        " sends one report per round"
+    )
+
+
+NEIGHBOURS_OF_PERIOD: Final = (
+    "substitution: two populations of the same size that differ in what one user sent to these rounds; what"
+    " the user sent to all others is the same"
+)

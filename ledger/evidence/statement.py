@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason
+from shuffle_ledger.ledger.values.windows import Period, Window
 
 STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 
@@ -41,6 +42,8 @@ class Promise:
     policy_assumes: str
     opened_at: datetime
     opened_by: str
+    windows: tuple[Window, ...] = ()  # budgets that begin anew, each with a promise and a chain of its own
+    period: Period | None = None  # of another cohort's window, whose promise this is
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,12 @@ from shuffle_ledger.ledger.evidence.chain_reader import Reading
 from shuffle_ledger.ledger.evidence.conditions import (
     CONDITIONS,
     NEIGHBOURS,
+    NEIGHBOURS_OF_PERIOD,
     OF_AUDIENCES,
+    OF_WINDOWS,
     POLICY_UNKNOWN,
     PRIVACY_UNIT,
+    unit_of_period,
 )
 from shuffle_ledger.ledger.evidence.statement import (
     CohortStatement,
@@ -34,8 +37,9 @@ from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequenc
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.requests import Cohort, declared_from
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.windows import Period
 from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
 
 # Orders of magnitude of delta around the budget's at which the profile is shown.
@@ -94,7 +98,11 @@ def make_statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
         numerical_policy=NUMERICAL_POLICY,
-        conditions=(*CONDITIONS, OF_AUDIENCES) if any(map(_has_audiences, made)) else CONDITIONS,
+        conditions=(
+            *CONDITIONS,
+            *([OF_AUDIENCES] if any(map(_has_audiences, made)) else []),
+            *([OF_WINDOWS] if any(each.promise.windows or each.promise.period for each in made) else []),
+        ),
         cohorts=made,
         checkpoint=checkpoint,
     )
@@ -237,11 +245,14 @@ def _verdict(replay: Replay, reading: Reading) -> Verdict:
 
 
 def _promise(opened: EntryBody, body: EntryBody) -> Promise:
-    policy = str(opened.details["policy"])
+    policy, declared = str(opened.details["policy"]), declared_from(opened.details)
+    period = declared["period"]
     return Promise(
         population=int(opened.details["population"]),
-        privacy_unit=PRIVACY_UNIT,
-        neighbours=NEIGHBOURS,
+        privacy_unit=PRIVACY_UNIT if period is None else _unit(period),
+        neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,
+        windows=declared["windows"],
+        period=period,
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,
@@ -249,6 +260,11 @@ def _promise(opened: EntryBody, body: EntryBody) -> Promise:
         opened_at=opened.recorded_at,
         opened_by=opened.actor,
     )
+
+
+def _unit(period: Period) -> str:
+    described = period.kind if period.is_sliding else f"UTC calendar {period.kind}"
+    return unit_of_period(described, period.first.isoformat(), period.last.isoformat())
 
 
 def _alone(

@@ -122,7 +122,7 @@ def policy_of(store: Store, view: CohortView) -> Policy:
         if "standing" in view.details:
             raise Damaged(f"cohort {view.cohort.name!r}: its row has another policy than its last entry")
         return FixedPolicy()
-    return policy_from(view.cohort.policy, store.first_body(view.cohort.name))
+    return policy_from(view.cohort.policy, view.opening or store.first_body(view.cohort.name))
 
 
 @functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)

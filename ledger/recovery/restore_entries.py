@@ -27,7 +27,14 @@ from shuffle_ledger.ledger.storage.tables import cohorts, heads, rounds
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Cohort, CohortStatus, request_digest
+from shuffle_ledger.ledger.values.requests import (
+    DECLARED,
+    REASON_LENGTH_MAX,
+    Cohort,
+    CohortStatus,
+    declared_from,
+    request_digest,
+)
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
 
@@ -236,7 +243,7 @@ def _as_opened(body: EntryBody) -> Cohort:
         policy=body.details["policy"],
         status="open",
         opened_at=body.recorded_at,
-        labels=body.details.get("labels", {}),
+        **declared_from(body.details),
     )
 
 
@@ -279,9 +286,8 @@ def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
 
 
 def _open(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> None:
-    row = {name: value for name, value in vars(cohort).items() if name != "status"}
-    row["labels"] = rows.labels_bytes(cohort.labels)
-    connection.execute(insert(cohorts).values(**row))
+    row = {name: value for name, value in vars(cohort).items() if name not in {"status", *DECLARED}}
+    connection.execute(insert(cohorts).values(**row, **rows.declared_bytes(cohort)))
     rows.insert_entry(connection, entry)
     head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
     connection.execute(insert(heads).values(**head))

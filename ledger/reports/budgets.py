@@ -22,15 +22,17 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
+from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, SlotReading
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
-from shuffle_ledger.ledger.storage.rows import StoredHolding
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.windows import Period, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,17 @@ class Head:
 
     sequence: int
     digest: str  # hexadecimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowReading:
+    """A window of a cohort today: of a sliding one, the period that has least left."""
+
+    window: Window
+    period: Period
+    status: CohortStatus
+    epsilon_spent_upper: float  # certified at the window's delta
+    epsilon_remaining: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -67,6 +80,7 @@ class BudgetStatement:
         float  # the exact composition of what is held: an odometer reading, for what it
     )
     composition_epsilon_lower: float  # cost so far; no guarantee follows when rounds were chosen adaptively
+    windows: tuple[WindowReading, ...] = ()  # budgets that begin anew, which must hold too
     fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
     numerical_policy: str  # under which the last entry's numbers were computed
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
@@ -163,6 +177,7 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         delta_accounts=policy.delta_accounts(view),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,
+        windows=windows_today(store, view),
         fits=what_fits(books, view, policy, by_frequency(seen)),
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
@@ -175,6 +190,27 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         opened_at=_opened(cohort.opened_at),
         head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
     )
+
+
+def windows_today(store: Store, view: CohortView) -> tuple[WindowReading, ...]:
+    """Return what is spent and left of each window of a cohort for a round collected today, UTC."""
+    views = views_today(store, view)
+    found = []
+    for window in view.cohort.windows:
+        of_kind = [each for each in views if each.cohort.period and each.cohort.period.kind == window.kind]
+        least = min(of_kind, key=lambda each: each.cohort.remaining(each.spent.epsilon_upper))
+        if least.cohort.period is None:
+            raise AssertionError("a view of a period")
+        found.append(
+            WindowReading(
+                window=window,
+                period=least.cohort.period,
+                status=least.cohort.status,
+                epsilon_spent_upper=least.spent.epsilon_upper,
+                epsilon_remaining=least.cohort.remaining(least.spent.epsilon_upper),
+            )
+        )
+    return tuple(found)
 
 
 def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from shuffle_ledger.accounting import (
     DEFAULT_PRECISION,
@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import (
     decided_by_composition,
     fits,
 )
+from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, policy_of
@@ -34,6 +35,8 @@ def calibrate_for(
     width: float = DEFAULT_PRECISION,
 ) -> Calibration:
     """Return the largest epsilon0 with which a cohort admits all of these rounds, one after the other.
+
+    Of a cohort with windows: if all of them are collected today.
 
     Nothing is reserved: the answer holds if nothing else is registered, settled, voided or changed before.
 
@@ -55,21 +58,16 @@ def calibrate_for(
         raise Conflict(f"cohort {cohort!r} is {view.cohort.status}: it admits no rounds")
     books = Books(store=store, accountant=accountant, keep=False)
     policy = policy_of(store, view)
-    if isinstance(policy, AdaptivePolicy):
-        decides = functools.partial(_by_filters, books, view, policy, rounds)
-    elif isinstance(policy, PlanPolicy):
-        decides = functools.partial(_by_free_slots, view, policy, rounds)
-    else:
-        decides = functools.partial(
-            decided_by_composition,
-            functools.partial(_beside_what_is_held, books, view),
-            rounds=rounds,
-            epsilon=view.cohort.epsilon_budget,
-            precision=accountant.precision,
-        )
+    decides = _decision(books, view, rounds)
+    in_periods = [(each, _decision(books, each, rounds)) for each in views_today(store, view)]
+
+    def decides_for_all(described: ShuffledRound) -> float:
+        fits_in = all(decide(described) <= each.cohort.epsilon_budget for each, decide in in_periods)
+        return decides(described) if fits_in else math.inf
+
     try:
         return calibrate_by(
-            decides,
+            decides_for_all if in_periods else decides,
             described,
             epsilon=view.cohort.epsilon_budget,
             delta=view.cohort.delta_budget,
@@ -84,6 +82,22 @@ def calibrate_for(
             raise
         expected = f"a number of such rounds that cohort {cohort!r} still admits with some epsilon0"
         raise InvalidParameter("rounds", rounds, expected) from error
+
+
+def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
+    """Return the function from a round to the epsilon that decides on so many of it."""
+    policy = policy_of(books.store, view)
+    if isinstance(policy, AdaptivePolicy):
+        return functools.partial(_by_filters, books, view, policy, rounds)
+    if isinstance(policy, PlanPolicy):
+        return functools.partial(_by_free_slots, view, policy, rounds)
+    return functools.partial(
+        decided_by_composition,
+        functools.partial(_beside_what_is_held, books, view),
+        rounds=rounds,
+        epsilon=view.cohort.epsilon_budget,
+        precision=books.accountant.precision,
+    )
 
 
 def _by_filters(

@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanP
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, ROUNDS_MAX, Room, by_frequency, room_for
 from shuffle_ledger.ledger.reports.schedules_left import periods_for
+from shuffle_ledger.ledger.reports.window_forecasts import SCHEDULED_MAX, WindowForecast, blocked, of_windows
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -81,6 +82,7 @@ class KindForecast:
     rounds_until: int | None  # that the schedule has until the last day asked for
     reaches_until: bool | None  # all of them fit
     largest: LargestEpsilon0 | None  # for as many as `fit`, else as the schedule has; None: not asked
+    windows: tuple[WindowForecast, ...] = ()  # how many each window admits by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,7 @@ class Forecast:
     first_on: date | None
     until: date | None
     kinds: tuple[KindForecast, ...]
-    together: ScheduleForecast | None  # None: no schedule, or fewer than two kinds
+    together: ScheduleForecast | None  # None: no schedule, fewer than two kinds, or a cohort with windows
     promise: str  # what the numbers say, and that nothing is reserved
 
 
@@ -229,9 +231,13 @@ class _Asked:
 
 def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
     books, view, policy, days = asked.books, asked.view, asked.policy, asked.days
+    windows: tuple[WindowForecast, ...] = ()
     if view.cohort.status == "open":
         room = room_for(books, view, policy, kind, compositions=_COMPOSITIONS, exactly=True)
         limited_by, limit = _limit(books, view, policy, kind, room.count)
+        windows = of_windows(books, view, kind)
+        if windows:
+            room, limited_by, limit = _within_windows(asked, kind, windows, room, (limited_by, limit))
     else:
         room = Room(count=0, is_largest=True, compositions_left=0)
         limited_by = f"cohort_{view.cohort.status}"
@@ -247,7 +253,39 @@ def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
         rounds_until=days.count(),
         reaches_until=days.reaches(room.count),
         largest=_largest(books, view, kind, rounds) if rounds else None,
+        windows=windows,
     )
+
+
+def _within_windows(
+    asked: _Asked,
+    kind: ShuffledRound,
+    windows: tuple[WindowForecast, ...],
+    room: Room,
+    limit: tuple[str, str],
+) -> tuple[Room, str, str]:
+    """Return how many rounds fit into the cohort's windows too, with the word and the sentence for the limit.
+
+    The rounds are collected on the days of the schedule; all of them today if there is none.
+    """
+    days, most = asked.days, min(room.count, SCHEDULED_MAX)
+    if days.every is None:
+        first = min(windows, key=lambda each: each.rounds_today)
+        count, window = first.rounds_today, first.window
+        if count >= room.count:
+            return room, *limit
+    else:
+        dates = [day for number in range(1, most + 1) if (day := days.last_of(number)) is not None]
+        found = blocked(asked.books, asked.view, kind, windows, dates)
+        if found.window is None:
+            cut = Room(count=found.rounds, is_largest=False, compositions_left=0)
+            searched_all = len(dates) == room.count
+            return (
+                (room, *limit) if searched_all else (cut, "search", f"More than {most:,} are not looked at.")
+            )
+        count, window = found.rounds, found.window
+    sentence = f"The budget for each {window.described} would be used up."
+    return Room(count=count, is_largest=False, compositions_left=0), f"window {window.kind}", sentence
 
 
 def _limit(
@@ -305,8 +343,8 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
 def _together(
     books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], days: _Days
 ) -> ScheduleForecast | None:
-    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
-        return None
+    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX or view.cohort.windows:
+        return None  # what windows leave depends on the order of the days too
     is_open = view.cohort.status == "open"
     count = periods_for(books, view, policy, kinds, compositions=_COMPOSITIONS) if is_open else 0
     return ScheduleForecast(

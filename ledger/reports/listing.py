@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.tables import REFUSED, entries, heads
+from shuffle_ledger.ledger.storage.tables import REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
@@ -88,10 +88,18 @@ class HeadCount:
     refused: int
 
 
-def cohort_statuses(store: Store) -> dict[str, CohortStatus]:
-    """Return the status of every cohort, in the order of their names: little of each, to make pages from."""
+def cohort_statuses(store: Store, *, periods: bool = True) -> dict[str, CohortStatus]:
+    """Return the status of every cohort, in the order of their names: little of each, to make pages from.
+
+    Args:
+        store: the ledger.
+        periods: False leaves out the periods of windows, which have chains of their own.
+    """
+    query = select(heads.c.cohort, heads.c.status)
+    if not periods:
+        query = query.join(cohorts, cohorts.c.name == heads.c.cohort).where(cohorts.c.period.is_(None))
     with engine.reading_once(store.engine) as connection:
-        found = connection.execute(select(heads.c.cohort, heads.c.status)).all()
+        found = connection.execute(query).all()
     return {row.cohort: row.status for row in sorted(found, key=lambda row: row.cohort)}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import FilterSet, InvalidParameter, ShuffledRound, fits
+from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -41,15 +42,19 @@ def what_fits(
     """Return how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
 
     Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
-    in between, every one is admitted. A cohort that is not open admits none.
+    in between, every one is admitted. A cohort that is not open admits none. Of a cohort with windows: if
+    they are all collected today.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     slots = policy.slots(view)
     listed = [slot.round for slot in slots] if slots else list(kinds)
-    found = _found(books, view, policy, listed[:KINDS_MAX])
-    return tuple(FittingRounds(round=kind, rounds_at_least=count) for kind, count in found)
+    counts = dict(_found(books, view, policy, listed[:KINDS_MAX]))
+    for period in views_today(books.store, view):
+        found = dict(_found(books, period, policy_of(books.store, period), counts))
+        counts = {kind: min(count, found.get(kind, 0)) for kind, count in counts.items()}
+    return tuple(FittingRounds(round=kind, rounds_at_least=count) for kind, count in counts.items())
 
 
 def by_frequency(counts: Mapping[ShuffledRound, int]) -> list[ShuffledRound]:

@@ -34,7 +34,7 @@ from shuffle_ledger.ledger.storage.tables import accounted_rounds, cohorts, head
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
+from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.storage.cohort_locks import Turn
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
 _ALWAYS = true()
-_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name != "labels")
+_OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name not in DECLARED)
 
 
 class Kinds:
@@ -219,7 +219,8 @@ def as_seen(memory: Memory, row: Any) -> CohortView | None:
 def _is_as_seen(row: Any, last: CohortView) -> bool:
     """Whether the rows beside a head's entry say what they said when that entry was read, or written."""
     same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)
-    return same and rows.labels_in(row) == last.cohort.labels and row.sequence == last.head_sequence
+    declared = all(value == getattr(last.cohort, name) for name, value in rows.declared_in(row).items())
+    return same and declared and row.sequence == last.head_sequence
 
 
 def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:

@@ -28,7 +28,14 @@ from shuffle_ledger.ledger.storage.tables import (
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry, Spending
-from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, RoundRequest
+from shuffle_ledger.ledger.values.requests import (
+    DECLARED,
+    Cohort,
+    CohortStatus,
+    RoundRequest,
+    declared_details,
+    declared_from,
+)
 
 ATTEMPTS_MAX = 5  # failed attempts after which a round is not retried automatically
 _DECODED_ROUNDS_MAX = 8192
@@ -77,6 +84,7 @@ class CohortView:
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
+    opening: bytes | None = None  # the body that the chain would begin with, if it is not opened yet
     # Values parsed from `details`, by name, each with its source: valid while the source is the same object.
     read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -202,18 +210,19 @@ def cohort_from(row: Row[Any]) -> Cohort:
         policy=row.policy,
         status=row.status,
         opened_at=row.opened_at,
-        labels=labels_in(row),
+        **declared_in(row),
     )
 
 
-def labels_in(row: Any) -> dict[str, str]:
-    """Return the labels in a cohort's row; raises Damaged."""
-    return {} if row.labels is None else dict(canonical.decode(bytes(row.labels)))
+def declared_in(row: Any) -> dict[str, Any]:
+    """Return what a cohort's row has in canonical bytes, as fields of `Cohort`; raises Damaged."""
+    found = {name: getattr(row, name) for name in DECLARED}
+    return declared_from({name: canonical.decode(bytes(each)) for name, each in found.items() if each})
 
 
-def labels_bytes(labels: Mapping[str, str]) -> bytes | None:
-    """Return labels as a cohort's row has them."""
-    return canonical.encode(dict(labels)) if labels else None
+def declared_bytes(cohort: Cohort) -> dict[str, bytes]:
+    """Return labels, windows and period as a cohort's row has them: only those there are."""
+    return {name: canonical.encode(each) for name, each in declared_details(cohort).items()}
 
 
 def round_row(connection: Connection, round_id: str) -> StoredRound:

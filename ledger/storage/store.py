@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Connection, Engine, insert, select, update
 
 from shuffle_ledger.ledger.errors import Conflict, LostRace, NotFound
 from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
@@ -38,12 +39,15 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
-from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, declared_details
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
 
 _log = logging.getLogger(__name__)
+
+# Columns of a cohort that a second opening must repeat, beside what is declared.
+_STATED = ("name", "population", "epsilon_budget", "delta_budget", "policy")
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -58,6 +62,7 @@ class Store(RoundStore):
         # Only what never changes is remembered, or what the head's digest shows to be unchanged.
         self._memory = Memory()
         self._populations: dict[str, int] = {}
+        self._windowed: dict[str, bool] = {}
         self._first_bodies: dict[str, bytes] = {}
         self._loss_digests: dict[bytes, bytes] = {}
 
@@ -73,67 +78,38 @@ class Store(RoundStore):
         Raises:
             Conflict: the name is taken by a cohort with other content, or was that of a lost one.
         """
+        return self.open_cohorts([(cohort, rules or {})], actor=actor, numerical_policy=numerical_policy)[0]
+
+    def open_cohorts(
+        self, given: Sequence[tuple[Cohort, Mapping[str, Any]]], *, actor: str, numerical_policy: str
+    ) -> list[Cohort]:
+        """Store cohorts with their rules in one transaction, each as `open_cohort`; raises as that."""
         with engines.writing(self._engine) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
-            if rows.is_lost(connection, cohort.name):
-                raise Conflict(
-                    f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"
-                    " what it had spent is unknown, so its name is not opened again"
-                )
             opened_at = engines.database_time(connection)
-            values = {
-                "name": cohort.name,
-                "population": cohort.population,
-                "epsilon_budget": cohort.epsilon_budget,
-                "delta_budget": cohort.delta_budget,
-                "policy": cohort.policy,
-            }
-            stated = {**values, "labels": rows.labels_bytes(cohort.labels), "opened_at": opened_at}
-            values["labels"] = cohort.labels
-            if not engines.insert_if_absent(connection, cohorts, stated):
-                stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
-                if any(getattr(stored, name) != value for name, value in values.items()):
-                    raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
-                return stored
-            body = EntryBody(
-                cohort=cohort.name,
-                sequence=FIRST_SEQUENCE,
-                kind=EntryKind.OPENED,
-                round_id=None,
-                actor=actor,
-                recorded_at=opened_at,
-                numerical_policy=numerical_policy,
-                epsilon_budget=cohort.epsilon_budget,
-                delta_budget=cohort.delta_budget,
-                spent=Spending.nothing(cohort.delta_budget),
-                details={
-                    "population": cohort.population,
-                    "policy": cohort.policy,
-                    **({"labels": dict(cohort.labels)} if cohort.labels else {}),
-                    **(rules or {}),
-                },
-            )
-            entry = LedgerEntry.following(GENESIS_DIGEST, body)
-            rows.insert_entry(connection, entry)
-            head = {
-                "cohort": cohort.name,
-                "sequence": entry.sequence,
-                "digest": entry.digest,
-                "status": "open",
-            }
-            connection.execute(insert(heads).values(**head))
-            return rows.cohort_from(rows.cohort_row(connection, cohort.name))
+            bodies = [
+                (cohort, opening_body(cohort, rules, actor, numerical_policy, opened_at=opened_at))
+                for cohort, rules in given
+            ]
+            return [_opened(connection, cohort, body) for cohort, body in bodies]
 
     def cohort(self, name: str) -> Cohort:
         """Return a cohort; raises NotFound."""
         with engines.reading_once(self._engine) as connection:
             return rows.cohort_from(rows.cohort_row(connection, name))
 
-    def cohorts(self, *, only: Collection[str] | None = None) -> list[Cohort]:
-        """Return all cohorts, or those named, in the order of their names."""
+    def cohorts(self, *, only: Collection[str] | None = None, periods: bool = True) -> list[Cohort]:
+        """Return all cohorts, or those named, in the order of their names.
+
+        Args:
+            only: the names of those that are returned.
+            periods: False leaves out the periods of windows, which have chains of their own.
+        """
         query = rows.COHORTS_WITH_HEADS
         if only is not None:
             query = query.where(cohorts.c.name.in_(only))
+        if not periods:
+            query = query.where(cohorts.c.period.is_(None))
         with engines.reading_once(self._engine) as connection:
             found = [rows.cohort_from(row) for row in connection.execute(query)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
@@ -187,13 +163,24 @@ class Store(RoundStore):
         return [found[name] for name in names]
 
     def population(self, names: Sequence[str]) -> int:
-        """Return how many users some cohorts have together, which never changes; raises NotFound."""
+        """Return how many users some cohorts have together, which never changes; raises NotFound.
+
+        Users of a window's period are those of its cohort, and are not counted again.
+        """
         known = {name: self._populations[name] for name in names if name in self._populations}
         missing = [name for name in names if name not in known]
         for cohort in self.cohorts_named(missing) if missing else ():
-            known[cohort.name] = cohort.population
-            self._remember(self._populations, cohort.name, cohort.population)
+            known[cohort.name] = cohort.population if cohort.period is None else 0
+            self._remember(self._populations, cohort.name, known[cohort.name])
         return sum(known[name] for name in names)
+
+    def has_windows(self, names: Sequence[str]) -> bool:
+        """Return whether some cohort has windows, or is a period of one; never changes; raises NotFound."""
+        missing = [name for name in names if name not in self._windowed]
+        for cohort in self.cohorts_named(missing) if missing else ():
+            is_windowed = bool(cohort.windows) or cohort.period is not None
+            self._remember(self._windowed, cohort.name, is_windowed)
+        return any(self._windowed[name] for name in names)
 
     def holdings(self, name: str) -> list[StoredHolding]:
         """Return what a cohort holds, as stored, kinds that are charged no more included."""
@@ -445,3 +432,56 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             found = connection.execute(select(verifications)).all()
         return {row.cohort: StoredVerification(**row._mapping) for row in found}
+
+
+def opening_body(
+    cohort: Cohort, rules: Mapping[str, Any], actor: str, numerical_policy: str, *, opened_at: datetime
+) -> EntryBody:
+    """Return the body of the entry that opens a cohort.
+
+    Args:
+        cohort: what is opened.
+        rules: what its policy writes into that entry.
+        actor: who opens it.
+        numerical_policy: the accountant's.
+        opened_at: when, by the database's clock.
+    """
+    return EntryBody(
+        cohort=cohort.name,
+        sequence=FIRST_SEQUENCE,
+        kind=EntryKind.OPENED,
+        round_id=None,
+        actor=actor,
+        recorded_at=opened_at,
+        numerical_policy=numerical_policy,
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+        spent=Spending.nothing(cohort.delta_budget),
+        details={
+            "population": cohort.population,
+            "policy": cohort.policy,
+            **declared_details(cohort),
+            **rules,
+        },
+    )
+
+
+def _opened(connection: Connection, cohort: Cohort, body: EntryBody) -> Cohort:
+    """Insert a cohort with its first entry, or return the stored one if it says the same; raises Conflict."""
+    if rows.is_lost(connection, cohort.name):
+        raise Conflict(
+            f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"
+            " what it had spent is unknown, so its name is not opened again"
+        )
+    values = {name: getattr(cohort, name) for name in _STATED}
+    row = {**values, **rows.declared_bytes(cohort), "opened_at": body.recorded_at}
+    if not engines.insert_if_absent(connection, cohorts, row):
+        stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
+        if any(getattr(stored, name) != getattr(cohort, name) for name in (*_STATED, *DECLARED)):
+            raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
+        return stored
+    entry = LedgerEntry.following(GENESIS_DIGEST, body)
+    rows.insert_entry(connection, entry)
+    head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
+    connection.execute(insert(heads).values(**head))
+    return dataclasses.replace(cohort, status="open", opened_at=body.recorded_at)

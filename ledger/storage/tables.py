@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0008"  # the migration this code was written for
+SCHEMA_REVISION = "0009"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -89,6 +89,8 @@ cohorts = Table(
     Column("policy", String(20), nullable=False),
     Column("opened_at", UtcDateTime, nullable=False),
     Column("labels", LargeBinary),  # canonical bytes of a mapping; none: it has no labels
+    Column("windows", LargeBinary),  # canonical bytes of a list; none: it has no windows
+    Column("period", LargeBinary),  # canonical bytes of a mapping, of a period of a window
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),

@@ -36,6 +36,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
+from shuffle_ledger.ledger.values.windows import Period, Window
 
 __all__ = [
     "POLICIES",
@@ -52,6 +53,7 @@ __all__ = [
     "NotStrictJson",
     "Outcome",
     "Pending",
+    "Period",
     "Quote",
     "Refused",
     "RefusedBy",
@@ -61,6 +63,7 @@ __all__ = [
     "Settled",
     "SigningKey",
     "Voided",
+    "Window",
     "checked_new_name",
     "checked_reports",
     "decision_document",

@@ -21,7 +21,7 @@ from typing import (
 )
 
 from shuffle_ledger.accounting import AccountingError, ShuffledRound
-from shuffle_ledger.ledger.errors import LedgerError
+from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
 from shuffle_ledger.ledger.values.audiences import strata_from
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.values.requests import (
     Settled,
     Voided,
 )
+from shuffle_ledger.ledger.values.windows import Window
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Decision: TypeAlias = Admitted | Refused | Pending | Settled | Voided | Corrected | Incident
@@ -65,7 +66,7 @@ def document_of(value: object) -> Json:
         return number(value)
     if isinstance(value, datetime | date):
         return value.isoformat()
-    if isinstance(value, ShuffledRound):
+    if isinstance(value, ShuffledRound | Window):
         value = value.to_mapping()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -99,9 +100,11 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "state": record.state,
         "round": document_of(record.request.round),
         "collected_on": document_of(record.request.collected_on),
+        "collected_until": document_of(record.request.collected_until),
         "use_case": record.request.use_case,
         "audience": list(record.request.audience),
         "stratified": {one.cohort: [one.sampled, one.users] for one in record.request.stratified},
+        "windows": list(record.request.windows),
         "registered_by": record.registered_by,
         "registered_at": document_of(record.registered_at),
         "decision": None if record.outcome is None else decision_document(record.outcome),
@@ -125,6 +128,8 @@ def record_of_document(document: object) -> RoundRecord:
             collected_on=_read(date | None, content["collected_on"]),
             audience=tuple(content.get("audience", ())),
             stratified=strata_from(content.get("stratified", {})),
+            collected_until=_read(date | None, content.get("collected_until")),
+            windows=tuple(content.get("windows", ())),
             **named,
         )
         told = [decision_of(each) for each in content.get("corrections", ())]
@@ -209,15 +214,15 @@ def _read_plain(kind: type, document: Any) -> Any:
     try:
         if kind is float:
             return _read_float(document)
-        if kind is ShuffledRound:
-            return ShuffledRound.from_mapping(_expect(isinstance(document, Mapping), document, kind))
+        if kind in (ShuffledRound, Window):
+            return kind.from_mapping(_expect(isinstance(document, Mapping), document, kind))
         if dataclasses.is_dataclass(kind):
             return _read_fields(kind, _expect(isinstance(document, Mapping), document, kind))
         if issubclass(kind, Enum):
             return kind(document)
         if kind in (datetime, date):
             return kind.fromisoformat(document)
-    except (AccountingError, ValueError, TypeError) as error:
+    except (AccountingError, InvalidValue, ValueError, TypeError) as error:
         raise NotADocument(f"expected {kind.__name__}: {error}") from error
     exact = isinstance(document, kind) and isinstance(document, bool) == (kind is bool)
     return _expect(exact, document, kind)

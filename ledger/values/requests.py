@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.values.audiences import (
     strata_from,
 )
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
+from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows, periods_of
 
 UNADDRESSABLE = frozenset({".", ".."})  # as segments of an address they mean this place, and the one above
 ADDRESSABLE = "a name other than . and .., which no address can contain"
@@ -37,6 +38,7 @@ NOTHING_LATER = "The actor attests that no entry was written after the checkpoin
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
+DECLARED = ("labels", "windows", "period")  # what entries and rows have of a cohort only where there is some
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -70,6 +72,8 @@ class Cohort:
     labels: Mapping[str, str] = field(
         default_factory=dict, hash=False
     )  # what selectors ask for; never change
+    windows: tuple[Window, ...] = ()  # budgets that begin anew, beside its own; never change
+    period: Period | None = None  # of another cohort's window, whose budget and chain this is
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
@@ -81,10 +85,49 @@ class Cohort:
             expected = "one of: " + ", ".join(POLICIES)
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
         object.__setattr__(self, "labels", checked_labels(self.labels))
+        object.__setattr__(self, "windows", checked_windows(self.windows, cohort=self.name))
+        if self.windows and self.policy == POLICY_FIXED:
+            expected = (
+                "policy adaptive or plan for a cohort with windows: what a window refuses depends on outputs,"
+                " and what a cohort of policy fixed holds must not"
+            )
+            raise InvalidValue(field="policy", value=self.policy, expected=expected)
+
+    def periods(self, request: RoundRequest) -> list[Period]:
+        """Return the periods of the cohort's windows that a round is collected in.
+
+        Raises:
+            InvalidValue: the round does not say when it is collected, or that is longer than a window.
+        """
+        if not self.windows:
+            return []
+        if request.days is None:
+            expected = f"the first day of collection, for cohort {self.name!r} has windows"
+            raise InvalidValue(field="collected_on", value=None, expected=expected)
+        return periods_of(self.windows, self.name, *request.days)
 
     def remaining(self, epsilon_spent_upper: float) -> float:
         """Return what of the epsilon budget is left, never negative."""
         return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
+
+
+def declared_from(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return labels, windows and period as fields of `Cohort`, from the details of a first entry."""
+    return {
+        "labels": dict(details.get("labels", {})),
+        "windows": tuple(map(Window.from_mapping, details.get("windows", ()))),
+        "period": Period.from_mapping(details["period"]) if "period" in details else None,
+    }
+
+
+def declared_details(cohort: Cohort) -> dict[str, Any]:
+    """Return labels, windows and period as a first entry has them: only those there are."""
+    given = {
+        "labels": dict(cohort.labels),
+        "windows": [window.to_mapping() for window in cohort.windows],
+        "period": cohort.period and cohort.period.to_mapping(),
+    }
+    return {name: each for name, each in given.items() if each}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +141,10 @@ class RoundRequest:
     collected_on: date | None = None
     use_case: str | None = None
     audience: tuple[str, ...] = ()  # all cohorts in order, if there are several; one alone has no audience
+    collected_until: date | None = None  # the last day of collection, if there are several
+    windows: tuple[
+        str, ...
+    ] = ()  # the chains of all periods that it is collected in, in order; see `with_windows`
     stratified: tuple[Stratum, ...] = ()  # of each cohort in the audience, in order, if it is declared
 
     def __post_init__(self) -> None:
@@ -108,10 +155,23 @@ class RoundRequest:
             raise InvalidValue(field="round", value=self.round, expected="a ShuffledRound")
         if self.collected_on is not None and type(self.collected_on) is not date:
             raise InvalidValue(field="collected_on", value=self.collected_on, expected="a date or nothing")
+        self._check_days()
         if self.use_case is not None:
             object.__setattr__(self, "use_case", checked_text("use_case", self.use_case))
         if self.audience or self.stratified:
             self._check_audience()
+
+    def _check_days(self) -> None:
+        if self.collected_until is None:
+            return
+        if type(self.collected_until) is not date or self.collected_on is None:
+            expected = "a date, together with collected_on; or nothing"
+            raise InvalidValue(field="collected_until", value=self.collected_until, expected=expected)
+        if self.collected_until <= self.collected_on:
+            expected = f"a day after {self.collected_on.isoformat()}, on which the collection begins"
+            raise InvalidValue(
+                field="collected_until", value=self.collected_until.isoformat(), expected=expected
+            )
 
     def _check_audience(self) -> None:
         names = checked_audience(self.audience)
@@ -122,9 +182,21 @@ class RoundRequest:
             check_strata(self.stratified, names, self.round)
 
     @property
-    def cohorts(self) -> tuple[str, ...]:
-        """The names of the cohorts that the round is of, in order."""
+    def members(self) -> tuple[str, ...]:
+        """The names of the cohorts whose users may report, in order."""
         return self.audience or (self.cohort,)
+
+    @property
+    def cohorts(self) -> tuple[str, ...]:
+        """The names of all chains that the round is charged to, in order: of cohorts and periods."""
+        return tuple(sorted((*self.members, *self.windows))) if self.windows else self.members
+
+    @property
+    def days(self) -> tuple[date, date] | None:
+        """The first and the last day of collection; None if they are not given."""
+        if self.collected_on is None:
+            return None
+        return self.collected_on, self.collected_until or self.collected_on
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes that the identifier is bound to."""
@@ -142,6 +214,8 @@ class RoundRequest:
             "use_case": self.use_case,
             **({"audience": list(self.audience)} if self.audience else {}),
             **({"stratified": strata} if strata else {}),
+            **({"collected_until": self.collected_until.isoformat()} if self.collected_until else {}),
+            **({"windows": list(self.windows)} if self.windows else {}),
         }
 
     def repeats(self, content: bytes) -> bool:
@@ -161,15 +235,16 @@ class RoundRequest:
         content = canonical.decode(data)
         if not isinstance(content, Mapping) or content.get("version") != _REQUEST_VERSION:
             raise Damaged("a round request of an unknown version")
-        collected_on = content["collected_on"]
         return cls(
             round_id=content["round_id"],
             cohort=content["cohort"],
             round=ShuffledRound.from_mapping(content["round"]),
-            collected_on=date.fromisoformat(collected_on) if collected_on else None,
+            collected_on=_day(content["collected_on"]),
             use_case=content["use_case"],
             audience=tuple(content.get("audience", ())),
             stratified=strata_from(content.get("stratified", {})),
+            collected_until=_day(content.get("collected_until")),
+            windows=tuple(content.get("windows", ())),
         )
 
 
@@ -371,6 +446,10 @@ class RoundRecord:
     last_error: str | None
     corrections: tuple[Corrected, ...] = ()  # in order
     incident: Incident | None = None  # released although nothing admitted it
+
+
+def _day(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None
 
 
 def spelled_moment(moment: datetime) -> str:

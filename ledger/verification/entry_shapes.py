@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
 )
+from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
 
 _OF_ROUNDS: Final = (
     EntryKind.ADMITTED,
@@ -69,9 +70,9 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_PLAN, EntryKind.OPENED): frozenset({"rules"}),
     (POLICY_PLAN, EntryKind.ADMITTED): frozenset({"slot"}),
 }
-# Fields that entries of any policy may have: of cohorts with labels, and of rounds of several cohorts.
+# Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
 _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset({"labels"}),
+    EntryKind.OPENED: frozenset({"labels", "windows", "period"}),
     EntryKind.REFUSED: frozenset({"refused_by"}),
 }
 # Fields that entries of a policy may have.
@@ -232,6 +233,11 @@ def _are_labels(value: Any) -> bool:
     return bool(value) and is_as_written(value, checked_labels(value))
 
 
+def _are_windows(value: Any) -> bool:
+    found = checked_windows(map(Window.from_mapping, value), cohort="any")
+    return bool(value) and is_as_written(value, [window.to_mapping() for window in found])
+
+
 def _are_refusals(value: Any) -> bool:
     names = {"reason", "epsilon_spent_upper", "epsilon_requested_upper", "epsilon_budget", "delta_budget"}
     return bool(value) and all(
@@ -324,6 +330,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "choice": _is_choice,
     "slot": lambda value: value is None or _is_count(value),
     "labels": _are_labels,
+    "windows": _are_windows,
+    "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),
     "round": lambda value: value is None or _is_round(value),

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.storage.rows import StoredRound
+from shuffle_ledger.ledger.storage.rows import StoredRound, declared_bytes
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.values.entries import (
     Spending,
 )
 from shuffle_ledger.ledger.values.requests import (
+    DECLARED,
     POLICY_FIXED,
     ReleaseTimes,
     RoundRequest,
@@ -213,7 +214,7 @@ class Replay:
         match body.kind:
             case EntryKind.OPENED:
                 self.opened = body
-                self.joint.population = body.details["population"]
+                self.joint.open(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
@@ -222,6 +223,10 @@ class Replay:
                 self._apply_told(body)
             case EntryKind.BUDGET_CHANGED:
                 self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
+                if self.joint.period is not None:
+                    self.blame(
+                        body.sequence, "it changes the budget of a window's period, which never changes"
+                    )
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
         self._compare_counts(body)
@@ -238,6 +243,11 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
         )
+
+    def _apply_budget(self, body: EntryBody) -> None:
+        self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
+        if self.joint.period is not None:
+            self.blame(body.sequence, "it changes the budget of a window's period, which never changes")
 
     def _compare_counts(self, body: EntryBody) -> None:
         """Compare how many rounds the numbers are said to be of with how many are held."""
@@ -434,6 +444,8 @@ class Replay:
     def _check_named(self, body: EntryBody, request: RoundRequest) -> None:
         if request.round_id != body.round_id or body.cohort not in request.cohorts:
             self.blame(body.sequence, "the request it quotes is of another round or cohort")
+        for what in self.joint.misplaced(body, request):
+            self.blame(body.sequence, what)
 
     def _check_strata(self, body: EntryBody, request: RoundRequest) -> None:
         if request.stratified:
@@ -518,7 +530,8 @@ def _compare_head(replay: Replay, store: Store) -> None:
         details = replay.opened.details
         stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
         is_same = stated == (cohort.population, cohort.policy, cohort.opened_at)
-        if not is_same or details.get("labels", {}) != cohort.labels:
+        declared = {name: canonical.encode(details[name]) for name in DECLARED if name in details}
+        if not is_same or declared != declared_bytes(cohort):
             replay.blame(None, "the cohort's row differs from the entry that opened it")
     status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
     if replay.readable and cohort.status != status:

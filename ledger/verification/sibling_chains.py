@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shuffle_ledger.ledger.errors import LedgerError, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.replay import Problem
-from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements
+from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 
 _UNREADABLE = (LedgerError, AttributeError, KeyError, TypeError, ValueError)
 
@@ -20,6 +21,10 @@ def siblings_in(store: Store, cohort: str, chains: Mapping[str, JointRounds]) ->
     Chains that were replayed one after another may differ because a round was decided in between. So a round
     on which they differ, or of which not all were replayed, is read anew, from all chains at one moment.
     """
+    yield from (
+        Problem(sequence=FIRST_SEQUENCE, what=what)
+        for what in undeclared(cohort, _with_parent(store, cohort, chains))
+    )
     for round_id, said in chains[cohort].rounds.items():
         is_known = all(name in chains for name in said.audience)
         if is_known and not any(disagreements(cohort, chains, only=round_id)):
@@ -38,12 +43,29 @@ def siblings_in(store: Store, cohort: str, chains: Mapping[str, JointRounds]) ->
             yield Problem(sequence=sequence, what=what)
 
 
+def _with_parent(store: Store, cohort: str, chains: Mapping[str, JointRounds]) -> Mapping[str, JointRounds]:
+    """Return the chains, with that of the cohort whose window this is a period of."""
+    period = chains[cohort].period
+    if period is None or period.cohort in chains:
+        return chains
+    try:
+        parent = store.cohort(period.cohort)
+    except NotFound:
+        return chains
+    return {**chains, parent.name: JointRounds(windows=parent.windows)}
+
+
 def _read(store: Store, round_id: str, audience: tuple[str, ...]) -> dict[str, JointRounds]:
     """Return what the chains of a round's cohorts say of it; a lost cohort is left out."""
     lost = store.lost_cohorts()
     names = [name for name in audience if name not in lost]
     chains = {
-        cohort.name: JointRounds(population=cohort.population, frozen=cohort.status == "frozen")
+        cohort.name: JointRounds(
+            population=cohort.population if cohort.period is None else 0,
+            frozen=cohort.status == "frozen",
+            windows=cohort.windows,
+            period=cohort.period,
+        )
         for cohort in store.cohorts_named(names)
     }
     for entry in store.entries_about(round_id, names):

@@ -7,13 +7,17 @@ which the replay of that chain checks.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Final
 
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest
+from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, declared_from
+from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 _DOMAIN: Final = "shuffle-ledger/joint-fact/1"
 # What entries of a kind say of the round itself.
@@ -52,9 +56,43 @@ class JointRound:
 class JointRounds:
     """What one chain says of all its rounds of several cohorts."""
 
-    population: int = 0
+    population: int = 0  # of a window's period: 0, for its users are those of its cohort
     frozen: bool = False
+    windows: tuple[Window, ...] = ()
+    period: Period | None = None
+    budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening
     rounds: dict[str, JointRound] = field(default_factory=dict)
+
+    def open(self, body: EntryBody) -> None:
+        """Take notice of the entry that opens the chain."""
+        found = declared_from(body.details)
+        self.windows, self.period = found["windows"], found["period"]
+        self.population = body.details["population"] if self.period is None else 0
+        self.budget = (body.epsilon_budget, body.delta_budget)
+
+    def misplaced(self, body: EntryBody, request: RoundRequest) -> Iterator[str]:
+        """Yield why a round does not belong into this chain, or lacks a chain that it belongs into.
+
+        Args:
+            body: an entry of this chain about the round.
+            request: what it quotes.
+        """
+        if self.period is not None:
+            first, last = request.days or (date.max, date.min)
+            if body.cohort not in request.windows or self.period.cohort not in request.members:
+                if body.kind is not EntryKind.INCIDENT:
+                    yield "its round is not charged to the cohort whose window this is"
+            elif self.period.first > last or self.period.last < first:
+                yield "its round was not collected in this period of the window"
+            return
+        expected = {""}  # no name: a cohort with windows whose round has no days, or too many
+        with contextlib.suppress(InvalidValue):
+            if not self.windows:
+                expected = set()
+            elif request.days is not None:
+                expected = {each.name for each in periods_of(self.windows, body.cohort, *request.days)}
+        if body.cohort not in request.members or not expected <= set(request.windows):
+            yield "its round is not charged to every period of the cohort's windows that it was collected in"
 
     def see(self, body: EntryBody, request: RoundRequest | None) -> None:
         """Take notice of an entry about a round.
@@ -64,8 +102,8 @@ class JointRounds:
             request: what it quotes, if it does.
         """
         round_id = str(body.round_id)
-        if request is not None and request.audience:
-            self.rounds.setdefault(round_id, JointRound(audience=request.audience))
+        if request is not None and len(request.cohorts) > 1:
+            self.rounds.setdefault(round_id, JointRound(audience=request.cohorts))
         found = self.rounds.get(round_id)
         if found is not None:
             found.facts.append(fact_of(body))
@@ -91,11 +129,11 @@ def _users(body: EntryBody) -> int:
 def misjudged(body: EntryBody, request: RoundRequest) -> Iterator[str]:
     """Yield how a decision about a round contradicts what it says of which cohorts refused it."""
     refused_by, reason = body.details.get("refused_by"), body.details.get("reason")
-    if not request.audience or body.kind is EntryKind.ADMITTED:
+    if len(request.cohorts) == 1 or body.kind is EntryKind.ADMITTED:
         if refused_by is not None or reason == RefusalReason.REFUSED_ELSEWHERE:
             yield "it says which cohorts refused its round, which none of several did"
         return
-    if not refused_by or not set(refused_by) <= set(request.audience):
+    if not refused_by or not set(refused_by) <= set(request.cohorts):
         yield "it does not say which cohorts of the audience refused its round"
     elif (body.cohort in refused_by) == (reason == RefusalReason.REFUSED_ELSEWHERE):
         yield "it says wrongly whether its own cohort refused the round"
@@ -113,6 +151,24 @@ def _own_numbers(body: EntryBody) -> dict[str, Any]:
         "epsilon_budget": body.epsilon_budget,
         "delta_budget": body.delta_budget,
     }
+
+
+def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[str]:
+    """Yield how a period's chain differs from what its cohort declared, if that cohort's chain is known."""
+    chain = chains[cohort]
+    parent = chains.get(chain.period.cohort) if chain.period is not None else None
+    if chain.period is None or parent is None:
+        return
+    for window in parent.windows:
+        same = window.kind == chain.period.kind and (window.epsilon, window.delta) == chain.budget
+        days = (chain.period.first, chain.period.first)
+        if (
+            same
+            and chain.period in window.periods(chain.period.cohort, *days)
+            and chain.period.name == cohort
+        ):
+            return
+    yield f"cohort {chain.period.cohort!r} declared no window with such a period and such a budget"
 
 
 def disagreements(

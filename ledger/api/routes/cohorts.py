@@ -41,7 +41,8 @@ async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONRespons
     """Open a cohort with a budget. The same name with the same content changes nothing."""
     if not token.sees(checked_text("name", body.name)):
         raise NotAllowed("the token is limited to other cohorts")
-    content = {**body.model_dump(exclude={"plan"}), "plan": body.planned(), "actor": token.name}
+    content = {**body.model_dump(exclude={"plan", "windows"}), "plan": body.planned(), "actor": token.name}
+    content["windows"] = body.declared()
     desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
     opened = await desk.run(lambda accountant: open_cohort(service.store, accountant=accountant, **content))
     return JSONResponse(document_of(opened), 201)
@@ -55,7 +56,7 @@ async def list_(
     limit: Limit = COHORTS_MAX,
 ) -> JSONResponse:
     """List the cohorts that the token sees, in the order of their names."""
-    statuses = await in_thread(cohort_statuses, service.store)
+    statuses = await in_thread(cohort_statuses, service.store, periods=False)
     names = [name for name in statuses if name > after and token.sees(name)][:limit]
     return JSONResponse(document_of(await in_thread(service.store.cohorts, only=names)))
 

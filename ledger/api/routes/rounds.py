@@ -41,7 +41,7 @@ from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quoting import quote_for_all
+from shuffle_ledger.ledger.decisions.quoting import price
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
@@ -82,10 +82,7 @@ async def quote_(body: QuoteForAll, token: Reader, service: Asked) -> JSONRespon
     """Price a round of an audience as if it were registered now. Leaves no trace and promises nothing."""
     names = await in_thread(seen_audience, service.store, token, body.named(), round_id=None)
     request = body.request_for(names, round_id="quote")
-    views = await in_thread(service.store.views, names)
-    found = await service.pricing.run(
-        lambda accountant: quote_for_all(service.store, accountant, views, request)
-    )
+    found = await service.pricing.run(lambda accountant: price(service.store, accountant, request))
     return JSONResponse(document_of(found))
 
 
@@ -209,6 +206,8 @@ async def record_incident_(
                 released=released,
                 reason=body.reason,
                 actor=token.name,
+                collected_on=body.collected_on,
+                collected_until=body.collected_until,
             )
         )
     except Conflict:

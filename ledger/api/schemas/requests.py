@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, POPULATION_MAX
+from shuffle_ledger.ledger.values.windows import BUCKETS, SLIDING_MAX, UNITS, WINDOWS_MAX, Window
 
 PLAN_MAX = 1000  # kinds
 # New names consist of printable characters of the larger scripts, each its own normal form C, and of inner
@@ -222,6 +223,16 @@ Selector = Annotated[
 ]
 
 
+class WindowBudget(Body):
+    """A budget for every `calendar` unit, or for every run of `rolling` buckets. Days are those of UTC."""
+
+    calendar: Annotated[Literal[UNITS] | None, Field(description="The unit; weeks begin on Monday.")] = None  # type: ignore[valid-type]  # the ledger's own list
+    rolling: Annotated[int, Field(ge=2, le=SLIDING_MAX), BeforeValidator(whole)] | None = None
+    bucket: Literal[BUCKETS] | None = None  # type: ignore[valid-type]  # the ledger's own list
+    epsilon: Epsilon
+    delta: Delta
+
+
 class OpenCohort(Body):
     """A cohort to open. Opening it again with the same content changes nothing."""
 
@@ -235,12 +246,24 @@ class OpenCohort(Body):
     labels: Annotated[
         Labels, Field(description="What selectors of audiences ask for. They never change.")
     ] = {}
+    windows: Annotated[
+        list[WindowBudget],
+        Field(
+            max_length=WINDOWS_MAX,
+            description="Budgets that begin anew with every calendar unit, or that slide, beside that of the"
+            " cohort's life. A round is admitted only if all of them allow it. They never change.",
+        ),
+    ] = []
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
         }
     )
+
+    def declared(self) -> list[Window]:
+        """Return the windows; raises InvalidValue."""
+        return [Window.from_mapping(each.model_dump(exclude_none=True)) for each in self.windows]
 
     def planned(self) -> dict[ShuffledRound, int] | None:
         """Return how often each kind of round is planned; raises InvalidParameter."""
@@ -273,6 +296,15 @@ class OfCohorts(RoundParameters):
         ),
     ] = None
 
+    collected_on: Annotated[
+        Day | None,
+        Field(
+            description="The day of collection, UTC, or the first one. Of a cohort with windows it says which"
+            " of their periods are charged, and defaults to today."
+        ),
+    ] = None
+    collected_until: Annotated[Day | None, Field(description="The last day, if there are several.")] = None
+
     def named(self) -> str | list[str]:
         """Return the cohorts as they are given; raises InvalidValue for none, or in both ways."""
         if (self.cohort is None) == (self.audience is None):
@@ -282,7 +314,15 @@ class OfCohorts(RoundParameters):
 
     def request_for(self, audience: Sequence[str], *, round_id: str, **more: Any) -> RoundRequest:
         """Return what is to be priced or registered; raises InvalidParameter, InvalidValue."""
-        return request_of(audience, self.round(), round_id=round_id, stratified=self.stratified, **more)
+        return request_of(
+            audience,
+            self.round(),
+            round_id=round_id,
+            stratified=self.stratified,
+            collected_on=self.collected_on,
+            collected_until=self.collected_until,
+            **more,
+        )
 
 
 class QuoteForAll(OfCohorts):
@@ -299,7 +339,6 @@ class RegisterRound(OfCohorts):
     """A round to register under an identifier you choose. Repeating the request repeats the answer."""
 
     round_id: NewName
-    collected_on: Day | None = None
     use_case: Name | None = None
 
     model_config = ConfigDict(
@@ -319,8 +358,7 @@ class RegisterRound(OfCohorts):
 
     def request(self, audience: Sequence[str]) -> RoundRequest:
         """Return what is to be registered; raises InvalidParameter, InvalidValue."""
-        more = {"collected_on": self.collected_on, "use_case": self.use_case}
-        return self.request_for(audience, round_id=self.round_id, **more)
+        return self.request_for(audience, round_id=self.round_id, use_case=self.use_case)
 
 
 class QuoteRounds(Body):
@@ -431,6 +469,10 @@ class RecordIncident(Body):
     round: RoundParameters | None
     released_after: Moment | None = None
     released_before: Moment | None = None
+    collected_on: Annotated[
+        Day | None, Field(description="The first day of its collection, UTC; a cohort with windows needs it.")
+    ] = None
+    collected_until: Annotated[Day | None, Field(description="The last day, if there are several.")] = None
     reason: Reason
 
     model_config = ConfigDict(

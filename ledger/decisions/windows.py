@@ -1,0 +1,190 @@
+"""Windows: which periods a round is charged to, and opening the chains of these periods.
+
+The periods follow from the days of collection alone, which are fixed when the round is registered. Each
+period is a budget of its own with a chain of its own, of policy adaptive: a round is decided for its cohorts
+and all their periods together, as for the cohorts of an audience. Source: docs/decisions/0016-windows.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Final
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store, opening_body
+from shuffle_ledger.ledger.values.entries import Spending
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
+from shuffle_ledger.ledger.values.windows import Period, Window
+
+AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
+_NOT_OPENED: Final = "nobody"
+
+
+def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -> RoundRequest:
+    """Return a request with the periods of its cohorts' windows; opens nothing.
+
+    Without windows that is the request itself. A round that says no days is collected today, by the
+    database's clock, which never goes back within a chain; a registered one keeps its days when its request
+    is repeated.
+
+    Args:
+        store: the ledger.
+        request: the round.
+        is_new: its identifier stands for any that is not registered.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: the collection ended before today, ends more than a year from now, or is longer than a
+            window.
+    """
+    if not store.has_windows(request.members):
+        return request
+    registered = None
+    if not is_new:
+        with contextlib.suppress(NotFound):
+            registered = RoundRequest.from_bytes(store.round(request.round_id).content)
+    if registered is None:
+        views = store.views(request.members)
+        today = max(each for view in views for each in (view.at, view.recorded_at) if each is not None).date()
+        request = request if request.days else dataclasses.replace(request, collected_on=today)
+        _check_now(request, today)
+        return placed(request, [view.cohort for view in views])
+    if request.days is None and registered.days is not None:
+        first, until = registered.collected_on, registered.collected_until
+        request = dataclasses.replace(request, collected_on=first, collected_until=until)
+    return placed(request, store.cohorts_named(request.members))
+
+
+def placed(request: RoundRequest, cohorts: Sequence[Cohort]) -> RoundRequest:
+    """Return a request with the periods that its days are in.
+
+    Args:
+        request: a round with days.
+        cohorts: those of the request, in order.
+
+    Raises:
+        InvalidValue: as `with_windows`; or a cohort is itself a period, which is charged with its cohort's
+            rounds only.
+    """
+    return dataclasses.replace(
+        request, windows=tuple(sorted(each.name for each in periods(request, cohorts)))
+    )
+
+
+def periods(request: RoundRequest, cohorts: Sequence[Cohort]) -> list[Period]:
+    """Return the periods that a round of some cohorts is collected in; raises as `placed`."""
+    for cohort in cohorts:
+        if cohort.period is not None:
+            expected = (
+                f"{cohort.period.cohort!r}: this is a period of its window, and is charged with its rounds"
+            )
+            raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
+    return [period for cohort in cohorts for period in cohort.periods(request)]
+
+
+def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
+    """Open the chains of a request's periods that are not open yet, in one transaction.
+
+    A chain without rounds promises nothing, so one that stays empty does no harm.
+
+    Raises:
+        Conflict: the name of a period is taken by another cohort, or was lost with its entries.
+    """
+    missing = _missing(store, request)
+    if not missing:
+        return
+    given = [(cohort, registry.policy_for(cohort).opening()) for cohort in missing]
+    store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
+
+
+def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
+    """Return the views of a request's cohorts and periods in order; periods that are not open yet as they
+    would be opened. Leaves no trace.
+    """
+    missing = {cohort.name: cohort for cohort in _missing(store, request)}
+    there = [name for name in request.cohorts if name not in missing]
+    found = {view.cohort.name: view for view in store.views(there)}
+    at = max(view.at for view in found.values())
+    return [found[name] if name in found else _unopened(missing[name], at) for name in request.cohorts]
+
+
+def views_today(store: Store, view: CohortView) -> list[CohortView]:
+    """Return the views of the periods that a round collected today would be charged to, beside its cohort.
+
+    Args:
+        store: the ledger.
+        view: the cohort now. Leaves no trace.
+    """
+    today = max(view.at, view.recorded_at or view.at).date()
+    found = [
+        period for window in view.cohort.windows for period in window.periods(view.cohort.name, today, today)
+    ]
+    known = (
+        {cohort.name for cohort in store.cohorts(only=[period.name for period in found])} if found else set()
+    )
+    there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
+    return [there.get(period.name) or _unopened(_as_cohort(view.cohort, period), view.at) for period in found]
+
+
+def empty_view(view: CohortView, window: Window) -> CohortView:
+    """Return the view of a period of a window in which nothing was collected; leaves no trace."""
+    period = next(window.periods(view.cohort.name, view.at.date(), view.at.date()))
+    return _unopened(_as_cohort(view.cohort, period), view.at)
+
+
+def _missing(store: Store, request: RoundRequest) -> list[Cohort]:
+    if not request.windows:
+        return []
+    cohorts = store.cohorts_named(request.members)
+    known = {cohort.name for cohort in store.cohorts(only=request.windows)}
+    return [
+        _as_cohort(cohort, period)
+        for cohort in cohorts
+        for period in cohort.periods(request)
+        if period.name not in known
+    ]
+
+
+def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
+    window = next(window for window in cohort.windows if window.kind == period.kind)
+    return Cohort(
+        name=period.name,
+        population=cohort.population,
+        epsilon_budget=window.epsilon,
+        delta_budget=window.delta,
+        policy=POLICY_ADAPTIVE,
+        period=period,
+    )
+
+
+def _unopened(cohort: Cohort, at: datetime) -> CohortView:
+    rules = registry.policy_for(cohort).opening()
+    body = opening_body(cohort, rules, _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
+    return CohortView(
+        cohort=cohort,
+        head_sequence=0,
+        head_digest=b"",
+        spent=Spending.nothing(cohort.delta_budget),
+        at=at,
+        details=body.details,
+        opening=body.to_bytes(),
+    )
+
+
+def _check_now(request: RoundRequest, today: date) -> None:
+    if request.days is None:
+        raise AssertionError("the request was given days")
+    last = request.days[1]
+    if not today <= last <= today + AHEAD:
+        name = "collected_until" if request.collected_until else "collected_on"
+        expected = (
+            f"a day from {today.isoformat()}, which is today, to one year later: what is collected already"
+            " and was not admitted is an incident"
+        )
+        raise InvalidValue(field=name, value=last.isoformat(), expected=expected)

@@ -1,0 +1,243 @@
+"""Windows: budgets of a cohort that begin anew with every day, week, month, quarter or year, or that slide.
+
+A cohort may declare windows when it is opened. Each *period* of a window, such as the week from 2026-11-23,
+has a budget and a chain of entries of its own, under the name `COHORT@PERIOD`. Days are those of UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Final
+
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX
+
+UNITS: Final = ("day", "week", "month", "quarter", "year")
+BUCKETS: Final = ("day", "week", "month")  # of windows that slide
+SLIDING_MAX = 31  # buckets of a window that slides
+WINDOWS_MAX = 4  # of one cohort
+PERIODS_CALENDAR_MAX = 2  # that one round may be collected in: it lasts no longer than one of them
+SUFFIX_LENGTH_MAX = 20  # of a period's name behind the cohort's
+_YEARS: Final = range(1970, 9000)
+_DAY: Final = timedelta(days=1)
+_EXPECTED: Final = (
+    "calendar (day, week, month, quarter or year) or rolling (a number of buckets from 2 to 31) with bucket"
+    " (day, week or month), with epsilon above 0 and delta between 0 and 1"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A budget that a cohort has again and again: in each calendar unit, or in each run of buckets."""
+
+    unit: str  # the calendar unit, or the bucket by which the window slides
+    epsilon: float
+    delta: float
+    sliding: int | None = None  # how many buckets in a row share the budget; None: the calendar's units
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValue for anything that is not a possible window."""
+        units = UNITS if self.sliding is None else BUCKETS
+        given: tuple[object, ...] = (self.epsilon, self.delta)
+        valid = (
+            self.unit in units
+            and all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
+            and 0 < self.epsilon < math.inf
+            and 0 < self.delta < 1
+            and (self.sliding is None or (type(self.sliding) is int and 2 <= self.sliding <= SLIDING_MAX))
+        )
+        if not valid:
+            raise InvalidValue(field="window", value=self.to_mapping(), expected=_EXPECTED)
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
+
+    @property
+    def kind(self) -> str:
+        """What the window is called: `week`, or `7 days`. A cohort has one of each kind at most."""
+        return self.unit if self.sliding is None else f"{self.sliding} {self.unit}s"
+
+    @property
+    def described(self) -> str:
+        """The window in words, for promises: `UTC calendar week`, or `run of 7 consecutive UTC days`."""
+        if self.sliding is None:
+            return f"UTC calendar {self.unit}"
+        return f"run of {self.sliding} consecutive UTC {self.unit}s"
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the window as entries and answers spell it."""
+        which: dict[str, Any] = {"calendar": self.unit}
+        if self.sliding is not None:
+            which = {"rolling": self.sliding, "bucket": self.unit}
+        return {**which, "epsilon": self.epsilon, "delta": self.delta}
+
+    @classmethod
+    def from_mapping(cls, mapping: object) -> Window:
+        """Return the window that a mapping spells; raises InvalidValue."""
+        names = set(mapping) - {"epsilon", "delta"} if isinstance(mapping, Mapping) else set()
+        if not isinstance(mapping, Mapping) or names not in ({"calendar"}, {"rolling", "bucket"}):
+            raise InvalidValue(field="window", value=mapping, expected=_EXPECTED)
+        budget: dict[str, Any] = {name: mapping.get(name) for name in ("epsilon", "delta")}
+        if "calendar" in names:
+            return cls(unit=mapping["calendar"], **budget)
+        return cls(unit=mapping["bucket"], sliding=mapping["rolling"], **budget)
+
+    @classmethod
+    def from_text(cls, text: str) -> Window:
+        """Return the window that `calendar=week,epsilon=E,delta=D` or `rolling=7,bucket=day,...` means.
+
+        Raises:
+            InvalidValue: a part has no value, occurs twice, or is none of these.
+        """
+        parts = [part.strip().partition("=") for part in text.split(",")]
+        fields: dict[str, Any] = {name: value for name, _, value in parts}
+        try:
+            if len(fields) != len(parts):
+                raise ValueError("a part occurs twice")
+            for name, kind in (("epsilon", float), ("delta", float), ("rolling", int)):
+                if name in fields:
+                    fields[name] = kind(fields[name])
+            return cls.from_mapping(fields)
+        except (InvalidValue, ValueError) as error:
+            raise InvalidValue(field="window", value=text, expected=_EXPECTED) from error
+
+    def periods(self, cohort: str, first: date, last: date) -> Iterator[Period]:
+        """Yield the periods that a round collected from one day to another is in, in order.
+
+        Raises:
+            InvalidValue: these days are more than the window is long, or too far away to have periods.
+        """
+        expected = f"days from {_YEARS[0]} on, the last of them no more than one {self.kind} after the first"
+        if first.year not in _YEARS or last.year not in _YEARS:
+            raise InvalidValue(field="collected_on", value=first.isoformat(), expected=expected)
+        starts = [_start(self.unit, first)]
+        while (following := _next(self.unit, starts[-1])) <= last:
+            starts.append(following)
+            if len(starts) > (self.sliding or PERIODS_CALENDAR_MAX):
+                raise InvalidValue(field="collected_until", value=last.isoformat(), expected=expected)
+        length = self.sliding or 1
+        for _ in range(length - 1):
+            starts.insert(0, _start(self.unit, starts[0] - _DAY))
+        for start in starts:
+            end = start
+            for _ in range(length):
+                end = _next(self.unit, end)
+            yield Period(
+                cohort=cohort, kind=self.kind, label=self._label(start), first=start, last=end - _DAY
+            )
+
+    def _label(self, start: date) -> str:
+        label = _LABELS[self.unit](start)
+        return label if self.sliding is None else f"{label}+{self.sliding}{self.unit[0]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period:
+    """One period of a cohort's window."""
+
+    cohort: str  # whose
+    kind: str  # of the window
+    label: str
+    first: date  # its days, in UTC
+    last: date
+
+    @property
+    def is_sliding(self) -> bool:
+        """Whether the period is a run of buckets, not a calendar unit."""
+        return self.kind not in UNITS
+
+    @property
+    def name(self) -> str:
+        """The name of the period's chain."""
+        return f"{self.cohort}@{self.label}"
+
+    def to_mapping(self) -> dict[str, str]:
+        """Return the period as entries and answers spell it."""
+        return {
+            "of": self.cohort,
+            "window": self.kind,
+            "label": self.label,
+            "first": self.first.isoformat(),
+            "last": self.last.isoformat(),
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, str]) -> Period:
+        """Return the period that a mapping spells; raises KeyError, TypeError, ValueError."""
+        return cls(
+            cohort=mapping["of"],
+            kind=mapping["window"],
+            label=mapping["label"],
+            first=date.fromisoformat(mapping["first"]),
+            last=date.fromisoformat(mapping["last"]),
+        )
+
+
+def checked_windows(windows: Iterable[Window], *, cohort: str) -> tuple[Window, ...]:
+    """Return a cohort's windows in the order of their kinds.
+
+    Raises:
+        InvalidValue: too many, two of one kind, or a name that leaves no room for those of periods.
+    """
+    found = tuple(sorted(windows, key=lambda window: window.kind))
+    if len({window.kind for window in found}) != len(found) or len(found) > WINDOWS_MAX:
+        expected = f"at most {WINDOWS_MAX} windows, each of another kind"
+        raise InvalidValue(field="windows", value=[window.kind for window in found], expected=expected)
+    longest = NAME_LENGTH_MAX - SUFFIX_LENGTH_MAX
+    if found and len(cohort) > longest:
+        expected = f"at most {longest} characters for a cohort with windows: periods have longer names"
+        raise InvalidValue(field="name", value=cohort, expected=expected)
+    return found
+
+
+def periods_of(windows: Iterable[Window], cohort: str, first: date, last: date) -> list[Period]:
+    """Return all periods of a cohort's windows that a round collected on these days is in.
+
+    Raises:
+        InvalidValue: as `Window.periods`.
+    """
+    return [period for window in windows for period in window.periods(cohort, first, last)]
+
+
+def _start(unit: str, day: date) -> date:
+    match unit:
+        case "day":
+            return day
+        case "week":
+            return day - day.weekday() * _DAY
+        case "month":
+            return day.replace(day=1)
+        case "quarter":
+            return day.replace(month=day.month - (day.month - 1) % 3, day=1)
+        case _:
+            return day.replace(month=1, day=1)
+
+
+def _next(unit: str, start: date) -> date:
+    match unit:
+        case "day":
+            return start + _DAY
+        case "week":
+            return start + 7 * _DAY
+        case "month":
+            return _start("month", start + 31 * _DAY)
+        case "quarter":
+            return _start("quarter", start + 92 * _DAY)
+        case _:
+            return start.replace(year=start.year + 1)
+
+
+def _week(start: date) -> str:
+    year, week, _ = start.isocalendar()
+    return f"{year}-W{week:02d}"
+
+
+_LABELS: Final[Mapping[str, Callable[[date], str]]] = {
+    "day": date.isoformat,
+    "week": _week,
+    "month": lambda start: f"{start:%Y-%m}",
+    "quarter": lambda start: f"{start:%Y}-Q{(start.month + 2) // 3}",
+    "year": lambda start: f"{start:%Y}",
+}
