@@ -82,7 +82,7 @@ class AccessToken:
         return permission in PERMISSIONS[self.role]
 
     def sees(self, cohort: str) -> bool:
-        """Return whether the token is not limited, or a cohort, or that of a period, is one it is limited to."""
+        """Return whether a cohort, or that of a window's period, is among those the token is limited to."""
         return self.cohorts is None or not {cohort, cohort.rpartition("@")[0]}.isdisjoint(self.cohorts)
 
 

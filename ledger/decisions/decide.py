@@ -169,9 +169,7 @@ def _of_audience(
         decision = Decision(
             accounted=slot_of(request.round),
             reason=RefusalReason.REFUSED_ELSEWHERE,
-            message=_WINDOW_REFUSED.format(names=", ".join(refused_by))
-            if request.windows
-            else _REFUSED_ELSEWHERE,
+            message=_refused_elsewhere(request, refused_by),
             requested=None,
             details=registry.policy_of(store, view).unchanged(view),
         )

@@ -222,11 +222,7 @@ class Replay:
             case EntryKind.CORRECTED | EntryKind.INCIDENT:
                 self._apply_told(body)
             case EntryKind.BUDGET_CHANGED:
-                self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
-                if self.joint.period is not None:
-                    self.blame(
-                        body.sequence, "it changes the budget of a window's period, which never changes"
-                    )
+                self._apply_budget(body)
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
         self._compare_counts(body)
