@@ -15,7 +15,7 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger import loss_cache
-from shuffle_ledger.ledger.decisions.windows import placed
+from shuffle_ledger.ledger.decisions.windows import period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import slot_of
@@ -227,7 +227,7 @@ def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
     if request.cohorts != names:
         raise InvalidValue(field="cohort", value=request.cohort, expected=repr(names[0]))
     cohorts = [cohort for cohort in cohorts if cohort.name in request.members]
-    if placed(request, cohorts).windows != request.windows:
+    if period_names(request, cohorts) != request.windows:
         expected = "the periods of the cohorts' windows that the round is collected in"
         raise InvalidValue(field="windows", value=list(request.windows), expected=expected)
     if len({cohort.policy == POLICY_FIXED for cohort in cohorts}) > 1:

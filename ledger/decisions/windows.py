@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
 from shuffle_ledger.ledger.values.windows import Period, Window
 
+CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
 AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
 _NOT_OPENED: Final = "nobody"
 
@@ -72,20 +73,27 @@ def placed(request: RoundRequest, cohorts: Sequence[Cohort]) -> RoundRequest:
         InvalidValue: as `with_windows`; or a cohort is itself a period, which is charged with its cohort's
             rounds only.
     """
-    return dataclasses.replace(
-        request, windows=tuple(sorted(each.name for each in periods(request, cohorts)))
-    )
+    return dataclasses.replace(request, windows=period_names(request, cohorts))
 
 
-def periods(request: RoundRequest, cohorts: Sequence[Cohort]) -> list[Period]:
-    """Return the periods that a round of some cohorts is collected in; raises as `placed`."""
+def period_names(request: RoundRequest, cohorts: Sequence[Cohort]) -> tuple[str, ...]:
+    """Return the names of the periods that a round of some cohorts is charged to, in order.
+
+    Raises:
+        InvalidValue: as `placed`; or there are too many of them.
+    """
+    names: list[str] = []
     for cohort in cohorts:
         if cohort.period is not None:
             expected = (
                 f"{cohort.period.cohort!r}: this is a period of its window, and is charged with its rounds"
             )
             raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
-    return [period for cohort in cohorts for period in cohort.periods(request)]
+        names += [period.name for period in cohort.periods(request)]
+    if names and len(names) + len(cohorts) > CHAINS_MAX:
+        expected = f"at most {CHAINS_MAX} budgets of one round, its cohorts and their periods together"
+        raise InvalidValue(field="audience", value=len(names) + len(cohorts), expected=expected)
+    return tuple(sorted(names))
 
 
 def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:

@@ -1,0 +1,438 @@
+"""Budgets that begin anew: which periods a round is charged to, and that each of them holds by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    admit_together,
+    change_budget,
+    correct,
+    decide,
+    open_cohort,
+    price,
+    quote,
+    record_incident,
+    register,
+    register_and_admit,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.decisions import windows as windows_module
+from shuffle_ledger.ledger.decisions.quoting import quote_batch
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
+from shuffle_ledger.ledger.verification.verifier import verify
+
+DAY = timedelta(days=1)
+WEEK = Window(unit="week", epsilon=0.2, delta=1e-7)
+SEVEN_DAYS = Window(unit="day", sliding=7, epsilon=0.2, delta=1e-7)
+KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=10_000)
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def a_monday() -> date:
+    """Return a Monday that is to come, so that nothing here depends on the day of the week."""
+    return today() + (8 - today().weekday()) * DAY - DAY
+
+
+class Desk:
+    """A ledger, and short words for what is done to it."""
+
+    def __init__(self, store: Store, accountant: Accountant) -> None:
+        self.store, self.accountant = store, accountant
+        self._names = itertools.count()
+
+    def open(self, name: str, *windows: Window, **changes: Any) -> None:
+        values = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", **changes}
+        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", windows=windows, **values)
+
+    def request(self, first: date | None = None, last: date | None = None, **changes: Any) -> RoundRequest:
+        values: dict[str, Any] = {"round_id": f"round-{next(self._names)}", "cohort": "phones", "round": KRR}
+        return RoundRequest(collected_on=first, collected_until=last, **{**values, **changes})
+
+    def ask(self, first: date | None = None, last: date | None = None, **changes: Any) -> Outcome:
+        request = self.request(first, last, **changes)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def admitted(self, first: date | None = None, most: int = 30, **changes: Any) -> int:
+        """Return how many rounds are admitted one after the other."""
+        for count in range(most):
+            if isinstance(self.ask(first, **changes), Refused):
+                return count
+        return most
+
+    def names(self) -> list[str]:
+        return [cohort.name for cohort in self.store.cohorts()]
+
+    def check(self) -> None:
+        report = verify(self.store, self.accountant)
+        assert report.ok, report
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+@pytest.fixture
+def sqlite_desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
+    path = tmp_path / "ledger.db"
+    shutil.copy(sqlite_template, path)
+    with Store.connect(f"sqlite:///{path}") as opened:
+        yield Desk(opened, accountant)
+
+
+def alone(desk: Desk, window: Window) -> int:
+    """Return how many rounds a cohort admits whose only budget is a window's."""
+    desk.open("alone", epsilon=window.epsilon, delta=window.delta)
+    return desk.admitted(cohort="alone")
+
+
+def test_each_week_admits_what_its_budget_admits_alone_and_the_life_ends_them_all(desk: Desk) -> None:
+    desk.open("phones", WEEK, epsilon=0.3)
+    monday, most = a_monday(), alone(desk, WEEK)
+    counts = [desk.admitted(monday + 7 * week * DAY) for week in range(3)]
+    desk.open("life", epsilon=0.3)
+    life = desk.admitted(cohort="life")
+    assert counts == [most, min(most, life - most), max(0, life - 2 * most)]
+    assert sum(counts) == life > most
+    refused = desk.ask(monday)
+    assert isinstance(refused, Refused)
+    assert [each.cohort for each in refused.refused_by] == ["phones", f"phones@{monday:%G-W%V}"]
+    desk.check()
+
+
+def test_the_window_refuses_alone_and_the_cohort_is_not_charged(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    desk.admitted(monday)
+    before = desk.store.view("phones")
+    refused = desk.ask(monday)
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.REFUSED_ELSEWHERE
+    name = f"phones@{monday:%G-W%V}"
+    assert name in refused.message
+    assert [(each.cohort, each.epsilon_budget) for each in refused.refused_by] == [(name, 0.2)]
+    after = desk.store.view("phones")
+    assert (after.spent, after.details["standing"]) == (before.spent, before.details["standing"])
+    answer = desk.ask(monday + 7 * DAY)
+    assert isinstance(answer, Admitted)
+    assert [member.cohort for member in answer.audience] == ["phones", f"phones@{monday + 7 * DAY:%G-W%V}"]
+
+
+def test_a_round_over_the_border_is_in_both_weeks(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    sunday = a_monday() + 6 * DAY
+    answer = desk.ask(sunday, sunday + DAY)
+    assert isinstance(answer, Admitted)
+    weeks = [f"phones@{day:%G-W%V}" for day in (sunday, sunday + DAY)]
+    assert [member.cohort for member in answer.audience] == ["phones", *weeks]
+    spent = [desk.store.view(name).spent.epsilon_upper for name in weeks]
+    assert spent[0] == spent[1] > 0
+    void(desk.store, desk.accountant, answer.round_id, reason="nobody reported", actor="ada")
+    assert [desk.store.view(name).spent.epsilon_upper for name in weeks] == [0.0, 0.0]
+    desk.check()
+
+
+@pytest.mark.slow
+def test_seven_days_in_a_row_share_a_budget_and_the_eighth_is_free(desk: Desk) -> None:
+    desk.open("phones", SEVEN_DAYS)
+    first, most = a_monday(), alone(desk, SEVEN_DAYS)
+    assert desk.admitted(first) == most
+    assert isinstance(desk.ask(first + 6 * DAY), Refused)
+    assert isinstance(desk.ask(first + 7 * DAY), Admitted)
+    assert isinstance(desk.ask(first - DAY), Refused)  # the run that ends on the first day is full too
+    held: dict[date, int] = {first: most, first + 7 * DAY: 1}
+    for day in (first + n * DAY for n in range(20)):
+        held[day] = held.get(day, 0) + desk.admitted(day, most=2)
+    runs = [sum(held.get(first + (start + n) * DAY, 0) for n in range(7)) for start in range(-6, 20)]
+    assert max(runs) == most
+    desk.check()
+
+
+def test_without_days_a_round_is_collected_today_whatever_day_it_is_asked_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open("phones", WEEK, SEVEN_DAYS)
+    request = desk.request()
+    answer, was_decided = register_and_admit(desk.store, desk.accountant, request, actor="ada")
+    names = desk.names()
+    assert f"phones@{today():%G-W%V}" in names
+    _shift(monkeypatch, desk.store, 10 * DAY)
+    again, is_decided = register_and_admit(desk.store, desk.accountant, request, actor="ada")
+    assert (was_decided, is_decided, again) == (False, True, answer)
+    assert register(desk.store, request, actor="ada") == answer
+    assert desk.names() == names
+    other = dataclasses.replace(request, collected_on=today() + 20 * DAY)
+    with pytest.raises(Conflict):
+        register(desk.store, other, actor="ada")
+
+
+def test_a_clock_that_steps_back_keeps_the_day_of_the_last_entry(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open("phones", Window(unit="day", epsilon=0.2, delta=1e-7))
+    _shift(monkeypatch, desk.store, -3 * DAY)
+    answer = desk.ask()
+    assert isinstance(answer, Admitted)
+    assert [member.cohort for member in answer.audience] == ["phones", f"phones@{today()}"]
+
+
+def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
+    """Let the database's clock be another one, for whoever reads it with a view."""
+    views = store.views
+
+    def shifted(names: Any) -> list[CohortView]:
+        return [dataclasses.replace(view, at=view.at + by) for view in views(names)]
+
+    monkeypatch.setattr(store, "views", shifted)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "message"),
+    [
+        (-1, None, "a day from .*, which is today"),
+        (-9, -1, "a day from .*, which is today"),
+        (0, 14, "no more than one week after the first"),
+        (400, None, "to one year later"),
+    ],
+)
+def test_days_that_no_round_can_have(sqlite_desk: Desk, first: int, last: int | None, message: str) -> None:
+    sqlite_desk.open("phones", WEEK)
+    until = None if last is None else today() + last * DAY
+    with pytest.raises(InvalidValue, match=message):
+        sqlite_desk.ask(today() + first * DAY, until)
+    assert sqlite_desk.names() == ["phones"]
+
+
+def test_what_windows_do_not_allow(sqlite_desk: Desk) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    assert isinstance(desk.ask(monday), Admitted)
+    name = f"phones@{monday:%G-W%V}"
+    with pytest.raises(InvalidValue, match="a period of its window"):
+        desk.ask(monday, cohort=name)
+    with pytest.raises(InvalidValue, match="a period of its window"):
+        desk.ask(monday, audience=("phones", name))
+    with pytest.raises(InvalidValue, match="the periods of the cohorts' windows"):
+        decide.check_request(desk.request(monday), [desk.store.cohort("phones")])
+    with pytest.raises(Conflict, match="fixed when the cohort is opened"):
+        change_budget(desk.store, desk.accountant, name, epsilon=9.0, reason="more", actor="ada")
+    with pytest.raises(InvalidValue, match="policy adaptive or plan"):
+        desk.open("fixed", WEEK, policy="fixed")
+    with pytest.raises(InvalidValue, match="without @"):
+        desk.open("phones@2031")
+    with pytest.raises(Conflict, match="other parameters"):
+        desk.open("phones", dataclasses.replace(WEEK, epsilon=0.3))
+    with pytest.raises(Conflict, match="other parameters"):
+        desk.open("phones")
+    desk.open("phones", WEEK)
+    with pytest.raises(NotFound):
+        desk.ask(cohort="nobody")
+
+
+def test_a_round_is_settled_on_its_first_day_at_the_earliest(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    later, now = desk.ask(a_monday()), desk.ask()
+    assert isinstance(later, Admitted)
+    assert isinstance(now, Admitted)
+    with pytest.raises(Conflict, match="is collected from"):
+        settle(desk.store, desk.accountant, later.round_id, reports=9_000, actor="ada")
+    settled = settle(desk.store, desk.accountant, now.round_id, reports=9_000, actor="ada")
+    assert [member.cohort for member in settled.audience] == ["phones", f"phones@{today():%G-W%V}"]
+    desk.check()
+
+
+def test_an_overspent_week_ends_with_the_week(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    first = desk.ask(monday)
+    told = correct(desk.store, desk.accountant, first.round_id, {"reports": 100}, reason="lost", actor="ada")
+    assert [member.cohort for member in told.audience if member.overspent] == [f"phones@{monday:%G-W%V}"]
+    refused = desk.ask(monday)
+    assert isinstance(refused, Refused)
+    assert [each.reason for each in refused.refused_by] == [RefusalReason.COHORT_OVERSPENT]
+    with pytest.raises(NotCollectable, match="overspent"):
+        desk.ask(monday, round_id=first.round_id)
+    assert isinstance(desk.ask(monday + 7 * DAY), Admitted)
+    desk.check()
+
+
+def test_an_incident_is_charged_to_the_days_of_its_collection(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a script", "actor": "eve"}
+    with pytest.raises(InvalidValue, match="the first day of collection, for cohort 'phones' has windows"):
+        record_incident(desk.store, desk.accountant, "phones", **told)
+    past = today() - 40 * DAY
+    for _ in range(2):  # the same again is the same
+        found = record_incident(desk.store, desk.accountant, "phones", **told, collected_on=past)
+    assert [member.cohort for member in found.audience] == ["phones", f"phones@{past:%G-W%V}"]
+    assert desk.store.view(f"phones@{past:%G-W%V}").spent.epsilon_upper > 0
+    assert [entry.kind for entry in desk.store.entries_of("phones")] == ["opened", "incident"]
+    desk.check()
+
+
+def test_cohorts_of_an_audience_bring_their_own_windows(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    desk.open("tablets")
+    desk.open("watches", Window(unit="day", epsilon=0.05, delta=1e-7))
+    monday = a_monday()
+    both = desk.ask(monday, audience=("phones", "tablets"))
+    assert isinstance(both, Admitted)
+    assert [member.cohort for member in both.audience] == ["phones", f"phones@{monday:%G-W%V}", "tablets"]
+    # 200,000 users, who are not counted again in the windows
+    many = dataclasses.replace(KRR, reports=200_001)
+    with pytest.raises(InvalidValue, match="the population of its 2 cohorts, 200000"):
+        desk.ask(monday, audience=("phones", "tablets"), round=many)
+    refused = desk.ask(monday, audience=("phones", "tablets", "watches"))
+    assert isinstance(refused, Refused)
+    assert [each.cohort for each in refused.refused_by] == [f"watches@{monday}"]
+    desk.check()
+
+
+@pytest.mark.slow
+def test_quotes_and_forecasts_agree_with_what_is_admitted_and_leave_no_trace(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    wanted = ForecastWanted(round=KRR, every="day", first_on=monday)
+    (kind,) = forecast(desk.store, desk.accountant, "phones", wanted, today=today()).kinds
+    (now,) = forecast(desk.store, desk.accountant, "phones", ForecastWanted(round=KRR), today=today()).kinds
+    assert quote(desk.store, desk.accountant, desk.request(monday)).would_be == "admitted"
+    assert price(desk.store, desk.accountant, desk.request(monday)).would_be == "admitted"
+    batch = quote_batch(desk.store, desk.accountant, [desk.request() for _ in range(8)], fits=True)
+    assert desk.names() == ["phones"]
+    assert (kind.limited_by, now.limited_by) == ("window week", "window week")
+    admitted = 0
+    while isinstance(desk.ask(monday + admitted * DAY), Admitted):
+        admitted += 1
+    assert kind.rounds_at_least == admitted
+    assert kind.ends_on == monday + (admitted - 1) * DAY
+    assert budget(desk.store, desk.accountant, "phones").fits[0].rounds_at_least == now.rounds_at_least
+    assert now.rounds_at_least == desk.admitted() == batch.rounds_admitted
+    assert batch.fits is not None
+    assert batch.fits.rounds == batch.rounds_admitted
+    reading = budget(desk.store, desk.accountant, "phones").windows[0]
+    assert reading.period.first <= today() <= reading.period.last
+    assert reading.epsilon_spent_upper == desk.store.view(reading.period.name).spent.epsilon_upper > 0
+    weekly = ForecastWanted(round=KRR, every="week", first_on=monday + 7 * DAY)
+    (long,) = forecast(desk.store, desk.accountant, "phones", weekly, today=today()).kinds
+    assert long.limited_by.startswith("filter")
+
+
+def test_many_rounds_in_one_commit_are_charged_to_their_windows(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    price(desk.store, desk.accountant, desk.request())
+    register_and_admit(desk.store, desk.accountant, desk.request(a_monday()), actor="ada")
+    requests = [desk.request(a_monday() + n * DAY) for n in (0, 1, 7)]
+    outcomes = admit_together(desk.store, desk.accountant, requests, actor="ada")
+    # The next week is empty: its first round chooses filters, which is not done while others wait.
+    assert [isinstance(outcome, Admitted) for outcome in outcomes] == [True, True]
+    desk.check()
+
+
+def test_a_crowd_on_the_last_rounds_of_a_week(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    monday, most = a_monday(), alone(desk, WEEK)
+    desk.ask(monday)  # what is computed is computed once
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: desk.ask(monday), range(12)))
+    assert sum(isinstance(answer, Admitted) for answer in answers) == most - 1
+    desk.check()
+
+
+def test_a_plan_is_kept_beside_windows(desk: Desk) -> None:
+    desk.open("phones", WEEK, policy="plan", plan={KRR: 40}, epsilon=2.0)
+    monday, most = a_monday(), alone(desk, WEEK)
+    assert desk.admitted(monday) == most
+    assert isinstance(desk.ask(monday + 7 * DAY), Admitted)
+    desk.check()
+
+
+def test_an_entry_that_leaves_out_a_window_is_found(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    for module in (windows_module, decide):
+        monkeypatch.setattr(module, "period_names", lambda _request, _cohorts: ())
+    assert isinstance(desk.ask(a_monday()), Admitted)
+    monkeypatch.undo()
+    _is_found(desk, "phones", "not charged to every period of the cohort's windows")
+
+
+def test_a_period_with_a_larger_budget_than_was_declared_is_found(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    made = windows_module._as_cohort
+    larger = lambda *given: dataclasses.replace(made(*given), epsilon_budget=5.0)  # noqa: E731
+    monkeypatch.setattr(windows_module, "_as_cohort", larger)
+    assert isinstance(desk.ask(a_monday()), Admitted)
+    monkeypatch.undo()
+    _is_found(desk, f"phones@{a_monday():%G-W%V}", "declared no window with such a period and such a budget")
+
+
+def test_a_round_in_a_period_that_it_was_not_collected_in_is_found(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    assert isinstance(desk.ask(monday), Admitted)
+    for module in (windows_module, decide):
+        monkeypatch.setattr(module, "period_names", lambda _request, _cohorts: (f"phones@{monday:%G-W%V}",))
+    assert isinstance(desk.ask(monday + 7 * DAY), Admitted)
+    monkeypatch.undo()
+    _is_found(desk, f"phones@{monday:%G-W%V}", "not collected in this period")
+    _is_found(desk, "phones", "not charged to every period")
+
+
+def _is_found(desk: Desk, cohort: str, what: str) -> None:
+    """Assert that the ledger's verification names a fault, and that of a bundle, which has no ledger."""
+    (found,) = verify(desk.store, desk.accountant, cohort).cohorts
+    assert any(what in problem.what for problem in found.problems), found
+    made = make_bundle(desk.store, desk.names())
+    report = verify_bundle(made.data, desk.accountant)
+    assert any(what in finding.what and finding.cohort == cohort for finding in report.findings), report
+
+
+def test_a_statement_of_a_period_promises_the_period_and_says_what_it_does_not(sqlite_desk: Desk) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    monday = a_monday()
+    desk.ask(monday)
+    name = f"phones@{monday:%G-W%V}"
+    made = make_statement(desk.store, desk.accountant, ["phones", name], made_at=datetime.now(UTC))
+    life, week = made.cohorts
+    assert life.promise.windows == (WEEK,)
+    assert week.promise.epsilon_budget == 0.2
+    assert f"UTC calendar week, {monday} to {monday + 6 * DAY}" in week.promise.privacy_unit
+    assert "the same" in week.promise.neighbours
+    (condition,) = [each for each in made.conditions if each.name == "Days of collection"]
+    assert "twice the epsilon" in condition.otherwise
+    assert [entry.kind for entry in desk.store.entries_of(name)] == [EntryKind.OPENED, EntryKind.ADMITTED]
