@@ -42,7 +42,7 @@ class Promise:
     policy_assumes: str
     opened_at: datetime
     opened_by: str
-    windows: tuple[Window, ...] = ()  # budgets that begin anew, each with a promise and a chain of its own
+    windows: tuple[Window, ...] = ()  # budgets that begin anew, each with its own promise and chain
     period: Period | None = None  # of another cohort's window, whose promise this is
 
 

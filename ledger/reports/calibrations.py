@@ -85,7 +85,7 @@ def calibrate_for(
 
 
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
-    """Return the function from a round to the epsilon that decides on so many of it."""
+    """Return the function from a round to the epsilon that decides on this number of such rounds."""
     policy = policy_of(books.store, view)
     if isinstance(policy, AdaptivePolicy):
         return functools.partial(_by_filters, books, view, policy, rounds)

@@ -93,7 +93,7 @@ def cohort_statuses(store: Store, *, periods: bool = True) -> dict[str, CohortSt
 
     Args:
         store: the ledger.
-        periods: False leaves out the periods of windows, which have chains of their own.
+        periods: False leaves out the periods of windows.
     """
     query = select(heads.c.cohort, heads.c.status)
     if not periods:

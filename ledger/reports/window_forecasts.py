@@ -42,7 +42,7 @@ def of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[Win
         view: the cohort now.
         kind: the round, as declared or as it is accounted.
 
-    Guarantee: of one window, so many rounds are admitted one after the other, if nothing else refuses them.
+    Guarantee: a window admits this number of rounds one after the other, if nothing else refuses them.
     """
     today = views_today(books.store, view)
     found = []

@@ -103,7 +103,7 @@ class Store(RoundStore):
 
         Args:
             only: the names of those that are returned.
-            periods: False leaves out the periods of windows, which have chains of their own.
+            periods: False leaves out the periods of windows.
         """
         query = rows.COHORTS_WITH_HEADS
         if only is not None:

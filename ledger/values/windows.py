@@ -1,7 +1,7 @@
 """Windows: budgets of a cohort that begin anew with every day, week, month, quarter or year, or that slide.
 
 A cohort may declare windows when it is opened. Each *period* of a window, such as the week from 2026-11-23,
-has a budget and a chain of entries of its own, under the name `COHORT@PERIOD`. Days are those of UTC.
+has its own budget and its own chain of entries, under the name `COHORT@PERIOD`. Days are those of UTC.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Window:
 
     @property
     def kind(self) -> str:
-        """What the window is called: `week`, or `7 days`. A cohort has one of each kind at most."""
+        """The name of the window: `week`, or `7 days`. A cohort has one of each kind at most."""
         return self.unit if self.sliding is None else f"{self.sliding} {self.unit}s"
 
     @property

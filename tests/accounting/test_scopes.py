@@ -90,3 +90,16 @@ def test_each_cohorts_budget_holds_for_its_own_neighbours_and_for_no_wider_ones(
     assert ratios[2] > 2.4
     # If one cohort that admits a round were enough, no cohort's budget would hold.
     assert worst(options, filters, EPSILON, A, joint=False) > DELTA
+
+
+def test_each_run_of_two_days_holds_for_its_own_neighbours_and_for_no_longer_ones() -> None:
+    """Windows are scopes too: four days, and a budget for every two of them in a row.
+
+    The analyst may even go back to an earlier day, which the ledger's clock forbids.
+    """
+    filters = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    runs = [frozenset({day, day + 1}) for day in range(-1, 4)]  # of day 0: the runs -1 and 0, and so on
+    days = [frozenset(str(number) for number, run in enumerate(runs) if day in run) for day in range(4)]
+    options = [Option(coin(size), labels) for size, labels in zip((2, 2, 1, 2), days, strict=True)]
+    assert 0 < worst(options, filters, EPSILON, frozenset({"2"})) < 0.52 * DELTA
+    assert worst(options, filters, EPSILON, frozenset({"1", "2", "3"})) > 2.8 * DELTA

@@ -202,7 +202,7 @@ def test_a_clock_that_steps_back_keeps_the_day_of_the_last_entry(
 
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
-    """Let the database's clock be another one, for whoever reads it with a view."""
+    """Move the database's clock, as views tell it."""
     views = store.views
 
     def shifted(names: Any) -> list[CohortView]:
