@@ -343,6 +343,8 @@ class DatabaseLedger:
             reason=reason,
             actor=self.session.settings.actor,
             released=released,
+            collected_on=collected_on,
+            collected_until=collected_until,
         )
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:

@@ -80,6 +80,10 @@ def _of_kind(found: Forecast, kind: KindForecast) -> Table:
     if kind.next_is_refused:
         rows["certainly fit"] = f"{shown(kind.rounds_at_least)} more; the next one is refused"
     rows["limit"] = kind.limit
+    for one in kind.windows:
+        rows[f"  each {one.window.kind}"] = (
+            f"at least {shown(one.rounds_today)} more today; {shown(one.rounds_in_empty)} in an empty one"
+        )
     if found.every is not None:
         rows["every"] = f"{found.every}, from {found.first_on}"
         rows["last one on"] = kind.ends_on

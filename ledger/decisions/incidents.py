@@ -130,8 +130,15 @@ def record_incident(
         if entry is not None:
             return entry
         stored = store.round(request.round_id)
+    return _told_of_registered(store, accountant, told, stored, cohort=name)
+
+
+def _told_of_registered(
+    store: Store, accountant: Accountant, told: _Told, stored: StoredRound, *, cohort: str
+) -> Incident:
+    """Record an incident under an identifier that is registered, in all chains of its round."""
     cohorts = cohorts_of(stored)
-    if name not in cohorts:
+    if cohort not in cohorts:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
     check_sizes(told.truth, **users_of(store, stored))
 
@@ -149,8 +156,7 @@ def record_incident(
             )
         return _drafted(store, accountant, told, view, now)
 
-    entries = optimistic_append.append_to_each(store, cohorts, decide)
-    return _told_of(entries)
+    return _told_of(optimistic_append.append_to_each(store, cohorts, decide))
 
 
 def _told_of(entries: Sequence[LedgerEntry]) -> Incident:

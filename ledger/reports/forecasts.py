@@ -31,6 +31,7 @@ PROMISE = (
     " settled with no fewer reports, at least so many will be admitted one after the other. Nothing is"
     " reserved: a forecast is no promise. Close to the end more may fit."
 )
+_DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
 _COMPOSITIONS = 48  # that one answer makes under policy fixed
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
@@ -81,7 +82,8 @@ class KindForecast:
     ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
     rounds_until: int | None  # that the schedule has until the last day asked for
     reaches_until: bool | None  # all of them fit
-    largest: LargestEpsilon0 | None  # for as many as `fit`, else as the schedule has; None: not asked
+    # For as many as `fit`, else as the schedule has. None: not asked; or a schedule of a cohort with windows.
+    largest: LargestEpsilon0 | None
     windows: tuple[WindowForecast, ...] = ()  # how many each window admits by itself
 
 
@@ -158,7 +160,7 @@ def forecast(
         until=wanted.until,
         kinds=found,
         together=_together(books, view, policy, kinds, days),
-        promise=PROMISE,
+        promise=PROMISE + (_DAYS_OF_WINDOWS if view.cohort.windows else ""),
     )
 
 
@@ -252,7 +254,7 @@ def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
         ends_on=days.last_of(room.count),
         rounds_until=days.count(),
         reaches_until=days.reaches(room.count),
-        largest=_largest(books, view, kind, rounds) if rounds else None,
+        largest=_largest(books, view, kind, rounds) if rounds and not (windows and days.every) else None,
         windows=windows,
     )
 

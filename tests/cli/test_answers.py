@@ -189,6 +189,8 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
         "status",
         "opened_at",
         "labels",
+        "windows",
+        "period",
     }
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"

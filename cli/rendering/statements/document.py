@@ -21,6 +21,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
 )
 from shuffle_ledger.cli.rendering.statements.tables import Table
 from shuffle_ledger.ledger.evidence import Breach, CohortStatement, Statement, Verdict
+from shuffle_ledger.ledger.values import Window
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
 DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
@@ -168,19 +169,38 @@ def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> 
 
 
 def _promised(cohort: CohortStatement) -> list[str]:
-    promise = cohort.promise
+    promise, period = cohort.promise, cohort.promise.period
     broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
+    whose, known, what = cohort.cohort, "all other users’ data", "any one of them"
+    if period is not None:
+        whose, known = period.cohort, f"{known} and what the user sent on other days"
+        what = f"what any one of them sent from {period.first} to {period.last}, UTC"
     return [
         (
-            f"{broken}The cohort³ {cohort.cohort} has {promise.population:,} users. Whoever sees everything"
-            " that is published from their reports, even knowing all other users’ data, learns little about"
-            " any one of them: of two answers of a user that seemed equally likely before, one is at most"
+            f"{broken}The cohort³ {whose} has {promise.population:,} users. Whoever sees everything"
+            f" that is published from their reports, even knowing {known}, learns little about"
+            f" {what}: of two answers of a user that seemed equally likely before, one is at most"
             f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
             f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
             f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
         ),
         f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}",
+        *map(_promised_of_window, promise.windows),
     ]
+
+
+def _budget_of(window: Window) -> str:
+    return f"epsilon {plain(window.epsilon)} at delta {plain(window.delta)}"
+
+
+def _promised_of_window(window: Window) -> str:
+    return (
+        f"Beside this, for each {window.described} and each user: if what the user sent in rounds collected"
+        " in it were anything else, and what the user sent in other rounds the same, everything released"
+        f" would change by at most epsilon¹ {plain(window.epsilon)} at delta² {plain(window.delta)}. Each of"
+        " these periods has its own statement, which says whether that was kept. What is true of a user"
+        " in every one of them is protected by the budget above only."
+    )
 
 
 def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
@@ -287,6 +307,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         ("Neighbouring relation", promise.neighbours),
         ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
         ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
+        *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
         ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
         ("Status", cohort.status),
         (

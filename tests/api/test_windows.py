@@ -1,0 +1,96 @@
+"""Windows over HTTP: declared, charged, shown and refused as on the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.decisions import round_record
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
+from tests.api.conftest import Server
+
+WEEK = Window(unit="week", epsilon=0.06, delta=1e-7)
+DAYS = Window(unit="day", sliding=3, epsilon=0.5, delta=1e-7)
+KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=50_000)
+
+
+def request(name: str, **changes: object) -> RoundRequest:
+    return RoundRequest(**{"round_id": name, "cohort": "tablets", "round": KRR, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client(server: Server) -> LedgerClient:
+    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+
+
+def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerClient) -> None:
+    opened = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive"}
+    cohort = client.open_cohort(**opened, windows=[WEEK, DAYS])  # type: ignore[arg-type]
+    assert cohort.windows == (DAYS, WEEK)
+    today = datetime.now(UTC).date()
+    answer = client.register(request("one"))
+    assert isinstance(answer, Admitted)
+    week = f"tablets@{today:%G-W%V}"
+    assert [member.cohort for member in answer.audience][0::4] == ["tablets", week]
+    assert client.register(request("one")) == answer
+    record = client.round("one")
+    assert (record.request.collected_on, len(record.request.windows)) == (today, 4)
+    assert record == round_record(server.store, "one")
+    assert client.cohort(week).period is not None
+    assert "tablets" in [each.name for each in client.cohorts()]
+    assert week not in [each.name for each in client.cohorts()]
+    reading = client.budget("tablets").windows[1]
+    assert (reading.window, reading.period.name) == (WEEK, week)
+    assert reading.epsilon_spent_upper == client.budget(week).epsilon_spent_upper > 0
+    (kind,) = client.forecast("tablets", ForecastWanted(round=KRR)).kinds
+    fitting = client.quote("tablets", [KRR] * (kind.rounds_at_least + 1))
+    assert fitting.rounds_admitted >= kind.rounds_at_least
+    assert kind.windows[1].window == WEEK
+    names = [f"more-{number}" for number in range(fitting.rounds_admitted + 1)]
+    outcomes = [client.register(request(name)) for name in names]
+    refused = outcomes[-1]
+    assert isinstance(refused, Refused)
+    assert week in [each.cohort for each in refused.refused_by]
+    assert client.verify().ok
+
+
+def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
+    opened = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(InvalidValue, match="policy"):
+        client.open_cohort(**opened, policy="fixed", windows=[WEEK])  # type: ignore[arg-type]
+    client.open_cohort(**opened, policy="adaptive", windows=[WEEK])  # type: ignore[arg-type]
+    today = datetime.now(UTC).date()
+    with pytest.raises(InvalidValue, match="which is today"):
+        client.register(request("past", collected_on=today - timedelta(days=3)))
+    with pytest.raises(NotFound):
+        client.round("past")
+    told = {"round_id": "leak", "described": KRR, "reason": "a script"}
+    with pytest.raises(InvalidValue, match="the first day of collection"):
+        client.record_incident("tablets", **told)  # type: ignore[arg-type]
+    past = today - timedelta(days=30)
+    found = client.record_incident("tablets", **told, collected_on=past)  # type: ignore[arg-type]
+    period = f"tablets@{past:%G-W%V}"
+    assert [member.cohort for member in found.audience] == ["tablets", period]
+    with pytest.raises(Conflict, match="fixed when the cohort is opened"):
+        client.change_budget(period, epsilon=3.0, reason="more")
+
+
+def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, client: LedgerClient) -> None:
+    opened = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", "windows": [WEEK]}
+    for name in ("tablets", "tab"):
+        client.open_cohort(name=name, **opened)  # type: ignore[arg-type]
+    limited = LedgerClient(server.url, server.issue("own", "registrar", cohorts=["tablets"]))
+    assert isinstance(limited.register(request("one")), Admitted)
+    period = f"tablets@{datetime.now(UTC).date():%G-W%V}"
+    assert limited.cohort(period).name == period
+    foreign = LedgerClient(server.url, server.issue("other", "registrar", cohorts=["tab"]))
+    with pytest.raises(NotFound):
+        foreign.cohort(period)
+    with pytest.raises(NotFound):
+        foreign.round("one")

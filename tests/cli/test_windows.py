@@ -1,0 +1,67 @@
+"""Windows on the command line: declared, charged, shown, and refused with the numbers of the window."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.cli.conftest import Run
+
+KRR = ("--randomizer", "krr(k=10, epsilon0=2)", "--reports", "50000")
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+WEEK = ("--window", "calendar=week,epsilon=0.06,delta=1e-7")
+
+
+@pytest.fixture
+def tablets(phones: Run) -> Run:
+    """Return `run`, with a cohort that has a budget for each week."""
+    opened = phones("cohort", "open", "tablets", *BUDGET, *WEEK, "--json")
+    assert (opened.code, opened.json["windows"]) == (
+        0,
+        [{"calendar": "week", "epsilon": 0.06, "delta": 1e-7}],
+    )
+    return phones
+
+
+def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
+    today = datetime.now(UTC).date()
+    week = f"tablets@{today:%G-W%V}"
+    quoted = tablets("round", "quote", "tablets", *KRR, "--json")
+    assert (quoted.code, quoted.json["would_be"]) == (0, "admitted")
+    registered = tablets("round", "register", "tablets", "--id", "one", *KRR, "--json")
+    assert [member["cohort"] for member in registered.json["audience"]] == ["tablets", week]
+    shown = tablets("round", "show", "one", "--json").json
+    assert (shown["collected_on"], shown["windows"]) == (today.isoformat(), [week])
+    budget = tablets("budget", "tablets")
+    assert "each week" in budget.stdout
+    assert "a round must fit into all of them too" in budget.stdout
+    left = tablets("budget", "tablets", "--json").json["fits"][0]["rounds_at_least"]
+    forecast = tablets("forecast", "tablets", *KRR)
+    assert "The budget for each UTC calendar week would be used up." in forecast.stdout
+    for number in range(left):
+        assert tablets("round", "register", "tablets", "--id", f"more-{number}", *KRR).code == 0
+    refused = tablets("round", "register", "tablets", "--id", "beyond", *KRR)
+    assert refused.code == 3
+    assert f"refused by {week}" in refused.stdout
+    next_week = (today + timedelta(days=7)).isoformat()
+    later = ("round", "register", "tablets", "--id", "later", *KRR, "--collected-on", next_week)
+    assert tablets(*later).code == 0
+    assert week not in tablets("cohort", "list").stdout
+    assert "a period of" in tablets("cohort", "show", week).stdout
+    assert tablets("audit", "verify").code == 0
+
+
+def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -> None:
+    bad = tablets("cohort", "open", "other", *BUDGET, "--window", "calendar=fortnight,epsilon=1,delta=1e-6")
+    assert bad.code == 2
+    assert "calendar (day, week, month, quarter or year)" in " ".join(bad.stderr.split())
+    past = ("round", "register", "tablets", "--id", "past", *KRR, "--collected-on", "2026-01-01")
+    assert tablets(*past).code == 2
+    backwards = ("--collected-on", "2026-03-02", "--collected-until", "2026-03-01")
+    assert tablets(*past[:-2], *backwards).code == 2
+    assert tablets("round", "show", "past").code == 4
+    told = ("incident", "record", "tablets", "--id", "leak", *KRR, "--reason", "a script")
+    assert tablets(*told).code == 2
+    assert tablets(*told, "--collected-on", "2026-01-01").code == 0
+    assert tablets("audit", "verify").code == 0
