@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, published
-from shuffle_ledger.ledger.storage import engine, rows
+from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, entries
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry

@@ -1,4 +1,4 @@
-"""Positions of entries in the feed of all chains, and how far they are settled: no transaction adds one there.
+"""Positions of entries in the feed of all chains, and up to which of them no transaction adds one more.
 
 PostgreSQL gives an entry its position when it is inserted, and shows it when its transaction commits. So a
 later position may be seen first. A reader that went on behind it would miss the earlier one.

@@ -12,7 +12,15 @@ from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import CLOSING, ENTRY_COLUMNS, OUTCOME, TOLD, entries, registrations, rounds
+from shuffle_ledger.ledger.storage.tables import (
+    CLOSING,
+    ENTRY_COLUMNS,
+    OUTCOME,
+    TOLD,
+    entries,
+    registrations,
+    rounds,
+)
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
@@ -77,7 +85,9 @@ class RoundStore(Database):
     def told(self, cohort: str, round_id: str) -> list[LedgerEntry]:
         """Return the entries of a chain that tell what a round truly was, in order: its corrections, or its
         incident."""
-        query = select(*ENTRY_COLUMNS).where(entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD)
+        query = select(*ENTRY_COLUMNS).where(
+            entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD
+        )
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 

@@ -28,7 +28,14 @@ from shuffle_ledger.ledger.storage.rows import (
     StoredRound,
     StoredVerification,
 )
-from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, cohorts, heads, lost_cohorts, privacy_losses, verifications
+from shuffle_ledger.ledger.storage.tables import (
+    ENTRY_COLUMNS,
+    cohorts,
+    heads,
+    lost_cohorts,
+    privacy_losses,
+    verifications,
+)
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,

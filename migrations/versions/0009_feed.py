@@ -13,8 +13,8 @@ depends_on = None
 # In the order of time, and of each chain: an entry counts as no older than those before it. The bytes are
 # searched, not parsed: an entry that was tampered with must not stop the upgrade.
 _RECORDED_AT = {
-    "sqlite": "substr(body, nullif(instr(body, CAST('\"recorded_at\":\"' AS BLOB)), 0) + 15, 32)",
-    "postgresql": "substring(encode(body, 'escape') FROM '\"recorded_at\":\"([^\"]*)\"') COLLATE \"C\"",
+    "sqlite": 'substr(body, nullif(instr(body, CAST(\'"recorded_at":"\' AS BLOB)), 0) + 15, 32)',
+    "postgresql": 'substring(encode(body, \'escape\') FROM \'"recorded_at":"([^"]*)"\') COLLATE "C"',
 }
 _POSITIONS = (
     "SELECT cohort, sequence, row_number() OVER (ORDER BY reached, cohort, sequence) AS position FROM"
@@ -39,9 +39,7 @@ def upgrade() -> None:
     )
     op.execute("ALTER TABLE entries ENABLE TRIGGER USER")
     op.execute("CREATE SEQUENCE entries_position_seq OWNED BY entries.position")
-    op.execute(
-        "SELECT setval('entries_position_seq', coalesce(max(position), 0) + 1, false) FROM entries"
-    )
+    op.execute("SELECT setval('entries_position_seq', coalesce(max(position), 0) + 1, false) FROM entries")
     op.execute(
         "ALTER TABLE entries ALTER COLUMN position SET DEFAULT nextval('entries_position_seq'),"
         " ALTER COLUMN position SET NOT NULL, ADD CONSTRAINT uq_entries_position UNIQUE (position)"
@@ -54,7 +52,9 @@ def _rebuild_entries(positions: str) -> None:
     Foreign keys are off while migrations run, and checked as a whole afterwards.
     """
     connection = op.get_bind()
-    query = sa.text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = 'entries' AND sql IS NOT NULL")
+    query = sa.text(
+        "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = 'entries' AND sql IS NOT NULL"
+    )
     made = connection.execute(query).all()
     definition = next(row.sql for row in made if row.type == "table")
     before = "digest BLOB NOT NULL, \n\tCONSTRAINT pk_entries"
