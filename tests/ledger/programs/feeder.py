@@ -31,11 +31,11 @@ def main(database_url: str, name: str, cohorts: list[str]) -> None:
 def write(store: Store, accountant: Accountant, name: str, one: str, cohorts: list[str]) -> None:
     """Write one round of one cohort or of all, or one of each; some are given back."""
     number = int(name.rpartition("-")[2])
-    if number % 4 == 0:
+    if number % 8 == 0:
         each = [RoundRequest(round_id=f"{name}-{cohort}", cohort=cohort, round=ROUND) for cohort in cohorts]
         admit_together(store, accountant, each, actor=name)
         return
-    audience = tuple(cohorts) if number % 4 == 1 else ()
+    audience = tuple(cohorts) if number % 8 == 1 else ()
     cohort = audience[0] if audience else one
     wanted = RoundRequest(round_id=name, cohort=cohort, audience=audience, round=ROUND)
     answer, _ = register_and_admit(store, accountant, wanted, actor=name)
