@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.events import EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
@@ -131,6 +132,7 @@ class ANSWERS:
     audience = _ref("Audience")
     forecast = _ref("Forecast")
     entries = _ref("EntryPage")
+    events = _ref("EventPage")
     verification = _ref("VerificationReport")
     heads = _ref("Heads")
     statement = _ref("Statement")
@@ -246,6 +248,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "Forecast": schema_of(Forecast),
     "Fits": schema_of(Fits),
     "EntryPage": schema_of(PublishedPage),
+    "EventPage": schema_of(EventPage),
     "VerificationReport": schema_of(VerificationReport),
     "Audience": {
         "type": "object",

@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.events import Event, EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
@@ -301,6 +302,39 @@ class LedgerClient:
             )
             yield from page.entries
             last = page.after
+
+    def events(
+        self,
+        *,
+        after: str | None = None,
+        cohort: str | None = None,
+        kinds: Sequence[str] = (),
+        poll_seconds: float | None = None,
+    ) -> Iterator[Event]:
+        """Yield the entries of all chains that the token sees, as `reports.events.events_after` orders them.
+
+        Args:
+            after: the `cursor` of the last event that was handled; None: from the first entry.
+            cohort: only of this one.
+            kinds: only of these kinds; empty: of all.
+            poll_seconds: pause at the end of the feed before it is asked again, for ever; None: ends there.
+
+        Raises:
+            Conflict: the ledger has no event with this cursor.
+        """
+        asked = {"cohort": cohort, "kind": list(kinds) or None}
+        query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        while True:
+            position = {} if after is None else {"after": after}
+            found = self._ask("GET", "events", query={**query, **position, "limit": _PAGE})
+            page = value_of(EventPage, found)
+            yield from page.events
+            after = page.after
+            if page.more:
+                continue
+            if poll_seconds is None:
+                return
+            time.sleep(poll_seconds)
 
     def heads(self) -> dict[str, Any]:
         """Return the heads of all chains that the token sees, as `reports.budgets.heads` does."""

@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.tables import REFUSED, cohorts, entries, heads
+from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
@@ -61,7 +61,7 @@ def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> Entry
     """
     if not 1 <= limit <= PAGE_MAX:
         raise InvalidValue(field="limit", value=limit, expected=f"a whole number from 1 to {PAGE_MAX}")
-    query = select(entries).where(entries.c.cohort == cohort, entries.c.sequence > after)
+    query = select(*ENTRY_COLUMNS).where(entries.c.cohort == cohort, entries.c.sequence > after)
     with engine.reading(store.engine) as connection:
         rows.cohort_row(connection, cohort)
         found = connection.execute(query.order_by(entries.c.sequence).limit(limit + 1)).all()
@@ -71,7 +71,7 @@ def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> Entry
 
 def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry]:
     """Return the last entries of a cohort, oldest first; raises NotFound."""
-    query = select(entries).where(entries.c.cohort == cohort)
+    query = select(*ENTRY_COLUMNS).where(entries.c.cohort == cohort)
     with engine.reading(store.engine) as connection:
         rows.cohort_row(connection, cohort)
         found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(min(limit, PAGE_MAX)))
@@ -114,7 +114,7 @@ def head_counts(store: Store) -> list[HeadCount]:
 def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[CohortHead]:
     """Return the last entry of every cohort, or of those named, in the order of their names."""
     same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
-    query = select(entries, heads.c.status).join_from(heads, entries, same)
+    query = select(*ENTRY_COLUMNS, heads.c.status).join_from(heads, entries, same)
     if only is not None:
         query = query.where(heads.c.cohort.in_(only))
     with engine.reading(store.engine) as connection:
@@ -139,6 +139,6 @@ def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry
     """Return at most 5000 refusals of a cohort in order, from the first one behind sequence `after`."""
     # In the words of the index, which is not found by a parameter.
     refused = and_(entries.c.cohort == cohort, text(REFUSED), entries.c.sequence > after)
-    query = select(entries).where(refused).order_by(entries.c.sequence).limit(REFUSALS_READ_MAX)
+    query = select(*ENTRY_COLUMNS).where(refused).order_by(entries.c.sequence).limit(REFUSALS_READ_MAX)
     with engine.reading(store.engine) as connection:
         return [rows.entry_from(row) for row in connection.execute(query)]

@@ -30,7 +30,14 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged, NotFound
 from shuffle_ledger.ledger.storage import engine, prepared, rows
 from shuffle_ledger.ledger.storage.rows import CohortView, NewRound, StoredRound
-from shuffle_ledger.ledger.storage.tables import accounted_rounds, cohorts, heads, holdings, rounds
+from shuffle_ledger.ledger.storage.tables import (
+    ENTRY_COLUMNS,
+    accounted_rounds,
+    cohorts,
+    heads,
+    holdings,
+    rounds,
+)
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
@@ -226,9 +233,7 @@ def _is_as_seen(row: Any, last: CohortView) -> bool:
 def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:
     if row.entry_body is None:
         raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
-    head = LedgerEntry(
-        **{name: getattr(row, f"entry_{name}") for name in entries_table.c.keys()}  # noqa: SIM118 - not a dict
-    )
+    head = LedgerEntry(**{column.name: getattr(row, f"entry_{column.name}") for column in ENTRY_COLUMNS})
     counts = {bytes.fromhex(digest): count for digest, count in json.loads(row.held or "[]")}
     body = _checked_head(row, head, counts)
     known = kinds.learn(connection, counts)
@@ -331,7 +336,7 @@ def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool]
         heads.c.sequence,
         heads.c.digest,
         heads.c.status,
-        *(column.label(f"entry_{column.name}") for column in entries_table.c),
+        *(column.label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
         held.label("held"),
         engine.clock(dialect_name).label("at"),
     ).select_from(source)

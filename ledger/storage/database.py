@@ -11,6 +11,7 @@ from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.anchor import Anchor, Guard
 from shuffle_ledger.ledger.storage.cohort_locks import Turns
+from shuffle_ledger.ledger.storage.positions import Positions
 
 ERROR_LENGTH_MAX = 2000  # of a message that is stored
 PAGE_ROWS = 500  # that are read at a time
@@ -24,6 +25,7 @@ class Database:
         self._engine = engine
         self._guard = Guard(engine, anchor) if anchor else None
         self.turns = Turns(engine)
+        self.positions = Positions(engine)
 
     @classmethod
     def connect(cls, database_url: str, *, anchor: Anchor | None = None) -> Self:

@@ -12,7 +12,15 @@ from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import CLOSING, OUTCOME, TOLD, entries, registrations, rounds
+from shuffle_ledger.ledger.storage.tables import (
+    CLOSING,
+    ENTRY_COLUMNS,
+    OUTCOME,
+    TOLD,
+    entries,
+    registrations,
+    rounds,
+)
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
@@ -69,7 +77,7 @@ class RoundStore(Database):
         """Return all entries about a round in some chains, in their order, all of one moment."""
         place = and_(entries.c.round_id == round_id, entries.c.cohort.in_(cohorts))
         # One for each of the indexes that find entries by their round.
-        each = [select(entries).where(place, text(kinds)) for kinds in (OUTCOME, CLOSING, TOLD)]
+        each = [select(*ENTRY_COLUMNS).where(place, text(kinds)) for kinds in (OUTCOME, CLOSING, TOLD)]
         with engine.reading_once(self._engine) as connection:
             found = [rows.entry_from(row) for row in connection.execute(union_all(*each))]
         return sorted(found, key=lambda entry: (entry.cohort, entry.sequence))
@@ -77,14 +85,16 @@ class RoundStore(Database):
     def told(self, cohort: str, round_id: str) -> list[LedgerEntry]:
         """Return the entries of a chain that tell what a round truly was, in order: its corrections, or its
         incident."""
-        query = select(entries).where(entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD)
+        query = select(*ENTRY_COLUMNS).where(
+            entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD
+        )
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 
     def first_released(self, cohort: str) -> LedgerEntry | None:
         """Return the first entry of a cohort that admits a round or tells an incident, if there is one."""
         kinds = (str(EntryKind.ADMITTED), str(EntryKind.INCIDENT))
-        query = select(entries).where(entries.c.cohort == cohort, entries.c.kind.in_(kinds))
+        query = select(*ENTRY_COLUMNS).where(entries.c.cohort == cohort, entries.c.kind.in_(kinds))
         with engine.reading_once(self._engine) as connection:
             row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
         return None if row is None else rows.entry_from(row)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, insert, select, text, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.errors import Damaged, NotFound
 from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
+    ENTRY_COLUMNS,
     accounted_rounds,
     cohorts,
     heads,
@@ -271,7 +272,7 @@ def round_from(row: Row[Any]) -> StoredRound:
 def entry_row(connection: Connection, cohort: str, sequence: int) -> Row[Any] | None:
     """Return the row of an entry, None if there is none."""
     place = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
-    return connection.execute(select(entries_table).where(place)).one_or_none()
+    return connection.execute(select(*ENTRY_COLUMNS).where(place)).one_or_none()
 
 
 def entry_from(row: Row[Any]) -> LedgerEntry:
@@ -331,8 +332,12 @@ def mentioned_cohorts(connection: Connection) -> list[str]:
 
 
 def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
-    """Insert an entry."""
-    connection.execute(insert(entries_table).values(**vars(entry)))
+    """Insert an entry behind all others of the feed. On PostgreSQL a sequence gives its position."""
+    row: dict[str, Any] = {**vars(entry)}
+    if connection.dialect.name == "sqlite":  # the write lock is held: no other entry gets the number
+        last = select(func.coalesce(func.max(entries_table.c.position), 0))
+        row["position"] = last.scalar_subquery() + 1
+    connection.execute(insert(entries_table).values(**row))
 
 
 def change_holding(connection: Connection, cohort: str, change: HoldingChange) -> None:

@@ -29,7 +29,14 @@ from shuffle_ledger.ledger.storage.rows import (
     StoredRound,
     StoredVerification,
 )
-from shuffle_ledger.ledger.storage.tables import cohorts, heads, lost_cohorts, privacy_losses, verifications
+from shuffle_ledger.ledger.storage.tables import (
+    ENTRY_COLUMNS,
+    cohorts,
+    heads,
+    lost_cohorts,
+    privacy_losses,
+    verifications,
+)
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
@@ -349,7 +356,7 @@ class Store(RoundStore):
         """Yield a cohort's entries in order, a page at a time."""
         last = 0
         while True:
-            query = select(entries_table).where(
+            query = select(*ENTRY_COLUMNS).where(
                 entries_table.c.cohort == cohort, entries_table.c.sequence > last
             )
             query = query.order_by(entries_table.c.sequence).limit(PAGE_ROWS)

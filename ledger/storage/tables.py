@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0009"  # the migration this code was written for
+SCHEMA_REVISION = "0010"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -162,7 +162,10 @@ entries = Table(
     Column("body", LargeBinary, nullable=False),  # canonical bytes; frozen
     Column("previous_digest", DIGEST, nullable=False),
     Column("digest", DIGEST, nullable=False),
+    # The place in the feed of all chains; see `storage.positions`. On PostgreSQL a sequence gives it.
+    Column("position", BigInteger, nullable=False),
     ForeignKeyConstraint(["cohort", "round_id"], ["rounds.cohort", "rounds.round_id"]),
+    UniqueConstraint("position"),
     UniqueConstraint("cohort", "sequence", "digest"),  # what a head refers to
     CheckConstraint("sequence >= 1", name="sequence"),
     CheckConstraint(
@@ -214,6 +217,9 @@ entries = Table(
         postgresql_where=text(TOLD),
     ),
 )
+
+# The columns of a chain's entry: the place in the feed is no part of its chain.
+ENTRY_COLUMNS = tuple(column for column in entries.c if column is not entries.c.position)
 
 COUNT_OF_KIND = {
     "admitted": "admitted",

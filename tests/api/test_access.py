@@ -224,6 +224,7 @@ def test_a_name_in_a_body_is_meant_as_it_is_written(server: Server) -> None:
         ("GET", "/v1/cohorts/phones/budget", Permission.READ, None),
         ("POST", "/v1/cohorts/phones/quote", Permission.READ, {"rounds": [ROUND]}),
         ("GET", "/v1/cohorts/phones/entries", Permission.ENTRIES, None),
+        ("GET", "/v1/events", Permission.ENTRIES, None),
         ("GET", "/v1/heads", Permission.ENTRIES, None),
         ("POST", "/v1/cohorts/phones/verification", Permission.ENTRIES, None),
         ("GET", "/v1/metrics", Permission.METRICS, None),

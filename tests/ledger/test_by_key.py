@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import admit, admit_together, open_cohort, register, register_and_admit
+from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
@@ -63,6 +64,7 @@ def test_no_table_is_read_whole_for_a_decision(
             register(store, make_request(f"twice-{number}"), actor="x")
             assert isinstance(admit(store, accountant, f"twice-{number}"), Admitted)
             assert refusals_after(store, "phones", after=0) == []
+            assert len(events_after(store, cohorts=["phones"], limit=1).events) == 1
     assert read_whole(database_url) == before
 
 

@@ -151,9 +151,11 @@ def test_the_database_refuses_entries_that_do_not_continue_the_chain(
         "body": b"{}",
         "previous_digest": last.digest,
         "digest": bytes(32),
+        "position": 1_000,
     }
     insert = text(
-        "INSERT INTO entries VALUES (:cohort, :sequence, :kind, :round_id, :body, :previous_digest, :digest)"
+        "INSERT INTO entries VALUES"
+        " (:cohort, :sequence, :kind, :round_id, :body, :previous_digest, :digest, :position)"
     )
     with pytest.raises(DBAPIError), lived._engine.begin() as connection:
         connection.execute(insert, good | values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
@@ -34,6 +35,12 @@ def described() -> ShuffledRound:
 
 def request(cohort: str, number: int) -> RoundRequest:
     return RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=described())
+
+
+def recorded_at(cohort: str, sequence: int) -> datetime:
+    """Return when an entry was recorded: both cohorts at first, then one half an hour after the other."""
+    later = timedelta(minutes=30) if cohort == "tablets" and sequence > 1 else timedelta()
+    return MOMENT + timedelta(hours=sequence - 1) + later
 
 
 def chain(accountant: Accountant, cohort: str) -> list[LedgerEntry]:
@@ -63,7 +70,7 @@ def chain(accountant: Accountant, cohort: str) -> list[LedgerEntry]:
             kind=EntryKind.ADMITTED if held else EntryKind.OPENED,
             round_id=f"{cohort}-{held}" if held else None,
             actor="tester",
-            recorded_at=MOMENT,
+            recorded_at=recorded_at(cohort, sequence),
             numerical_policy=OLD_POLICY,
             epsilon_budget=EPSILON,
             delta_budget=DELTA,
@@ -137,6 +144,38 @@ def test_a_populated_ledger_is_upgraded_verified_and_continued(old_database_url:
         assert len(store.standing().ledger_id) == 32
         report = verify(store, accountant, numbers="all")
         assert report.ok, report
+
+
+def test_entries_of_before_stand_in_the_feed_in_the_order_of_time(old_database_url: str) -> None:
+    schema.initialise(old_database_url)
+    with Store.connect(old_database_url) as store:
+        open_cohort(store, name="aged", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+        page = events_after(store)
+        assert [(each.cohort, each.sequence) for each in page.events] == [
+            *((name, sequence) for sequence in (1, 2, 3) for name in NAMES),
+            ("aged", 1),
+        ]
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\\", b'{"recorded_at":5}', b'{"recorded_at":"'])
+def test_an_entry_that_was_tampered_with_does_not_stop_the_upgrade(
+    old_database_url: str, body: bytes
+) -> None:
+    engine = engines.connect(old_database_url, migrating=True)
+    with engines.writing(engine) as connection:
+        disable = "DROP TRIGGER guard_00_entries_update"
+        if connection.dialect.name == "postgresql":
+            disable = "ALTER TABLE entries DISABLE TRIGGER USER"
+        connection.execute(text(disable))
+        change = text("UPDATE entries SET body = :body WHERE cohort = 'tablets' AND sequence = 2")
+        connection.execute(change, {"body": body})
+    engine.dispose()
+    schema.initialise(old_database_url)
+    with Store.connect(old_database_url) as store, store.engine.connect() as connection:
+        found = connection.execute(text("SELECT cohort, sequence FROM entries ORDER BY position")).all()
+        assert len(found) == 6
+        for name in NAMES:
+            assert [row.sequence for row in found if row.cohort == name] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

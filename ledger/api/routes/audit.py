@@ -29,10 +29,12 @@ from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.statement_request import cohort_names
 from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN, events_after
 from shuffle_ledger.ledger.reports.listing import entries_after
 from shuffle_ledger.ledger.reports.published_entries import page_of
 from shuffle_ledger.ledger.storage.anchor import standing_after
 from shuffle_ledger.ledger.values.documents import document_of
+from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.verification.verifier import verify
 
 router = APIRouter(prefix="/v1", tags=["auditing"], route_class=StrictRoute)
@@ -50,6 +52,30 @@ async def entries(
     name = seen_cohort(token, cohort)
     page = await in_thread(entries_after, service.store, name, after=after, limit=limit)
     return JSONResponse(document_of(page_of(page)))
+
+
+@router.get("/events", responses=answers(200, ANSWERS.events, "A page of the feed."))
+async def events(
+    token: Auditor,
+    service: Asked,
+    *,
+    after: Annotated[
+        str | None,
+        Query(pattern=CURSOR_PATTERN, description="Go on behind this cursor, of an event or of a page."),
+    ] = None,
+    limit: Limit = 100,
+    cohort: Annotated[str | None, Query(max_length=200, description="Only of this cohort.")] = None,
+    kind: Annotated[list[EntryKind] | None, Query(description="Only of this kind; may be repeated.")] = None,
+) -> JSONResponse:
+    """Read the entries of all chains the token sees, once each, in one order: go on with `after`."""
+    cohorts = token.cohorts
+    if cohort is not None:
+        cohorts = (seen_name(token, cohort),)
+        await in_thread(service.store.cohort, cohort)  # a name that was misspelled is not an empty feed
+    page = await in_thread(
+        events_after, service.store, after=after, limit=limit, cohorts=cohorts, kinds=kind or ()
+    )
+    return JSONResponse(document_of(page))
 
 
 @router.get("/heads", responses=answers(200, ANSWERS.heads, "The heads of the chains."))

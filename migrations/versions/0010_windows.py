@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def _guard(column: str) -> None:
-    name = f"guard_0009_cohorts_{column}_update"
+    name = f"guard_0010_cohorts_{column}_update"
     if op.get_bind().dialect.name == "sqlite":
         op.execute(
             f"CREATE TRIGGER {name} BEFORE UPDATE ON cohorts FOR EACH ROW"

@@ -1,0 +1,132 @@
+"""The feed: every entry of all chains once, in an order that agrees with each chain, read in pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue
+from shuffle_ledger.ledger.reports.listing import PAGE_MAX
+from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, published
+from shuffle_ledger.ledger.storage import engine
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, entries
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
+
+CURSOR_PATTERN = r"^[1-9][0-9]{0,18}-[0-9a-f]{16}$"
+SCANNED_MAX = 10_000  # entries that one page may pass over: bounds its time where few of them are asked for
+_DIGEST_LENGTH = 16  # hexadecimal digits of the entry's digest within a cursor
+_POSITION_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(PublishedEntry):
+    """An entry in the feed."""
+
+    cursor: str  # the feed goes on behind it
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventPage:
+    """Consecutive events of the feed that were asked for."""
+
+    events: tuple[Event, ...]
+    after: str | None  # the cursor to go on after; None: the ledger has no entry yet
+    more: bool  # there may be more now; false: this was the end of the feed
+
+
+def events_after(
+    store: Store,
+    *,
+    after: str | None = None,
+    limit: int = PAGE_MAX,
+    cohorts: Collection[str] | None = None,
+    kinds: Collection[str] = (),
+) -> EventPage:
+    """Return the events behind a cursor, in the order of the feed.
+
+    Args:
+        store: the ledger.
+        after: the cursor of an event or of a page; None: from the first entry of the ledger.
+        limit: number of events at most, from 1 to 1000.
+        cohorts: only entries of these; None: of all.
+        kinds: only entries of these kinds; empty: of all.
+
+    Guarantee: going on with `after` gives every entry that was ever committed exactly once, and the entries
+    of one cohort in the order of its chain. An entry whose transaction has not ended holds back those behind
+    it; nothing is skipped.
+
+    Raises:
+        InvalidValue: `after`, `limit` or a kind is not one.
+        Conflict: the ledger has no such event: the cursor is another ledger's, or the database was put back
+            to an earlier state.
+        Unavailable: the database is a standby.
+    """
+    if not 1 <= limit <= PAGE_MAX:
+        raise InvalidValue(field="limit", value=limit, expected=f"a whole number from 1 to {PAGE_MAX}")
+    known = [str(kind) for kind in EntryKind]
+    for kind in kinds:
+        if kind not in known:
+            raise InvalidValue(field="kind", value=kind, expected="one of " + ", ".join(known))
+    begin, digest = _read(after) if after is not None else (0, "")
+    settled = store.positions.settled()  # before the transaction below, which sees all of them then
+    with engine.reading(store.engine) as connection:
+        if after is not None and _cursor_at(connection, begin) != f"{begin}-{digest}":
+            raise Conflict(
+                f"after: the ledger has no event {after!r}: the cursor is another ledger's, or the database"
+                " was put back to an earlier state. Read the feed from its beginning."
+            )
+        return _page(connection, begin, settled, limit=limit, cohorts=cohorts, kinds=kinds)
+
+
+def _page(
+    connection: Connection,
+    begin: int,
+    settled: int,
+    *,
+    limit: int,
+    cohorts: Collection[str] | None,
+    kinds: Collection[str],
+) -> EventPage:
+    place = entries.c.position
+    scanned = select(*ENTRY_COLUMNS, place).where(place > begin, place <= settled)
+    # The limit inside has the index of positions used, whichever cohort is asked for.
+    some = scanned.order_by(place).limit(SCANNED_MAX).subquery()
+    end, count = connection.execute(select(func.max(some.c.position), func.count())).one()
+    wanted = select(some).order_by(some.c.position).limit(limit)
+    if cohorts is not None:
+        wanted = wanted.where(some.c.cohort.in_(cohorts))
+    if kinds:
+        wanted = wanted.where(some.c.kind.in_(kinds))
+    found = tuple(_event(row._asdict()) for row in connection.execute(wanted))
+    if len(found) == limit:
+        return EventPage(events=found, after=found[-1].cursor, more=True)
+    last = _cursor_at(connection, begin if end is None else end)
+    return EventPage(events=found, after=last, more=count == SCANNED_MAX)
+
+
+def _event(row: dict[str, object]) -> Event:
+    position = row.pop("position")
+    entry = LedgerEntry(**row)  # type: ignore[arg-type] # the columns of a row
+    return Event(**vars(published(entry)), cursor=_cursor(position, entry.digest))
+
+
+def _cursor(position: object, digest: bytes) -> str:
+    return f"{position}-{digest.hex()[:_DIGEST_LENGTH]}"
+
+
+def _cursor_at(connection: Connection, position: int) -> str | None:
+    query = select(entries.c.digest).where(entries.c.position == position)
+    digest = connection.execute(query).scalar_one_or_none()
+    return None if digest is None else _cursor(position, digest)
+
+
+def _read(cursor: str) -> tuple[int, str]:
+    if re.fullmatch(CURSOR_PATTERN, cursor, re.ASCII) is not None:
+        position, _, digest = cursor.partition("-")
+        if int(position) <= _POSITION_MAX:
+            return int(position), digest
+    raise InvalidValue(field="after", value=cursor, expected="the cursor of an event or of a page")

@@ -1,0 +1,104 @@
+"""Positions of entries in the feed of all chains, and up to which of them no transaction adds one more.
+
+PostgreSQL gives an entry its position when it is inserted, and shows it when its transaction commits. So a
+later position may be seen first. A reader that went on behind it would miss the earlier one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, func, select
+
+from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.storage import engine as engines
+from shuffle_ledger.ledger.storage import prepared
+from shuffle_ledger.ledger.storage.tables import entries
+
+WAIT_SECONDS = 1.0  # for transactions that are adding entries; admissions take milliseconds
+PAUSE_SECONDS = 0.005  # between two looks at them
+# Where the database is another one, restarted or put back, positions may be given again.
+_LAST_GIVEN = """
+SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position,
+  pg_is_in_recovery() AS is_standby,
+  concat_ws(' ', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()))
+    AS database
+FROM entries_position_seq
+"""
+# An INSERT takes this lock before it takes a position. The end of its transaction releases the lock, after
+# the transaction's rows can be seen.
+_WRITERS = """
+SELECT coalesce(array_agg(virtualtransaction), '{}') AS writers FROM pg_locks
+WHERE locktype = 'relation' AND relation = 'entries'::regclass AND mode = 'RowExclusiveLock'
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """The last position that was given, and afterwards the transactions that may have taken one and not
+    ended.
+    """
+
+    database: str
+    last: int
+    writers: frozenset[str]
+
+
+class Positions:
+    """How far the positions of one database are settled."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Read nothing yet."""
+        self._engine = engine
+        self._lock = threading.Lock()  # a look is compared only with earlier ones
+        self._settled = 0
+        self._awaited: _Look | None = None
+        self._database = ""
+
+    def settled(self) -> int:
+        """Return a position up to which all entries can be seen, by every transaction that begins now; 0 if
+        none is known.
+
+        Waits up to a second for the transactions that are adding entries. If one of them takes longer, the
+        position is that of the last time they had all ended.
+
+        Raises:
+            Unavailable: the database is a standby, which does not know these transactions.
+        """
+        if not engines.is_postgresql(self._engine):
+            with engines.reading_once(self._engine) as connection:
+                last = select(func.coalesce(func.max(entries.c.position), 0))
+                return int(connection.execute(last).scalar_one())
+        ends = time.monotonic() + WAIT_SECONDS
+        wanted: int | None = None
+        while True:
+            with self._lock:
+                seen = self._look()
+                reached = self._settled_after(seen)
+            wanted = seen.last if wanted is None else wanted
+            if reached >= wanted or time.monotonic() >= ends:
+                return reached
+            time.sleep(PAUSE_SECONDS)
+
+    def _look(self) -> _Look:
+        with engines.reading_once(self._engine) as connection:
+            given: Any = prepared.run(connection, _LAST_GIVEN, {})
+            if given.is_standby:
+                raise Unavailable("the feed is read from the primary database, and this is a standby")
+            writers = prepared.run(connection, _WRITERS, {}).writers  # second: see `_Look`
+        return _Look(database=given.database, last=given.position, writers=frozenset(writers))
+
+    def _settled_after(self, seen: _Look) -> int:
+        if seen.database != self._database or seen.last < self._settled:
+            self._database, self._settled, self._awaited = seen.database, 0, None
+        if self._awaited is not None and not self._awaited.writers & seen.writers:
+            self._settled, self._awaited = self._awaited.last, None
+        if not seen.writers:
+            self._settled, self._awaited = seen.last, None
+        elif self._awaited is None and self._settled < seen.last:
+            self._awaited = seen
+        return self._settled
