@@ -3,6 +3,14 @@
 Imports `errors` only.
 """
 
+from shuffle_ledger.ledger.values.calculations import (
+    amplification_document,
+    attack_on,
+    calibrated_error,
+    calibration_document,
+    certificate_document,
+    certified,
+)
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.documents import (
     Decision,
@@ -61,6 +69,12 @@ __all__ = [
     "Settled",
     "SigningKey",
     "Voided",
+    "amplification_document",
+    "attack_on",
+    "calibrated_error",
+    "calibration_document",
+    "certificate_document",
+    "certified",
     "checked_new_name",
     "checked_reports",
     "decision_document",
