@@ -218,7 +218,16 @@ def calibrate_by(
             )
         )
     return found(
-        *_least_noise(decided, completed, name, epsilon=epsilon, delta=delta, rounds=rounds, width=width)
+        *_least_noise(
+            decided,
+            completed,
+            name,
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            accountant=accountant,
+            width=width,
+        )
     )
 
 
@@ -230,6 +239,7 @@ def _least_noise(
     epsilon: float,
     delta: float,
     rounds: int,
+    accountant: Accountant,
     width: float,
 ) -> tuple[float, float | None]:
     """Returns the least value of a parameter of common noise that meets the target, and the next smaller one
@@ -239,9 +249,15 @@ def _least_noise(
     # Gaussian noise of this variance would do, approximately; all honest users share it.
     variance = rounds * 2 * math.log(1.25 / delta) / epsilon**2
     start, is_whole = variance / max(completed(most).honest_reports, 1), name == "bits"
+
+    def alone(value: float) -> float:
+        """Returns the rounds' cost alone in units of the target. A filter's reading is not as smooth."""
+        cost = accountant.certify({slot_for(completed(value)): rounds}, delta=delta).epsilon_upper
+        return cost / epsilon
+
     bracket = least_true(
         lambda value: decided(value) <= epsilon,
-        start=_about(lambda value: decided(value) / epsilon, start, least, most, whole=is_whole),
+        start=_about(alone, start, least, most, whole=is_whole),
         least=least,
         most=most,
         step=width,

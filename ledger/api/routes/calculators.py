@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
 from shuffle_ledger.accounting import Accountant, calibrate
-from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service
+from shuffle_ledger.ledger.access import Permission
+from shuffle_ledger.ledger.api.dependencies import Asked, Needs, Service
 from shuffle_ledger.ledger.api.description import ANSWERS, answers
 from shuffle_ledger.ledger.api.problems import TOO_LARGE, problem
 from shuffle_ledger.ledger.api.schemas.calculators import AmplifyRound, CalibrateRounds, ComposeRounds
@@ -28,11 +29,16 @@ from shuffle_ledger.ledger.values.documents import Json, document_of
 
 QUESTION_MAX = 1 << 16  # characters of the canonical form of a question; a larger one would take very long
 
-router = APIRouter(prefix="/v1", tags=["calculators"], route_class=StrictRoute)
+router = APIRouter(
+    prefix="/v1",
+    tags=["calculators"],
+    route_class=StrictRoute,
+    dependencies=[Depends(Needs(Permission.READ))],  # of any cohorts: nothing of them is in an answer
+)
 
 
 @router.post("/amplify", responses=answers(200, ANSWERS.amplification, "The certified interval."))
-async def amplify(body: AmplifyRound, token: Reader, service: Asked) -> JSONResponse:
+async def amplify(body: AmplifyRound, service: Asked) -> JSONResponse:
     """Bound the privacy loss of one round, as the command `amplify --json` does."""
     described, delta, epsilon = body.round(), body.delta, body.epsilon
 
@@ -46,7 +52,7 @@ async def amplify(body: AmplifyRound, token: Reader, service: Asked) -> JSONResp
 
 
 @router.post("/compose", responses=answers(200, ANSWERS.composition, "The certified interval."))
-async def compose(body: ComposeRounds, token: Reader, service: Asked) -> JSONResponse:
+async def compose(body: ComposeRounds, service: Asked) -> JSONResponse:
     """Bound the privacy loss of many rounds together, as the command `compose --json` does."""
     rounds, delta, epsilon = body.counted(), body.delta, body.epsilon
 
@@ -59,7 +65,7 @@ async def compose(body: ComposeRounds, token: Reader, service: Asked) -> JSONRes
 
 
 @router.post("/calibrate", responses=answers(200, ANSWERS.calibration, "The parameter and its proof."))
-async def calibrate_(body: CalibrateRounds, token: Reader, service: Asked) -> JSONResponse:
+async def calibrate_(body: CalibrateRounds, service: Asked) -> JSONResponse:
     """Find the largest epsilon0, or the least common noise, with which rounds meet a target, as the command
     `calibrate --json` does without a cohort."""
     described = body.described()
@@ -84,7 +90,7 @@ async def _calculated(
     key = json.dumps([name, question], sort_keys=True)
     if len(key) > QUESTION_MAX:
         detail = (
-            f"The rounds, written out, may have at most {QUESTION_MAX} characters; these have {len(key)}."
+            f"The question, written out, may have at most {QUESTION_MAX} characters; it has {len(key)}."
         )
         return problem(TOO_LARGE, detail)
 

@@ -16,7 +16,6 @@ from shuffle_ledger.ledger.api.schemas.requests import (
     whole,
 )
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 
 KINDS_MAX = 200  # of rounds in one composition; each may cost as much as an amplification
 _ONE_OF_BOTH = "The answer bounds the other one; exactly one of `delta` and `epsilon` is given."
@@ -73,18 +72,18 @@ class CalibrateRounds(RoundParameters):
         str | dict[str, Any],
         BeforeValidator(whole),
         Field(
-            description="A randomizer without epsilon0, as `krr(k=10)`, or a protocol without one parameter of"
-            " its noise, as `binomial_sum(bits=1)`; a call or its JSON form."
+            description="A randomizer without epsilon0, as `krr(k=10)`, or a protocol without one parameter"
+            " of its noise, as `binomial_sum(bits=1)`; a call or its JSON form."
         ),
     ]
     epsilon: Epsilon
-    delta: Annotated[float, Field(ge=1e-60, lt=1, allow_inf_nan=False)]
+    delta: Delta
     rounds: Annotated[
         int,
         Field(ge=1, le=MAXIMUM_ROUNDS, description="How many such rounds meet the target together."),
         BeforeValidator(whole),
     ] = 1
-    policy: Literal["fixed", "plan", "adaptive"] = POLICY_FIXED
+    policy: Literal["fixed", "plan", "adaptive"] = "fixed"
 
     model_config = ConfigDict(
         json_schema_extra={
