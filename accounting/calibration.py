@@ -1,4 +1,4 @@
-"""Calibration: the largest local epsilon0 with which rounds meet a target epsilon and delta.
+"""Calibration: the largest local epsilon0, or the least common noise, with which rounds meet a target.
 
 Rounds are charged as a ledger charges them: as their slots, by the rule of a cohort's policy.
 """
@@ -18,8 +18,14 @@ from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.menu import FilterMenu
 from shuffle_ledger.accounting.filters.repetition import REPETITIONS_MAX
+from shuffle_ledger.accounting.numeric.bracketing import least_true
 from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers.notation import complete_randomizer
+from shuffle_ledger.accounting.randomizers import RANDOMIZERS
+from shuffle_ledger.accounting.randomizers.notation import (
+    complete_randomizer,
+    open_noise,
+    randomizer_with,
+)
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.rounds.slots import slot_for
 
@@ -28,6 +34,11 @@ from shuffle_ledger.accounting.rounds.slots import slot_for
 _COARSE_PRECISION = 1e-2
 _START_PRECISION = 2e-3
 _MOST_STEPS = 60
+# Steps that guess the least noise, the largest change of its logarithm in one of them, and the least relative
+# cost that they see. They affect only where the search begins.
+_MOST_GUESSES = 12
+_MOST_MOVE = 3.0
+_LEAST_COST = 1e-9
 # The policies for which a calibration is possible, as ledgers name them.
 _POLICIES = ("fixed", "plan", "adaptive")
 # Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
@@ -41,14 +52,17 @@ Decides = Callable[[ShuffledRound], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The largest local privacy parameter that certainly meets a target, up to the precision.
+    """The parameter with the least noise that certainly meets a target, up to the precision.
 
     Attributes:
-        epsilon0: the parameter; it certainly meets the target.
-        epsilon0_beyond: the smallest larger parameter that was tried and is not certain to meet the target,
-            relatively larger by at most the precision; None if the largest accepted parameter meets the
-            target.
-        round: the round with `epsilon0`.
+        parameter: its name: `epsilon0`; of a protocol with common noise `p`, `bits` or `noise`.
+        value: the parameter; it certainly meets the target.
+        value_beyond: the nearest value with less noise that was tried and is not certain to meet the target.
+            It differs by one in `bits`, otherwise relatively by at most the precision. None if the value with
+            the least noise that is accepted meets the target.
+        epsilon0: local privacy of the randomizer found; infinite if a single report hides nothing.
+        epsilon0_beyond: `value_beyond` if the parameter is epsilon0, otherwise None.
+        round: the round with `value`.
         accounted: its slot, which a ledger charges.
         policy: the policy that admits the rounds.
         epsilon_decided_upper: the epsilon that the policy compares with the target when it decides on the
@@ -56,6 +70,9 @@ class Calibration:
         certificate: epsilon of the rounds' slots together, by composition.
     """
 
+    parameter: str
+    value: float
+    value_beyond: float | None
     epsilon0: float
     epsilon0_beyond: float | None
     round: ShuffledRound
@@ -74,11 +91,14 @@ def calibrate(
     policy: str = "fixed",
     precision: float = DEFAULT_PRECISION,
 ) -> Calibration:
-    """Returns the largest epsilon0 with which a new cohort with this budget admits `rounds` rounds.
+    """Returns the largest epsilon0, or the least common noise, with which a new cohort with this budget
+    admits `rounds` rounds.
 
     Args:
         described: a round's JSON form, with a randomizer without epsilon0, such as `krr(k=10)`; several parts
-            without one all get the same.
+            without one all get the same. A protocol with common noise leaves out one parameter of it: `p` or
+            `bits` of `binomial_sum` and `binomial_histogram`, `noise` of `uniformity_tester`, `p` of
+            `distinct_elements`.
         epsilon, delta: the target, both positive.
         rounds: number of such rounds.
         policy: the policy that decides. `fixed`: the composition of the rounds' slots, with parameters fixed
@@ -90,7 +110,7 @@ def calibrate(
         other, if it computes with this precision. The rounds' slots together are `(epsilon, delta)`-private.
 
     Raises:
-        InvalidParameter: a value is out of range, every part has an epsilon0, or no epsilon0 meets the
+        InvalidParameter: a value is out of range, no parameter or several are left out, or no value meets the
             target.
     """
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
@@ -137,12 +157,12 @@ def calibrate_by(
     width: float = DEFAULT_PRECISION,
     spent: float = 0.0,
 ) -> Calibration:
-    """Returns the largest epsilon0 with which a policy admits rounds, given the policy's decision as a
-    function.
+    """Returns the largest epsilon0, or the least common noise, with which a policy admits rounds, given the
+    policy's decision as a function.
 
     Args:
-        decides: returns the epsilon that is compared with `epsilon`, for a round with some epsilon0. It need
-            not be monotone: the answer is one of the values that were tried.
+        decides: returns the epsilon that is compared with `epsilon`, for a round with some value of the
+            parameter. It need not be monotone: the answer is one of the values that were tried.
         described: as of `calibrate`.
         epsilon, delta: the target.
         rounds: number of rounds that `decides` is about.
@@ -159,14 +179,134 @@ def calibrate_by(
     if not isinstance(described, Mapping):
         raise InvalidParameter("round", described, "a mapping with a round's fields")
     rounds, epsilon = _number_of(rounds, policy), _target(epsilon)
+    name = open_noise(described.get("randomizer"))
+    completed = functools.partial(_completed, described, name)
 
     @functools.cache
-    def decided(epsilon0: float) -> float:
-        return decides(_completed(described, epsilon0))
+    def decided(value: float) -> float:
+        return decides(completed(value))
 
-    def is_met(epsilon0: float) -> bool:
-        return decided(epsilon0) <= epsilon
+    def is_met(value: float) -> bool:
+        return decided(value) <= epsilon
 
+    def found(value: float, beyond: float | None) -> Calibration:
+        shuffled = completed(value)
+        return Calibration(
+            parameter=name or "epsilon0",
+            value=value,
+            value_beyond=beyond,
+            epsilon0=shuffled.randomizer.epsilon0 if name else value,
+            epsilon0_beyond=None if name else beyond,
+            round=shuffled,
+            accounted=slot_for(shuffled),
+            policy=policy,
+            epsilon_decided_upper=decided(value),
+            certificate=accountant.certify({slot_for(shuffled): rounds}, delta=delta),
+        )
+
+    if name is None:
+        return found(
+            *_largest_epsilon0(
+                is_met,
+                completed,
+                epsilon=epsilon,
+                delta=delta,
+                rounds=rounds,
+                accountant=accountant,
+                width=width,
+                spent=spent,
+            )
+        )
+    return found(
+        *_least_noise(
+            decided,
+            completed,
+            name,
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            accountant=accountant,
+            width=width,
+        )
+    )
+
+
+def _least_noise(
+    decided: Callable[[float], float],
+    completed: Callable[[float], ShuffledRound],
+    name: str,
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    accountant: Accountant,
+    width: float,
+) -> tuple[float, float | None]:
+    """Returns the least value of a parameter of common noise that meets the target, and the next smaller one
+    that was tried and does not."""
+    kind = RANDOMIZERS[completed(0.5 if name == "p" else 1.0).randomizer.kind]
+    least, most = kind.noise_ranges[name]
+    # Gaussian noise of this variance would do, approximately; all honest users share it.
+    variance = rounds * 2 * math.log(1.25 / delta) / epsilon**2
+    start, is_whole = variance / max(completed(most).honest_reports, 1), name == "bits"
+
+    def alone(value: float) -> float:
+        """Returns the rounds' cost alone in units of the target. A filter's reading is not as smooth."""
+        cost = accountant.certify({slot_for(completed(value)): rounds}, delta=delta).epsilon_upper
+        return cost / epsilon
+
+    bracket = least_true(
+        lambda value: decided(value) <= epsilon,
+        start=_about(alone, start, least, most, whole=is_whole),
+        least=least,
+        most=most,
+        step=width,
+        width=width,
+        whole=is_whole,
+    )
+    if bracket is None:
+        expected = f"a target that {name} = {exact_text(most)} meets"
+        raise InvalidParameter("epsilon", epsilon, expected)
+    return bracket
+
+
+def _about(cost: Callable[[float], float], start: float, least: float, most: float, *, whole: bool) -> float:
+    """Returns about where a falling cost is 1, by the secant method on a log-log scale."""
+
+    def kept(value: float) -> float:
+        return min(max(float(round(value)) if whole else value, least), most)
+
+    here, slope = kept(start), -0.5
+    there = math.log(max(cost(here), _LEAST_COST))
+    for _ in range(_MOST_GUESSES):
+        if abs(there) < _START_PRECISION:
+            break
+        # An infinite cost says nothing about the distance.
+        move = math.exp(min(max(-there / slope, -_MOST_MOVE), _MOST_MOVE))
+        following = kept(here * move)
+        if following == here:
+            break
+        cost_there = math.log(max(cost(following), _LEAST_COST))
+        if math.isfinite(cost_there) and math.isfinite(there):
+            seen = (cost_there - there) / math.log(following / here)
+            slope = seen if seen < 0 else slope
+        here, there = following, cost_there
+    return here
+
+
+def _largest_epsilon0(
+    is_met: Callable[[float], bool],
+    completed: Callable[[float], ShuffledRound],
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    accountant: Accountant,
+    width: float,
+    spent: float,
+) -> tuple[float, float | None]:
+    """Returns the largest epsilon0 that meets the target, and the next larger one that was tried and does
+    not."""
     # Without amplification every round costs epsilon0; this much is always enough, up to round-off.
     simple = min(max((epsilon - spent) / rounds, validation.MINIMUM_EPSILON0), validation.MAXIMUM_EPSILON0)
     nearly = max(simple * (1 - 1e-12), validation.MINIMUM_EPSILON0)
@@ -180,21 +320,11 @@ def calibrate_by(
 
     def excess(epsilon0: float) -> float:
         """Returns the logarithm of the rounds' cost alone, in units of the target."""
-        slot = slot_for(_completed(described, epsilon0))
+        slot = slot_for(completed(epsilon0))
         cost = coarse.certify({slot: rounds}, delta=delta).epsilon_upper
         return math.log(min(max(cost, 1e-300), 1e300) / target)
 
-    low, high = _bracket(is_met, least, max(_crossing(excess, least), least), width)
-    found = _completed(described, low)
-    return Calibration(
-        epsilon0=low,
-        epsilon0_beyond=high,
-        round=found,
-        accounted=slot_for(found),
-        policy=policy,
-        epsilon_decided_upper=decided(low),
-        certificate=accountant.certify({slot_for(found): rounds}, delta=delta),
-    )
+    return _bracket(is_met, least, max(_crossing(excess, least), least), width)
 
 
 def decided_by_composition(
@@ -232,8 +362,13 @@ def decided_by_composition(
     return cost
 
 
-def _completed(described: Mapping[str, object], epsilon0: float) -> ShuffledRound:
-    randomizer = complete_randomizer(described.get("randomizer"), epsilon0=epsilon0)
+def _completed(described: Mapping[str, object], name: str | None, value: float) -> ShuffledRound:
+    """Returns the round with a value of its noise's parameter called `name`, or of epsilon0."""
+    written = described.get("randomizer")
+    if name is None:
+        randomizer = complete_randomizer(written, epsilon0=value)
+    else:
+        randomizer = randomizer_with(written, name, round(value) if name == "bits" else value)
     return ShuffledRound.from_mapping({**described, "randomizer": randomizer})
 
 

@@ -14,7 +14,10 @@ _FOLDER = "shuffle_ledger.cli.commands"
 COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "amplify": ("amplify:amplify", "Bound the privacy loss of one shuffled round."),
     "compose": ("compose:compose", "Bound the privacy loss of all rounds in FILE together."),
-    "calibrate": ("calibrate:calibrate_", "Find the largest epsilon0 with which a cohort admits T rounds."),
+    "calibrate": (
+        "calibrate:calibrate_",
+        "Find the largest epsilon0, or the least common noise, with which a cohort admits T rounds.",
+    ),
     "init": ("init:init", "Make the ledger's tables, or bring them up to date."),
     "cohort": (None, "Open, list and show cohorts."),
     "cohort open": ("cohort:open_", "Open the cohort NAME with a budget."),

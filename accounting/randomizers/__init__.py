@@ -31,6 +31,7 @@ from shuffle_ledger.accounting.randomizers.noise_protocols import (
     DistinctElements,
     UniformityTester,
 )
+from shuffle_ledger.accounting.randomizers.privacy_loss import PrivacyLoss
 from shuffle_ledger.accounting.randomizers.support_oracles import (
     BlockHadamard,
     BloomRappor,
@@ -65,6 +66,7 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         Joint,
         Parallel,
         Declared,
+        PrivacyLoss,
         Gaussian,
         DiscreteGaussian,
         CentralLaplace,
@@ -103,6 +105,7 @@ __all__ = [
     "OptimizedUnaryEncoding",
     "Parallel",
     "Piecewise",
+    "PrivacyLoss",
     "Rappor",
     "SubsetSelection",
     "Table",

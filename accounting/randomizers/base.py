@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -84,6 +85,9 @@ class LocalRandomizer(ABC):
     #: not.
     takes_participation: ClassVar[bool] = True
     silence: ClassVar[str] = "how many users make its noise must be certain"
+    #: The parameters of common noise for which calibration can solve, each with its least and largest value.
+    #: A larger value is more noise.
+    noise_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     epsilon0: float
 

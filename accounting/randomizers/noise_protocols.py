@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
@@ -32,6 +33,7 @@ from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 _MAXIMUM_BITS = 10**6  # of noise, of one user
 _MINIMUM_NOISE, _MAXIMUM_NOISE = 1e-12, 1e6  # mean messages of one user for one label
 _MAXIMUM_SECURITY = 1000.0  # bits
+_MINIMUM_BIAS = 1e-13  # least p of distinct elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,10 @@ class BinomialSum(_NoiseProtocol):
     """
 
     kind = "binomial_sum"
+    noise_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "p": (validation.MINIMUM_PROBABILITY, 0.5),
+        "bits": (1, _MAXIMUM_BITS),
+    }
 
     p: float = 0.5
     bits: int = 1
@@ -160,6 +166,7 @@ class UniformityTester(_NoiseProtocol):
     """
 
     kind = "uniformity_tester"
+    noise_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"noise": (_MINIMUM_NOISE, _MAXIMUM_NOISE)}
 
     noise: float
 
@@ -201,14 +208,16 @@ class DistinctElements(_NoiseProtocol):
 
     kind = "distinct_elements"
     minimum_honest: ClassVar[int] = 2
+    noise_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"p": (_MINIMUM_BIAS, 0.5)}
 
     p: float
     security: float = 128.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", validation.probability("p", self.p))
-        if not 1e-13 <= self.p <= 0.5:
-            raise InvalidParameter("p", self.p, "a probability from 1e-13 to 0.5")
+        if not _MINIMUM_BIAS <= self.p <= 0.5:
+            expected = f"a probability from {exact_text(_MINIMUM_BIAS)} to 0.5"
+            raise InvalidParameter("p", self.p, expected)
         expected = f"a number of bits from 1 to {exact_text(_MAXIMUM_SECURITY)}"
         security = validation.real("security", self.security, expected)
         if not 1 <= security <= _MAXIMUM_SECURITY:

@@ -49,6 +49,37 @@ def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
     return _parsed(completed, _MAXIMUM_DEPTH)
 
 
+def open_noise(written: object) -> str | None:
+    """Returns the parameter of common noise that a call or a mapping leaves out, such as "bits" of
+    `binomial_sum(p=0.5)`; None if the randomizer has no common noise.
+
+    Raises:
+        InvalidParameter: none or several are left out, or the text is not a call.
+    """
+    mapping = _read(written) if isinstance(written, str) else written
+    kind = RANDOMIZERS.get(str(mapping.get("kind"))) if isinstance(mapping, Mapping) else None
+    if kind is None or not kind.noise_ranges or not isinstance(mapping, Mapping):
+        return None
+    missing = [name for name in kind.noise_ranges if name not in mapping]
+    if len(missing) == 1:
+        return missing[0]
+    names = " or ".join(kind.noise_ranges)
+    expected = f"a {kind.kind} that leaves out {names}, and no other parameter of its noise"
+    raise InvalidParameter(_FIELD, written, expected)
+
+
+def randomizer_with(written: object, name: str, value: float) -> LocalRandomizer:
+    """Reads the randomizer that a call or a mapping describes, with one more parameter.
+
+    Raises:
+        InvalidParameter: as of `parse_randomizer`.
+    """
+    mapping = _read(written) if isinstance(written, str) else written
+    if not isinstance(mapping, Mapping):
+        raise InvalidParameter(_FIELD, written, _CALL)
+    return _parsed({**mapping, name: value}, _MAXIMUM_DEPTH)
+
+
 def _completed(written: object, epsilon0: float, depth: int) -> object:
     """Returns a mapping, or a list of them, with `epsilon0` in every randomizer that takes one and has
     none."""

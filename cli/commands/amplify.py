@@ -13,8 +13,6 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     RenyiBound,
     ShuffledRound,
-    attack_delta,
-    attack_epsilon,
     exact_text,
     published_bounds,
 )
@@ -27,14 +25,12 @@ from shuffle_ledger.cli.options import (
     server_refused,
 )
 from shuffle_ledger.cli.rendering.present import (
-    certificate_document,
-    document_of,
     facts,
     lower,
     present,
     upper,
 )
-from shuffle_ledger.ledger.values import Json, number
+from shuffle_ledger.ledger.values import Json, amplification_document, attack_on, certified, number
 
 
 @click.command()
@@ -58,20 +54,8 @@ def amplify(
         raise click.UsageError("--compare needs --delta: closed forms bound epsilon at a delta")
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
-    attacked = (
-        attack_epsilon(described, delta=certificate.delta_upper)
-        if of == "epsilon"
-        else attack_delta(described, epsilon=certificate.epsilon_upper)
-    )
-    document = certificate_document(certificate, of=of)
-    known = None if attacked is None else number(attacked)
-    document |= {
-        f"attack_{of}_lower": known,
-        "attack_known": attacked is not None,
-        "analysis": described.analysis,
-        "interaction": described.interaction,
-        "round": document_of(described),
-    }
+    attacked = attack_on(described, certificate, of=of)
+    document = amplification_document(described, certificate, attacked, of=of)
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
     if renyi is not None:
@@ -91,12 +75,10 @@ def certify(
     accountant: Accountant, rounds: dict[ShuffledRound, int], *, delta: float | None, epsilon: float | None
 ) -> tuple[Certificate, str]:
     """Returns the certificate of `rounds`, and which of "epsilon" and "delta" it bounds."""
-    if delta is not None and epsilon is None:
-        return accountant.certify(rounds, delta=delta), "epsilon"
-    if epsilon is not None and delta is None:
-        return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
-    given = "neither" if delta is None else "both"
-    raise click.UsageError(f"give one of --delta and --epsilon; {given} was given")
+    if (delta is None) == (epsilon is None):
+        given = "neither" if delta is None else "both"
+        raise click.UsageError(f"give one of --delta and --epsilon; {given} was given")
+    return certified(accountant, rounds, delta=delta, epsilon=epsilon)
 
 
 def drawn(

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from shuffle_ledger.accounting import Calibration, FrequencyError, calibrate, frequency_error
+from shuffle_ledger.accounting import Calibration, FrequencyError, calibrate, exact_text
 from shuffle_ledger.cli.commands.amplify import certificate_facts
 from shuffle_ledger.cli.options import (
     REAL,
@@ -18,13 +18,12 @@ from shuffle_ledger.cli.options import (
     server_refused,
 )
 from shuffle_ledger.cli.rendering.present import (
-    certificate_document,
-    document_of,
     facts,
     lower,
     present,
     upper,
 )
+from shuffle_ledger.ledger.values import calibrated_error, calibration_document
 
 _DATABASE = "--cohort works on a database only, for its filters and slots; without it no ledger is asked"
 
@@ -62,9 +61,10 @@ def calibrate_(
     actor: str | None,
     as_json: bool,
 ) -> None:
-    """Find the largest epsilon0 with which a cohort admits T rounds.
+    """Find the largest epsilon0, or the least common noise, with which a cohort admits T rounds.
 
-    Leave it out of the randomizer: krr(k=10).
+    Leave it out of the randomizer: krr(k=10); of a protocol with common noise one parameter of it:
+    binomial_sum(bits=1) or binomial_sum(p=0.5), uniformity_tester(), distinct_elements().
     Rounds are charged as the ledger charges them: as their slots, and by the rule of the cohort's policy.
     With --cohort the answer holds if nothing else is registered, settled, voided or changed before.
 
@@ -86,20 +86,8 @@ def calibrate_(
         if (epsilon, delta, policy) != (None, None, None):
             raise click.UsageError("--cohort has an epsilon, a delta and a policy of its own: leave them out")
         found = _within(cohort, described, rounds, precision, database_url, actor)
-    error = frequency_error(found.round.randomizer, _expected_reports(found))
-    document = {
-        "epsilon0": found.epsilon0,
-        "epsilon0_beyond": found.epsilon0_beyond,
-        "policy": found.policy,
-        "cohort": cohort,
-        "epsilon_decided_upper": found.epsilon_decided_upper,
-        **certificate_document(found.certificate, of="epsilon"),
-        "expected_l2_error": None if error is None else error.l2,
-        "frequency_error": document_of(error),
-        "interaction": found.round.interaction,
-        "round": document_of(found.round),
-        "accounted": document_of(found.accounted),
-    }
+    error = calibrated_error(found)
+    document = calibration_document(found, error, cohort=cohort)
     rounds_of = "One round" if rounds == 1 else f"{rounds:,} rounds"
     title = f"{rounds_of} of {found.round.randomizer.kind}, {found.round.reports:,} reports"
     if cohort is not None:
@@ -133,18 +121,11 @@ def _within(
         )
 
 
-def _expected_reports(found: Calibration) -> int:
-    """Reports that are expected to come in and to be honest."""
-    share = 1.0 if found.round.participation is None else found.round.participation
-    return max(math.floor(found.round.honest_reports * share), 1)
-
-
 def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) -> dict[str, object]:
     planned = " and plans these rounds" if found.policy == "plan" else ""
     admitted = f"a new cohort that has this budget{planned}" if cohort is None else f"cohort {cohort}"
     rows: dict[str, object] = {
-        "epsilon0": lower(found.epsilon0),
-        "not certified from": None if found.epsilon0_beyond is None else upper(found.epsilon0_beyond),
+        **_parameter_rows(found),
         "randomizer": found.round.randomizer.describe(),
         "admitted": f"all of them, by {admitted}, if nothing else is registered or changed",
         "policy": found.policy,
@@ -156,3 +137,17 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         rows["standard deviation of an estimated frequency, rare category"] = deviation
         rows["expected l2 error"] = upper(error.l2)
     return rows | certificate_facts(found.certificate, of="epsilon")
+
+
+def _parameter_rows(found: Calibration) -> dict[str, object]:
+    beyond = found.value_beyond
+    if found.parameter == "epsilon0":
+        return {
+            "epsilon0": lower(found.value),
+            "not certified from": None if beyond is None else upper(beyond),
+        }
+    # Noise: exactly these values were tried, and fewer digits of the first could be less noise.
+    return {
+        f"{found.parameter}, at least": exact_text(found.value),
+        "not certified at": None if beyond is None else exact_text(beyond),
+    }

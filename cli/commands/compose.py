@@ -17,7 +17,8 @@ from shuffle_ledger.cli.commands.amplify import (
 )
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
-from shuffle_ledger.cli.rendering.present import certificate_document, facts, present
+from shuffle_ledger.cli.rendering.present import facts, present
+from shuffle_ledger.ledger.values import certificate_document
 
 
 @click.command()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from shuffle_ledger.accounting import Certificate, exact_text, lower_text, upper_text
+from shuffle_ledger.accounting import exact_text, lower_text, upper_text
 from shuffle_ledger.cli.rendering.messages import say
 from shuffle_ledger.cli.surroundings import abandon
-from shuffle_ledger.ledger.values import Json, document_of, number
+from shuffle_ledger.ledger.values import Json, document_of
 
 __all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
 
@@ -58,20 +58,6 @@ def console_on(stream: object) -> Console:
     """Returns a console without highlighting; without a terminal, plain and `PIPED_WIDTH` wide."""
     terminal = bool(getattr(stream, "isatty", lambda: False)())
     return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
-
-
-def certificate_document(certificate: Certificate, *, of: str) -> dict[str, Json]:
-    """Returns the JSON form of an interval `of` "epsilon" or "delta"; the other one was given."""
-    given = "delta" if of == "epsilon" else "epsilon"
-    return {
-        f"{of}_upper": number(getattr(certificate, f"{of}_upper")),
-        f"{of}_lower": number(getattr(certificate, f"{of}_lower")),
-        given: number(getattr(certificate, f"{given}_upper")),
-        "rounds": certificate.rounds,
-        "error": document_of(certificate.error),
-        "precise": certificate.precise,
-        "method": certificate.method,
-    }
 
 
 def facts(title: str, rows: Mapping[str, object]) -> Table:

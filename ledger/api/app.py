@@ -29,13 +29,14 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
-from shuffle_ledger.ledger.api.routes import audit, cohorts, operations, rounds
+from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 THREADS_MAX = 11  # for the database; with four desks, no more than it gives connections
+CALCULATIONS_MAX = 32  # of calculators, in line; others are asked to come again
 _ABOUT = (
     "Privacy budgets of shuffled telemetry: what may be collected is decided here, before it is. The values "
     "and the words are those of the command line. Floats round-trip; a bound that is infinite is null. "
@@ -61,6 +62,7 @@ def create_app(
         door=door,
         deciding=Desk(Accountant(precision=settings.precision)),
         pricing=Desk(Accountant(precision=settings.precision)),
+        calculating=Desk(Accountant(), line_max=CALCULATIONS_MAX),
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
@@ -84,6 +86,7 @@ def create_app(
     routers = (
         cohorts.router,
         rounds.router,
+        calculators.router,
         audit.router,
         operations.router,
         operations.metrics_router(metrics),

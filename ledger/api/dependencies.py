@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.reports.profile import ProfilePoint
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.documents import Json
 from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -67,6 +68,7 @@ class Service:
     sessions: Sessions
     deciding: Desk
     pricing: Desk
+    calculating: Desk  # of the command line's precision
     reading: Desk
     budgets: RecentBudgets  # at the desk for reading
     auditing: Desk
@@ -74,6 +76,7 @@ class Service:
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
+    calculations: Memory[Json] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
 

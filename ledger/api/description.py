@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
@@ -131,6 +131,9 @@ class ANSWERS:
     one_quote = _ref("Quote")
     audience = _ref("Audience")
     forecast = _ref("Forecast")
+    amplification = _ref("Amplification")
+    composition = _ref("Composition")
+    calibration = _ref("CalibratedRounds")
     entries = _ref("EntryPage")
     events = _ref("EventPage")
     verification = _ref("VerificationReport")
@@ -239,7 +242,66 @@ _RECORD: Schema = {
     "properties": _RECORD_FIELDS,
     "required": list(_RECORD_FIELDS),
 }
+_BOUND: Schema = {"type": ["number", "null"]}
+_INTERVAL: Schema = {
+    **{f"{of}{side}": _BOUND for of in ("epsilon", "delta") for side in ("_upper", "_lower")},
+    "epsilon": {"type": "number", "description": "As given; the answer then bounds delta."},
+    "delta": {"type": "number", "description": "As given; the answer then bounds epsilon."},
+    "rounds": {"type": "integer"},
+    "error": schema_of(ErrorBudget),
+    "precise": {"type": "boolean", "description": "Whether the interval is as narrow as wanted."},
+    "method": {"type": "string"},
+}
+_INTERVAL_ALWAYS = ["rounds", "error", "precise", "method"]
+_AMPLIFIED: Schema = {
+    "attack_epsilon_lower": _BOUND,
+    "attack_delta_lower": _BOUND,
+    "attack_known": {"type": "boolean"},
+    "analysis": {"type": "string"},
+    "interaction": {"type": "string"},
+    "round": _ref("ShuffledRound"),
+}
+_CALIBRATED: Schema = {
+    "parameter": {"enum": ["epsilon0", "p", "bits", "noise"]},
+    "value": {"type": "number", "description": "The parameter; it certainly meets the target."},
+    "value_beyond": {
+        "type": ["number", "null"],
+        "description": "The nearest value with less noise that was tried and is not certain to meet it.",
+    },
+    "epsilon0": _BOUND,
+    "epsilon0_beyond": _BOUND,
+    "policy": {"type": "string"},
+    "cohort": {"type": "null"},
+    "epsilon_decided_upper": {"type": "number", "description": "At most the target."},
+    "epsilon_upper": _BOUND,
+    "epsilon_lower": _BOUND,
+    "delta": {"type": "number"},
+    **{name: _INTERVAL[name] for name in _INTERVAL_ALWAYS},
+    "expected_l2_error": _BOUND,
+    "frequency_error": {"anyOf": [schema_of(FrequencyError), {"type": "null"}]},
+    "interaction": {"type": "string"},
+    "round": _ref("ShuffledRound"),
+    "accounted": _ref("ShuffledRound"),
+}
+
+
+def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Schema:
+    about = "What the command of the same name prints with --json."
+    return {
+        "type": "object",
+        "title": title,
+        "description": about,
+        "properties": properties,
+        "required": list(required),
+    }
+
+
 COMPONENTS: Mapping[str, Schema] = {
+    "Amplification": _calculated(
+        "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "round"]
+    ),
+    "Composition": _calculated("Composition", _INTERVAL, _INTERVAL_ALWAYS),
+    "CalibratedRounds": _calculated("CalibratedRounds", _CALIBRATED, list(_CALIBRATED)),
     "Cohort": schema_of(Cohort),
     "ShownCohort": schema_of(ShownCohort),
     "BudgetStatement": schema_of(BudgetStatement),

@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
 from shuffle_ledger.ledger.values.documents import (
+    Json,
     NotADocument,
     Value,
     decision_of,
@@ -39,6 +40,7 @@ from shuffle_ledger.ledger.values.documents import (
     value_of,
 )
 from shuffle_ledger.ledger.values.requests import (
+    POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
     Corrected,
@@ -192,6 +194,44 @@ class LedgerClient:
         described = None if wanted.round is None else _parameters(wanted.round)
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/forecast"
         return value_of(Forecast, self._ask("POST", path, {"round": described, **asked}, long=True))
+
+    # Calculators: they ask of no cohort
+
+    def amplify(
+        self, described: ShuffledRound, *, delta: float | None = None, epsilon: float | None = None
+    ) -> dict[str, Json]:
+        """Return what `amplify --json` prints of a round: epsilon at a delta, or delta at an epsilon."""
+        return self._calculated("amplify", {**_parameters(described), "delta": delta, "epsilon": epsilon})
+
+    def compose(
+        self,
+        rounds: Mapping[ShuffledRound, int],
+        *,
+        delta: float | None = None,
+        epsilon: float | None = None,
+    ) -> dict[str, Json]:
+        """Return what `compose --json` prints of rounds, each with how often it happens."""
+        listed = [{**_parameters(each), "count": count} for each, count in rounds.items()]
+        return self._calculated("compose", {"rounds": listed, "delta": delta, "epsilon": epsilon})
+
+    def calibrate(
+        self,
+        described: Mapping[str, object],
+        *,
+        epsilon: float,
+        delta: float,
+        rounds: int = 1,
+        policy: str = POLICY_FIXED,
+    ) -> dict[str, Json]:
+        """Return what `calibrate --json` prints; arguments are as of `accounting.calibrate`."""
+        target = {"epsilon": epsilon, "delta": delta, "rounds": rounds, "policy": policy}
+        return self._calculated("calibrate", {**described, **target})
+
+    def _calculated(self, name: str, question: Mapping[str, object]) -> dict[str, Json]:
+        answer = self._ask("POST", name, question)
+        if not isinstance(answer, dict):
+            raise NotADocument(f"expected an answer of {name}, got {answer!r:.200}")
+        return answer
 
     # Rounds
 

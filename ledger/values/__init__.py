@@ -3,6 +3,14 @@
 Imports `errors` only.
 """
 
+from shuffle_ledger.ledger.values.calculations import (
+    amplification_document,
+    attack_on,
+    calibrated_error,
+    calibration_document,
+    certificate_document,
+    certified,
+)
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.documents import (
     Decision,
@@ -64,6 +72,12 @@ __all__ = [
     "SigningKey",
     "Voided",
     "Window",
+    "amplification_document",
+    "attack_on",
+    "calibrated_error",
+    "calibration_document",
+    "certificate_document",
+    "certified",
     "checked_new_name",
     "checked_reports",
     "decision_document",

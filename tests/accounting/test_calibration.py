@@ -9,15 +9,19 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import (
     Accountant,
     InvalidParameter,
+    ShuffledRound,
     calibrate,
     frequency_error,
     parse_randomizer,
     slot_for,
 )
+from shuffle_ledger.accounting.numeric.bracketing import least_true
 
 
 @pytest.mark.slow
@@ -60,6 +64,111 @@ def test_without_amplification_the_target_is_shared_out() -> None:
     generous = calibrate({"randomizer": "generic()", "reports": 10**6}, epsilon=40.0, delta=1e-6)
     assert generous.epsilon0 == 30.0
     assert generous.epsilon0_beyond is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("randomizer", "reports", "name", "rounds"),
+    [
+        ("binomial_sum(bits=2)", 300, "p", 1),
+        ("binomial_sum(p=0.25)", 20, "bits", 2),
+        ("binomial_histogram(p=0.5)", 20, "bits", 1),
+        ("distinct_elements(security=100)", 50, "p", 2),
+        ({"kind": "uniformity_tester"}, 200, "noise", 1),
+    ],
+)
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_the_least_noise_fits_and_the_next_smaller_one_does_not(
+    randomizer: Any, reports: int, name: str, rounds: int, policy: str
+) -> None:
+    described, epsilon, delta = {"randomizer": randomizer, "reports": reports}, 1.0, 1e-4
+    found = calibrate(described, epsilon=epsilon, delta=delta, rounds=rounds, policy=policy, precision=0.01)
+    assert (found.parameter, found.epsilon0_beyond) == (name, None)
+    assert found.epsilon_decided_upper <= epsilon
+    assert found.certificate.epsilon_upper <= epsilon
+    assert getattr(found.round.randomizer, name) == found.value
+    assert found.value_beyond is not None
+    if name == "bits":
+        assert found.value_beyond == found.value - 1
+    else:
+        assert found.value / 1.0101 <= found.value_beyond < found.value
+    if policy == "fixed":
+        mapping = {**found.round.randomizer.to_mapping(), name: _as(name, found.value_beyond)}
+        less = ShuffledRound(randomizer=parse_randomizer(mapping), reports=reports)
+        cost = Accountant(precision=0.01).certify({slot_for(less): rounds}, delta=delta)
+        assert cost.epsilon_upper > epsilon
+
+
+@pytest.mark.parametrize(("bits", "honest"), [(3, 40), (12, 9)])
+def test_the_bits_found_are_enough_by_listing_every_count(bits: int, honest: int) -> None:
+    """The number of bits is the smallest one whose exact divergence, summed by mpmath, is at most delta."""
+
+    def exact(bits: int) -> mpmath.mpf:
+        trials, order = honest * bits, mpmath.exp(1)
+        masses = [mpmath.binomial(trials, k) * mpmath.mpf(2) ** -trials for k in range(trials + 1)]
+        plain, shifted = [*masses, 0], [0, *masses]
+        pairs = (zip(plain, shifted, strict=True), zip(shifted, plain, strict=True))
+        return max(mpmath.fsum(max(p - order * q, 0) for p, q in pair) for pair in pairs)
+
+    with mpmath.workdps(40):
+        delta = float(exact(bits)) * (1 + 1e-3)
+        assert exact(bits - 1) > delta
+        described = {"randomizer": "binomial_sum(p=0.5)", "reports": honest}
+        found = calibrate(described, epsilon=1.0, delta=delta)
+        assert found.value >= bits
+        assert exact(int(found.value)) <= delta
+
+
+def test_the_smallest_noise_may_be_enough_and_the_largest_may_not() -> None:
+    generous = calibrate({"randomizer": "binomial_sum(p=0.5)", "reports": 10**4}, epsilon=1, delta=1e-6)
+    assert (generous.value, generous.value_beyond) == (1, None)
+    with pytest.raises(InvalidParameter) as caught:
+        calibrate({"randomizer": "binomial_sum(bits=1)", "reports": 10}, epsilon=0.1, delta=1e-6)
+    assert str(caught.value) == "epsilon: got 0.1, expected a target that p = 0.5 meets"
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "expected"),
+    [
+        ("binomial_sum()", "a binomial_sum that leaves out p or bits, and no other parameter of its noise"),
+        (
+            "uniformity_tester(noise=1)",
+            "a uniformity_tester that leaves out noise, and no other parameter of its noise",
+        ),
+        ("binomial_sum(bits=0)", "a whole number from 1 to 1000000"),
+        ("binomial_sum(bits=1, wrong=2)", "only p, bits"),
+    ],
+)
+def test_one_parameter_of_noise_is_left_out(randomizer: str, expected: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        calibrate({"randomizer": randomizer, "reports": 100}, epsilon=1.0, delta=1e-6)
+    assert caught.value.expected == expected
+
+
+@given(
+    edge=st.floats(1e-6, 1e6), start=st.floats(1e-9, 1e9), step=st.floats(1e-3, 3.0), whole=st.booleans()
+)
+def test_a_bracket_is_around_the_edge_wherever_the_search_begins(
+    edge: float, start: float, step: float, whole: bool
+) -> None:
+    tried: dict[float, bool] = {}
+
+    def holds(number: float) -> bool:
+        tried[number] = number >= edge
+        return tried[number]
+
+    found = least_true(holds, start=start, least=1e-5, most=1e5, width=1e-3, step=step, whole=whole)
+    if found is None:
+        assert tried[1e5] is False
+        return
+    high, low = found
+    assert tried[high] is True
+    if low is None:
+        assert high == 1e-5
+        return
+    assert tried[low] is False
+    assert high - low == 1 if whole and low >= 1 else high - low <= max(1e-3 * low, float(whole))
+    assert len(tried) < 100
 
 
 @pytest.mark.parametrize(
@@ -179,3 +288,7 @@ def test_only_frequency_oracles_estimate_frequencies() -> None:
     assert limit.per_category > 0
     with pytest.raises(InvalidParameter, match="reports"):
         frequency_error(parse_randomizer("blh(epsilon0=1)"), 0)
+
+
+def _as(name: str, value: float) -> float:
+    return int(value) if name == "bits" else value

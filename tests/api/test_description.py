@@ -21,6 +21,11 @@ AUDITING = {
     "/v1/statements": "MakeStatement",
     "/v1/bundles": "MakeBundle",
 }
+CALCULATORS = {
+    "/v1/amplify": "AmplifyRound",
+    "/v1/compose": "ComposeRounds",
+    "/v1/calibrate": "CalibrateRounds",
+}
 SEED = 20210209  # the same requests every time; another seed is another test
 
 
@@ -72,6 +77,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "CorrectRound",
         "RecordIncident",
         "ChangeBudget",
+        *CALCULATORS.values(),
         "VerifyChains",
         "LedgerStanding",
         "MakeStatement",
@@ -102,6 +108,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     assert corrected.status_code == 200
     told = server.ask("POST", f"/v1/cohorts/{cohort}/incidents", json=bodies["RecordIncident"])
     assert told.status_code == 200
+    for path, name in CALCULATORS.items():
+        assert server.ask("POST", path, bearer="reader", json=bodies[name]).status_code == 200
     for path, name in AUDITING.items():
         assert server.ask("POST", path, bearer="auditor", json=bodies[name]).status_code == 200
 

@@ -10,7 +10,8 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.commands.amplify import certificate_facts
-from shuffle_ledger.cli.rendering.present import bar, certificate_document, document_of, lower, upper
+from shuffle_ledger.cli.rendering.present import bar, document_of, lower, upper
+from shuffle_ledger.ledger.values import certificate_document
 from tests.cli.conftest import ROUND, Run
 
 KRR = "krr(k=10, epsilon0=1.15)"
