@@ -207,6 +207,7 @@ def largest_count(holds: Callable[[int], bool]) -> int:
     return low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "fields", "share"),
     [
@@ -246,6 +247,7 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
         assert admitted >= share * exact - 1, (epsilon, delta, admitted, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields"), ROUNDS[:4])
 def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, object]) -> None:
     """The profiles behind charges are never below sums in 50 digits, and only slightly above."""
@@ -266,6 +268,7 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
         assert exact <= beyond[place] <= exact * (1 + mp.mpf(2) ** -28)
 
 
+@pytest.mark.slow
 def test_charges_never_rise_with_the_reserve() -> None:
     """And a round that is nearly Gaussian costs the same at all of them."""
     accountant = Accountant(precision=4e-3)

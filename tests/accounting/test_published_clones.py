@@ -91,6 +91,7 @@ def test_figure_2_what_any_randomizer_may_reveal_is_nearly_revealed() -> None:
         assert 0.98 * gap * lower <= tight.epsilon_upper <= 1.03 * gap * lower
 
 
+@pytest.mark.slow
 def test_figure_2_falls_with_users_and_grows_with_local_epsilon() -> None:
     """The figure's curves are not quite monotone, by its own account; certified ones are."""
     by_users = [

@@ -110,6 +110,7 @@ def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
     assert admitted(store, accountant, larger(found, 1.05), 3) < 3
 
 
+@pytest.mark.slow
 def test_a_plan_admits_what_fits_its_free_slots(store: Store, accountant: Accountant) -> None:
     kinds = [ShuffledRound(randomizer=f"krr(k=4, epsilon0={one})", reports=10_000) for one in (1.0, 0.5)]  # type: ignore[arg-type]
     opened(store, accountant, "plan", 2.0, 1e-7, plan={kinds[0]: 2, kinds[1]: 3})
