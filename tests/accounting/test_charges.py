@@ -92,9 +92,9 @@ def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: 
     for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True):
         smoothing = min(reserve, 1024.0 * about)  # less noise than the reserve: harder to dominate
         spread = math.sqrt(smoothing + float(cost))
-        losses = [*np.linspace(0, 9 * spread, 60), *np.linspace(0, pair.largest_loss, 9)]
+        losses = [*np.linspace(0, 9 * spread, 30), *np.linspace(0, pair.largest_loss, 9)]
         if not reserve:
-            losses += [*pair.losses, *(pair.losses * (1 - 1e-9)), *np.linspace(0, pair.largest_loss, 300)]
+            losses += [*pair.losses, *(pair.losses * (1 - 1e-9)), *np.linspace(0, pair.largest_loss, 60)]
         leak = mp.mpf(rules.leak_rate) * float(cost)
         excess = []
         for loss in map(float, losses):

@@ -118,7 +118,7 @@ def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
-@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (7, 3)])
+@pytest.mark.parametrize("shape", [(4, 9), (7, 3)])
 def test_laws_are_above_all_pairs_exactly(
     shape: tuple[int, int], noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
