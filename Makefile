@@ -7,8 +7,9 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 WORKERS ?= 2
-# One thread for linear algebra in each process: more threads than cores slow each other down.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# One thread for linear algebra in each process: more threads than cores slow each other down. Compiled modules are
+# kept, also where the environment says otherwise: else every process compiles all tests again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -17,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(
 help:
 	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
 	@echo "make test       every promise attacked on this machine alone, in minutes ($(WORKERS) processes)"
-	@echo "make test-fast  only the tests of about a second or less, for every edit"
+	@echo "make test-fast  only the tests of about half a second or less, for every edit"
 	@echo "make test-all   everything: brokers, a browser, processes and builds too; prints the 50 slowest"
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"

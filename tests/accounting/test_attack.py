@@ -111,6 +111,7 @@ def test_the_bound_is_the_divergence_of_the_worst_dataset_of_its_kind(
         assert bound >= exact * 0.999 - 1e-12
 
 
+@pytest.mark.slow
 def test_reports_of_several_parts_are_attacked_in_every_part() -> None:
     mp.mp.dps = 40
     three, two = _response(3, 1.0), _response(2, 0.5)
@@ -129,6 +130,7 @@ def test_reports_of_several_parts_are_attacked_in_every_part() -> None:
             assert 0.99 * exact <= bound <= exact
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=2, max_size=3),
@@ -305,6 +307,7 @@ def test_attacks_stay_below_what_is_certified(written: str, rest: dict[str, Any]
     assert 0.3 * certified.lower[0] <= attacked <= certified.upper[0]
 
 
+@pytest.mark.slow
 def test_laplace_noise_is_attacked_by_its_cells() -> None:
     """Two users, one of whom holds 1: an integral over both reports."""
     mp.mp.dps = 20

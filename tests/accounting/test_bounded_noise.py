@@ -94,6 +94,7 @@ def test_two_shuffled_reports_reveal_no_more() -> None:
         assert attack <= epsilon * 1.01
 
 
+@pytest.mark.slow
 def test_an_interval_costs_more_than_a_bit_and_less_than_anything() -> None:
     accountant = Accountant()
     for epsilon0, reports in ((0.3, 10_000), (3.0, 1000)):
@@ -167,6 +168,7 @@ def test_more_noise_fits_less() -> None:
     assert not fits(at("piecewise(epsilon0=1)"), at("piecewise(epsilon0=2)"))
 
 
+@pytest.mark.slow
 def test_intervals_are_parts_of_others() -> None:
     accountant = Accountant(precision=0.01)
     joint = parse_randomizer("joint(bounded_laplace(epsilon0=0.5), krr(k=4, epsilon0=1))")

@@ -92,9 +92,9 @@ def test_a_charge_dominates_and_is_nearly_the_smallest(randomizer: str, fields: 
     for reserve, cost in zip(rules.reserves, charge.gaussian, strict=True):
         smoothing = min(reserve, 1024.0 * about)  # less noise than the reserve: harder to dominate
         spread = math.sqrt(smoothing + float(cost))
-        losses = [*np.linspace(0, 9 * spread, 60), *np.linspace(0, pair.largest_loss, 9)]
+        losses = [*np.linspace(0, 9 * spread, 30), *np.linspace(0, pair.largest_loss, 9)]
         if not reserve:
-            losses += [*pair.losses, *(pair.losses * (1 - 1e-9)), *np.linspace(0, pair.largest_loss, 300)]
+            losses += [*pair.losses, *(pair.losses * (1 - 1e-9)), *np.linspace(0, pair.largest_loss, 60)]
         leak = mp.mpf(rules.leak_rate) * float(cost)
         excess = []
         for loss in map(float, losses):
@@ -207,6 +207,7 @@ def largest_count(holds: Callable[[int], bool]) -> int:
     return low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "fields", "share"),
     [
@@ -246,6 +247,7 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
         assert admitted >= share * exact - 1, (epsilon, delta, admitted, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields"), ROUNDS[:4])
 def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, object]) -> None:
     """The profiles behind charges are never below sums in 50 digits, and only slightly above."""
@@ -266,6 +268,7 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
         assert exact <= beyond[place] <= exact * (1 + mp.mpf(2) ** -28)
 
 
+@pytest.mark.slow
 def test_charges_never_rise_with_the_reserve() -> None:
     """And a round that is nearly Gaussian costs the same at all of them."""
     accountant = Accountant(precision=4e-3)

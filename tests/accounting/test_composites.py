@@ -161,6 +161,7 @@ def tables(draw: st.DrawFn) -> Rows:
     return [[value / sum(row) for value in row] for row in rows]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tables(), st.integers(1, 3), st.floats(0.0, 3.0))
 def test_random_tables_are_never_under_reported(rows: Rows, users: int, epsilon: float) -> None:
@@ -176,6 +177,7 @@ def test_random_tables_are_never_under_reported(rows: Rows, users: int, epsilon:
         assert bound.upper[0] - bound.lower[0] <= 1e-5
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tables(), st.floats(0.0, 3.0))
 def test_an_impossible_output_is_infinite_loss(rows: Rows, epsilon: float) -> None:
@@ -190,6 +192,7 @@ def test_an_impossible_output_is_infinite_loss(rows: Rows, epsilon: float) -> No
     assert (profile.infinity > 0) <= revealing
 
 
+@pytest.mark.slow
 def test_the_worst_distance_is_looked_for() -> None:
     """For a table of unequal rows, datasets that differ in one of two reports may be the worse ones."""
     rows = [[0.98, 0.01, 0.01], [0.97, 0.02, 0.01], [0.6, 0.2, 0.2]]
@@ -222,6 +225,7 @@ def test_both_directions_of_a_skewed_pair_count() -> None:
     assert found.upper[2] >= max(alone) * (1 - 1e-2)
 
 
+@pytest.mark.slow
 def test_pruned_pairs_change_nothing() -> None:
     """Pairs of inputs that certainly are not the worst are left out, order by order: all of them, one by one,
     have no larger bound."""
@@ -258,6 +262,7 @@ def _blanket(masses: Decomposition, reports: int, excess: Any) -> float:
     return float(blanket_profile(masses, reports, excess, smoothing=2e-3).upper[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["joint", "parallel"])
 @pytest.mark.parametrize("reports", [2, 4, 30])
 def test_generic_parts_are_bounded_whatever_they_are(kind: str, reports: int) -> None:
@@ -352,6 +357,7 @@ def test_laplace_of_many_is_enclosed_by_a_finer_grid(reports: int, epsilon: floa
     assert bounds.upper[0] <= bounds.lower[0] * 1.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilons", [(0.3, 1.0), (1.0, 1.0), (2.0, 2.5)])
 def test_two_laplace_reports_alone_are_the_mechanisms_themselves(epsilons: tuple[float, float]) -> None:
     """Their losses add up: one's profile, on average over the other's losses."""
@@ -409,6 +415,7 @@ def _blanket_lower(masses: Decomposition, reports: int, epsilon: float) -> float
     return float(blanket_profile(masses, reports, excess, smoothing=5e-3).lower[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [case[0] for case in CASES[:1] + CASES[6:7]] + [f"table({SKEWED})"])
 def test_sampling_coins_and_dishonest_users_act_on_parts_too(written: str) -> None:
     """Each is the same as for the whole given as a table."""
@@ -661,6 +668,7 @@ NEARLY_EQUAL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "q"), NEARLY_EQUAL)
 def test_nearly_equal_ratios_are_joined_at_a_price(first: float, second: float, q: float) -> None:
     """Joined, both end at their mean: between it and the larger one nothing would be left of the profile."""

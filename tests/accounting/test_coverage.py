@@ -78,6 +78,7 @@ def test_a_charge_one_percent_too_small_is_not(
     assert not auditor.covers(kind, FILTERS, scaled(charge, -1.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.2, 6.0), st.integers(1, 10**6), st.floats(0.1, 4.0), st.integers(3, 12))
 def test_what_is_charged_is_covered_by_its_own_pair(
@@ -94,6 +95,7 @@ def test_what_is_charged_is_covered_by_its_own_pair(
     assert is_covered(pair, filters, scaled(charge, 1.5)), "more is enough too"
 
 
+@pytest.mark.slow
 def test_the_smallest_covered_renyi_charge_bounds_the_moment_in_many_digits() -> None:
     """A part of one loss's mass may leave: then what is left has a moment within the charge."""
     pair = Accountant().privacy_loss(made("krr(k=10, epsilon0=2)", reports=50)).upper
@@ -114,6 +116,7 @@ def test_the_smallest_covered_renyi_charge_bounds_the_moment_in_many_digits() ->
     assert moment + mp.mpf(rules.leak_rate) * cost - leak <= mp.exp(theta * cost)
 
 
+@pytest.mark.slow
 def test_units_of_repetition_are_counted_not_proven(auditor: Coverage) -> None:
     kind = made("krr(k=10, epsilon0=2)", reports=500)
     accountant = Accountant()

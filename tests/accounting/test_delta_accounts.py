@@ -166,6 +166,7 @@ def test_a_local_delta_that_fits_costs_nothing_else(delta0: float, count: int) -
     assert 1 + filters.most_more(spent, cost, epsilon=EPSILON) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta0", [1e-16, 1e-15, 1e-14, 3e-14, 1e-13])
 def test_in_the_other_order_the_pure_round_fits_as_well(delta0: float) -> None:
     found, _, _ = after(local(delta0), KRR)
@@ -173,6 +174,7 @@ def test_in_the_other_order_the_pure_round_fits_as_well(delta0: float) -> None:
     assert composed <= found <= 1.25 * composed
 
 
+@pytest.mark.slow
 def test_declared_rounds() -> None:
     """A declared delta is certain loss: filters charge `declared(0.1)` and no more."""
     declared = made("declared(epsilon=0.1, delta=1e-9)", 1)
@@ -253,6 +255,7 @@ APPROXIMATE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [0.1, 1e-3])
 @pytest.mark.parametrize("kind", APPROXIMATE)
 def test_auditors_prove_account_parts(kind: ShuffledRound, precision: float) -> None:

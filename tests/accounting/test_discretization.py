@@ -16,6 +16,7 @@ from shuffle_ledger.accounting.pld.discretization import from_profile
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     points=st.integers(3, 150),

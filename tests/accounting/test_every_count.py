@@ -223,7 +223,7 @@ def test_groups_of_numbers_count_by_their_ends(finest: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "population", "fraction", "epsilon0"),
-    [(1200, 12_000, 0.8, 0.5), (3000, 30_000, 0.35, 1.0), (600, 1500, 0.95, 0.25), (1500, 10**6, 0.6, 2.0)],
+    [(600, 1500, 0.95, 0.25), (1500, 10**6, 0.6, 2.0)],
 )
 def test_a_sample_is_enclosed_by_the_sum_over_every_number(
     sample: int, population: int, fraction: float, epsilon0: float
@@ -262,10 +262,8 @@ def test_a_sample_is_enclosed_by_the_sum_over_every_number(
     ("written", "sample", "population", "fraction"),
     [
         ("krr(k=10, epsilon0=2)", 1000, 100_000, 0.8),
-        ("laplace(epsilon0=3)", 400, 40_000, 0.7),
         ("hadamard(epsilon0=4)", 1000, 10_000, 0.5),
         ("blh(epsilon0=6, domain=4)", 100, 50_000, 0.7),
-        ("krr(k=16, epsilon0=3)", 15_000, 600_000, 0.6),
     ],
 )
 def test_partly_honest_samples_are_as_narrow_as_asked(
@@ -291,7 +289,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", "oue(epsilon0=2)", "laplace(epsilon0=1)"])
+@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", "laplace(epsilon0=1)"])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
     shuffled = ShuffledRound(
         interaction="identical",

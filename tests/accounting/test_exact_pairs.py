@@ -79,6 +79,7 @@ def test_coarsening_only_goes_its_way(losses: int) -> None:
         assert np.all(under.outcomes().profile(excess).lower <= doubled.upper)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.floats(1e-6, 1e6), st.integers(1, 10**6), st.floats(0.0, 1.0), st.booleans())
 def test_ratios_of_shifted_poisson_noise(noise: float, honest: int, where: float, up: bool) -> None:
@@ -119,6 +120,7 @@ def test_impossible_outcomes_of_products_are_impossible() -> None:
     assert coarsened(product, 300, up=True).x.size > 290
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 1e-2, 1.0, 50.0]))
 def test_sums_over_outcomes_hold_at_orders_that_are_off_by_eight_roundings(seed: int, scale: float) -> None:

@@ -58,6 +58,7 @@ def _exact(masses: Decomposition, reports: int, excess: float) -> float:
         return float(total / reports)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     reports=st.integers(1, 10**9),
@@ -116,6 +117,7 @@ def test_what_is_left_over_of_response_next_to_nothing() -> None:
             assert abs(rest / ((e + k - 3) / (e + k - 1)) - 1) < 8 * UNIT_ROUND_OFF
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.01, 5.0])
 def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
     """A category is reported about once: that was listed by a billion logarithms, in a minute and 8 GiB."""
@@ -202,6 +204,7 @@ def test_few_reports_of_many_kinds(reports: int, kinds: int) -> None:
         assert lower[0] <= exact <= upper[0] <= (1 + 1e-9) * lower[0]
 
 
+@pytest.mark.slow
 def test_small_terms_beside_a_large_one_are_not_lost() -> None:
     """Thousands of masses below a unit of the first, which adding them one by one never sees."""
     kinds, small = 4096, 5.4e-17

@@ -51,6 +51,7 @@ def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: flo
     assert math.isinf(upper) or upper - lower <= (1e-6 + 1e-10 / math.sqrt(variance)) * upper
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(budget=BUDGETS, share=st.floats(1e-6, 30), which=st.integers(0, 1))
 def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float, which: int) -> None:
@@ -72,6 +73,7 @@ def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float,
         assert delta(lower) > rules.delta
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(budget=BUDGETS, share=st.floats(0.5, 30), which=st.sampled_from([None, 0, 1]))
 def test_nothing_below_the_lower_end_is_enough(

@@ -149,6 +149,7 @@ def walked(seed: int, *, raised: bool = False, careless: bool = False) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", [False, True])
 def test_it_never_stops_where_a_total_holds(raised: bool) -> None:
     paths = [walked(seed, raised=raised) for seed in range(3000)]
@@ -158,6 +159,7 @@ def test_it_never_stops_where_a_total_holds(raised: bool) -> None:
     assert all(path.is_followed() for path in holding)
 
 
+@pytest.mark.slow
 def test_it_stops_where_rounds_are_shown_before_they_are_released() -> None:
     """A round that cost more, and was voided before that was told: totals keep what was declared."""
     paths = [walked(seed, careless=True) for seed in range(3000)]

@@ -52,6 +52,7 @@ def _revealing(rows: Rows, users: int) -> Iterator[Fraction]:
             yield sum((mass for seen, mass in p.items() if seen not in q), Fraction(0))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 3))
 @example([[2, 3, 0], [0, 2, 1], [1, 0, 1]], 2)  # all triples of inputs have infinite losses
@@ -140,6 +141,7 @@ def test_a_sample_reveals_whom_it_has_as_often_as_it_has_him() -> None:
     assert found.precise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 3), (4, 6)])
 def test_what_is_impossible_is_the_profile_at_the_end(shape: tuple[int, int]) -> None:
     draw = np.random.default_rng(sum(shape))

@@ -162,6 +162,7 @@ def before(**fields: Any) -> ShuffledRound:
     return ShuffledRound.from_mapping(json.loads(json.dumps(mapping)))
 
 
+@pytest.mark.slow
 def test_a_fitting_round_costs_no_more_than_its_slot(accountant: Accountant) -> None:
     slot = made()
     cost = accountant.certify({slot: 1}, delta=1e-6).epsilon_upper
@@ -210,6 +211,7 @@ def test_words_mean_what_they_meant_before_unless_they_declare_more() -> None:
     assert again.formerly == before(analysis="tight")
 
 
+@pytest.mark.slow
 def test_a_sequential_round_is_calibrated_as_one() -> None:
     described = {"randomizer": "krr(k=4)", "reports": 10_000, "interaction": "sequential"}
     found = calibrate(described, epsilon=0.0530056, delta=1e-6, precision=0.05)

@@ -45,6 +45,7 @@ def _steep() -> str:
     return f"table({(rows / rows.sum(axis=1, keepdims=True)).tolist()})"
 
 
+@pytest.mark.slow
 def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
     """Lines below it reach 0 within wide cells: all the largest losses of the pair below were lost there."""
     shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(_steep()), reports=100)
@@ -95,6 +96,7 @@ def test_steep_cells_are_to_blame_for_what_is_lost_beyond_them() -> None:
     assert found.cells.sum() >= found.apart * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_a_kink_next_to_order_1_draws_nothing_down() -> None:
     """Few reports of noisy response: many outcomes with a tiny loss, within the first cell. Supporting lines
     are far below the profile there, and lower the chords from there to far out."""

@@ -31,6 +31,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_importing_needs_numpy_and_scipy_alone_and_does_nothing() -> None:
     """In a separate process that records written files, processes, sockets and threads."""
     done = subprocess.run(

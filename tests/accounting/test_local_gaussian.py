@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "width", "reports", "delta"), [(4.0, 1.0, 100_000, 1e-6), (3.0, 2.0, 2000, 1e-4)]
 )
@@ -44,6 +45,7 @@ def test_the_guarantee_is_that_of_the_noise(sigma: float, width: float, reports:
         )
 
 
+@pytest.mark.slow
 def test_fewer_honest_reports_cost_more() -> None:
     accountant = Accountant(precision=0.1)
     usual, half = (

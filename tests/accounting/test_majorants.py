@@ -118,7 +118,7 @@ def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
-@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (7, 3)])
+@pytest.mark.parametrize("shape", [(4, 9), (7, 3)])
 def test_laws_are_above_all_pairs_exactly(
     shape: tuple[int, int], noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +179,7 @@ def test_a_law_at_one_order_is_above_its_group_and_close_to_it(reports: int, noi
         assert largest * (1 - 1e-13) <= ceiling <= 1.5 * largest + 1e-12
 
 
+@pytest.mark.slow
 def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tens of millions of reports, of outputs that are almost impossible under some inputs: the pairs differ
     by less than the error of laws between orders."""
@@ -338,6 +339,7 @@ def test_pairs_are_ranked_where_nothing_is_left_of_some() -> None:
     assert 0 < loss.upper.divergence_bound(0.0) < 1e-15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [10, 1000])
 def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
     reports: int, monkeypatch: pytest.MonkeyPatch

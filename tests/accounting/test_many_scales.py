@@ -36,6 +36,7 @@ GAMMA = 2 / (math.exp(0.2439466325701713) + 1)
 HONEST = math.floor(0.5375893802626583 * 1307578)
 
 
+@pytest.mark.slow
 def test_a_strong_adversary_of_a_partly_honest_sample() -> None:
     epsilon = 0.0002527322075742553
     exact = 0.0
@@ -50,6 +51,7 @@ def test_a_strong_adversary_of_a_partly_honest_sample() -> None:
     assert found.delta_upper < 1.001 * found.delta_lower
 
 
+@pytest.mark.slow
 def test_twenty_rounds_of_it() -> None:
     parts = [
         (mass, sampled(randomized_response(number, 2, GAMMA, coin_seen=True), number / HONEST))

@@ -206,6 +206,7 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
     assert accountant.certify({some: 1}, delta=1e-6) == accountant.certify({all_honest: 1}, delta=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("described", "delta"),
     [

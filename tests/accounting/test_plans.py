@@ -135,6 +135,7 @@ def test_a_truth_is_placed_where_it_was_claimed_or_in_the_first_kind_that_it_fit
     assert place(kinds, 0, made("krr(k=4, epsilon0=2)", 299)) is None
 
 
+@pytest.mark.slow
 def test_the_largest_common_epsilon0_fits_and_hardly_more_does() -> None:
     accountant = Accountant(precision=4e-3)
     slots = {made("generic(epsilon0=1)", 10_000): 20, made("krr(k=10, epsilon0=3)", 20_000): 30}

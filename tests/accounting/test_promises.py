@@ -66,6 +66,7 @@ def test_rounds_without_a_promise_are_left_as_they_are() -> None:
         assert accountant.certify({one: 1}, delta=1e-12).epsilon_upper == math.inf
 
 
+@pytest.mark.slow
 def test_what_promises_meet_is_calibrated() -> None:
     found = calibrate({"randomizer": "oue(domain=64)", "reports": 1000}, epsilon=1, delta=1e-60)
     assert found.round.randomizer.epsilon0 >= 1.0

@@ -163,6 +163,7 @@ def _listed(p: Law, q: Law) -> tuple[Any, Any]:
     return first, second
 
 
+@pytest.mark.slow
 def test_a_uniformity_tester_of_many_is_enclosed_by_its_total_counts() -> None:
     """Given the totals of both labels the losses are those of fair coins: a sum over totals in the test."""
     reports, noise, epsilon = 300, 0.5, 0.8
@@ -248,6 +249,7 @@ def test_distinct_elements_as_published() -> None:
     assert certificate.precise
 
 
+@pytest.mark.slow
 def test_what_shares_leak_is_charged() -> None:
     short, long = (
         ShuffledRound(randomizer=parse_randomizer(f"distinct_elements(p=0.3, security={bits})"), reports=50)
@@ -325,6 +327,7 @@ def test_too_few_honest_users_in_a_sample_are_charged_in_full() -> None:
     assert np.all(bounds.upper >= alone / 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written",
     [
@@ -350,6 +353,7 @@ def test_slots_of_protocols_dominate(written: str, rest: dict[str, Any]) -> None
     assert slot_for(few) == dataclasses.replace(few, reports=100)  # as many honest users: two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "reports"),
     [
@@ -367,6 +371,7 @@ def test_very_large_rounds_have_an_answer(written: str, reports: int) -> None:
     assert 0 < certificate.epsilon_lower <= certificate.epsilon_upper < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-2, 1e-12, 1e-30])
 @pytest.mark.parametrize(
     "written", ["binomial_sum(p=0.9)", "binomial_histogram(p=0.5)", "uniformity_tester(noise=0.5)"]

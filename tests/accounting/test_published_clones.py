@@ -91,6 +91,7 @@ def test_figure_2_what_any_randomizer_may_reveal_is_nearly_revealed() -> None:
         assert 0.98 * gap * lower <= tight.epsilon_upper <= 1.03 * gap * lower
 
 
+@pytest.mark.slow
 def test_figure_2_falls_with_users_and_grows_with_local_epsilon() -> None:
     """The figure's curves are not quite monotone, by its own account; certified ones are."""
     by_users = [
@@ -127,7 +128,7 @@ def test_figure_3_renyi_divergences(reports: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon0", [1.0, 3.0])
+@pytest.mark.parametrize("epsilon0", [3.0])
 def test_figure_3_compositions_beat_renyi_and_advanced_composition(epsilon0: float) -> None:
     """10,000 rounds of 10,000 users at delta 1e-6: the composition lies below both ways of the figure."""
     e, rounds, delta = math.exp(epsilon0), 10_000, 1e-6

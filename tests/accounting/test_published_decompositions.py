@@ -104,6 +104,7 @@ def _laplace(epsilon0: float, cells: int = 3000) -> Law:
     return law
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 @pytest.mark.parametrize(
     ("kind", "written", "table"),
@@ -133,6 +134,7 @@ def test_figure_3_laplace_noise_on_a_bit(epsilon0: float) -> None:
     _check(certificate, _laplace(epsilon0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_figure_4_half_response_half_hashing(epsilon0: float) -> None:
     """Half 10-RR, half BLH, which one is visible: its curve lies between those of the two."""
@@ -144,6 +146,7 @@ def test_figure_4_half_response_half_hashing(epsilon0: float) -> None:
     assert ends[0] < both.epsilon_upper < ends[1]
 
 
+@pytest.mark.slow
 def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
     """RAPPOR, epsilon0 = 4: from D = 5 on the curves almost coincide."""
     by_domain = {
@@ -206,6 +209,7 @@ TABLE_4 = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "epsilon0", "error", "before", "error_before"), TABLE_4)
 def test_table_4(epsilon: float, epsilon0: float, error: float, before: float, error_before: float) -> None:
     """10-RR, n = 1,000, delta = 1e-6. Printed are the largest epsilon0 of two decimals, or one off; the bound

@@ -43,6 +43,7 @@ def _any_randomizer(epsilon0: float, reports: int) -> Pair:
     return clones(reports, 2 / (e + 1), e / (e + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
 def test_figure_1_compositions_of_any_randomizer(rounds: int) -> None:
     """epsilon0 = 4, n = 10,000."""
@@ -50,6 +51,7 @@ def test_figure_1_compositions_of_any_randomizer(rounds: int) -> None:
     _check(_round("generic(epsilon0=4)", 10**4), pair, rounds, 1e-4, (1e-3, 1e-6, 1e-10))
 
 
+@pytest.mark.slow
 def test_figure_1_profile_of_one_round() -> None:
     pair = _any_randomizer(4.0, 10**4)
     shuffled = _round("generic(epsilon0=4)", 10**4)
@@ -90,6 +92,7 @@ def test_figure_3_compositions_of_sampled_rounds(rounds: int) -> None:
     _check(shuffled, pair, rounds, 1e-5 if rounds < 100 else 1e-6, (1e-6,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 4, 8])
 @pytest.mark.parametrize("analysis", ["strong-adversary", "blanket"])
 def test_figure_4_randomized_response_against_both_adversaries(analysis: str, rounds: int) -> None:

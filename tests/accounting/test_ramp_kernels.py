@@ -57,6 +57,7 @@ def lower(tilt: mpmath.mpf) -> Callable[[mpmath.mpf], mpmath.mpf]:
     return kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tilt", [0.2, 1.0, 3.0, 9.0, 24.0])
 def test_kernels_are_on_either_side_of_the_ramp(tilt: float) -> None:
     draw = np.random.default_rng(int(10 * tilt))

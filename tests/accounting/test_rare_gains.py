@@ -90,6 +90,7 @@ def test_counted_sums_keep_the_bounds(
     assert sum(counted) >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("every_gain_is_rare")
 @pytest.mark.parametrize("overwhelming", [0.5, 12.0])
 @pytest.mark.parametrize("little", [1e-6, 1e-2])

@@ -153,6 +153,7 @@ def test_no_mechanism_of_a_declared_rho_reveals_more(some: list[float], others: 
             assert np.maximum(first - math.exp(loss) * second, 0).sum() <= bound + 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1e-8, 1e-3, 0.3, 8.0])
 def test_a_declared_rho_is_little_above_what_is_possible(rho: float) -> None:
     """The boundary of two probabilities that all orders allow, found from within, point by point."""
@@ -203,6 +204,7 @@ def test_a_curve_bounds_the_mechanism_it_is_the_curve_of() -> None:
     assert np.all(doubled >= -np.expm1(losses - epsilon))  # the mechanism moved twice as far
 
 
+@pytest.mark.slow
 def test_renyi_divergences_add_up_before_they_are_converted() -> None:
     accountant, each = Accountant(precision=0.01), release("declared(rho=0.004)")
     found = accountant.certify({each: 25}, delta=1e-8)
@@ -235,6 +237,7 @@ def test_only_curves_of_the_same_orders_add_up() -> None:
     assert with_summed_curves({sampled: 5}) is None
 
 
+@pytest.mark.slow
 def test_filters_charge_what_is_declared_exactly() -> None:
     accountant = Accountant()
     gaussian = accountant.charge(release("gaussian(sigma=20)"), FILTERS)

@@ -40,6 +40,7 @@ def _exact(outcomes: list[Any], order: float) -> mp.mpf:
 ORDERS = [0.3, 0.999, 1, 1.0001, 2, 3.5, 20, 400]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["generic", "krr", "rappor", "oue", "blh"]),
@@ -100,6 +101,7 @@ def test_infinite_losses_are_infinite_or_at_the_largest_loss() -> None:
     assert lower.renyi_divergence(2) == math.inf
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     left=st.floats(10, 50).map(lambda x: 2.0**-x),
@@ -165,6 +167,7 @@ def _clone_divergence(epsilon0: float, reports: int, order: float) -> float:
     return float(logsumexp(np.where(seen, terms, -np.inf)) / (order - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon0", "reports"), [(1.0, 1000), (4.0, 1000), (4.0, 20_000)])
 @pytest.mark.parametrize("order", [2, 10, 50, 300, 10_000])
 def test_high_orders_look_beyond_every_delta(epsilon0: float, reports: int, order: float) -> None:

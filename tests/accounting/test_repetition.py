@@ -91,6 +91,7 @@ KINDS = {SMALL: coin(1), LARGE: coin(4), RARE: coin(10, rate=0.01)}
 CASES = [((LARGE, SMALL), 2.0, 1e-2), ((RARE, SMALL), 2.0, 1e-4), ((SMALL, RARE), 1.0, 1e-3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "epsilon", "delta"), CASES)
 @pytest.mark.parametrize("alternative", [1, 2, 3, 4])
 def test_no_adaptive_analyst_beats_any_alternative(
@@ -213,6 +214,7 @@ def heavy() -> RepetitionFilter:
     return repetition
 
 
+@pytest.mark.slow
 def test_readings_are_compositions_and_rise(heavy: RepetitionFilter) -> None:
     counts = [count for count, _ in heavy.certified]
     assert counts[0] == 1
@@ -238,6 +240,7 @@ def test_what_the_kind_does_not_dominate_closes_the_filter_until_it_is_voided(
         assert heavy.reading(1 + beyond - beyond) == heavy.reading(Fraction(1))
 
 
+@pytest.mark.slow
 def test_another_budget_certifies_another_number(heavy: RepetitionFilter) -> None:
     accountant, most = Accountant(), heavy.certified[-1][0]
     raised = rebudgeted(accountant, heavy, 5.0)
@@ -254,6 +257,7 @@ def test_another_budget_certifies_another_number(heavy: RepetitionFilter) -> Non
     assert len(raised.certified) <= 64
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(budget=BUDGETS)
 def test_shares_of_every_alternative_fit_into_the_budget(budget: tuple[float, float]) -> None:

@@ -12,6 +12,7 @@ from shuffle_ledger.accounting.numeric.arrays import FloatArray, IndexArray, inc
 _SPREAD = st.floats(1e-90, 1e90)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(_SPREAD, _SPREAD), min_size=1, max_size=5), st.floats(1.001, 1.2))
 def test_every_root_is_met_as_closely_as_asked(drawn: list[tuple[float, float]], closeness: float) -> None:
     root, start = np.array(drawn).T

@@ -117,6 +117,7 @@ def _gaussian_delta(mu: float, epsilon: float) -> mp.mpf:
     return mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "delta", "epsilon"),
     [(1800, 1e-14, 11.47662), (1800, 1e-6, None), (2, 1e-6, None), (50, 1e-30, None), (100_000, 1e-9, None)],
@@ -140,6 +141,7 @@ def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> No
     assert certificate.precise
 
 
+@pytest.mark.slow
 def test_losses_enclose_the_profile_at_every_order() -> None:
     from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
@@ -160,6 +162,7 @@ def test_losses_enclose_the_profile_at_every_order() -> None:
         assert np.all(below <= exact.upper * (1 + 1e-12))
 
 
+@pytest.mark.slow
 def test_intervals_nest_as_precision_rises() -> None:
     counts = {_round("generic(epsilon0=2)", 5000): 30, _round("krr(k=8, epsilon0=3)", 20_000): 40}
     coarse = Accountant(precision=1e-2).certify(counts, delta=1e-8)
@@ -284,6 +287,7 @@ def test_extreme_parameters_have_an_answer(randomizer: str, reports: int, rest: 
     assert certificate.epsilon_upper <= parse_randomizer(randomizer).epsilon0 or rest.get("analysis")
 
 
+@pytest.mark.slow
 def test_very_different_rounds_compose() -> None:
     mixed = {
         _round("generic(epsilon0=2)", 100): 3,
@@ -297,6 +301,7 @@ def test_very_different_rounds_compose() -> None:
     assert fine.precise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "reports", "rounds"),
     [
@@ -405,6 +410,7 @@ def test_sampled_rounds_have_the_slack_of_the_reports_expected_to_be_honest() ->
     assert math.isinf(accountant.certify({impure: 7}, delta=1e-7).epsilon_upper)
 
 
+@pytest.mark.slow
 def test_answers_are_remembered_until_a_loss_is_replaced() -> None:
     accountant, shuffled = Accountant(), _round("krr(k=2, epsilon0=1)", 50)
     first = accountant.certify({shuffled: 2}, delta=1e-6)
@@ -429,6 +435,7 @@ def test_a_round_in_clear_has_no_finite_bound_and_says_so() -> None:
         assert certificate.delta_lower > 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "reports", "rounds", "delta"),
     [
@@ -473,6 +480,7 @@ def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: 
         assert certificate.epsilon_upper < math.inf
 
 
+@pytest.mark.slow
 def test_contours_that_overflow_say_nothing() -> None:
     """Smoothed beyond what floats hold, a contour gives the trivial bounds, not a NaN."""
     loss = Accountant().privacy_loss(
@@ -487,6 +495,7 @@ def test_contours_that_overflow_say_nothing() -> None:
         assert 0 <= below.delta(3e6, contour).value <= above.delta(3e6, contour).value
 
 
+@pytest.mark.slow
 def test_no_contour_has_more_nodes_than_fit_into_memory() -> None:
     """Losses of very different sizes: the smallest has the lobe, and the largest the period."""
     counts = {
@@ -506,6 +515,7 @@ def test_no_contour_has_more_nodes_than_fit_into_memory() -> None:
     assert certificate.delta_lower <= certificate.delta_upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
 @pytest.mark.parametrize("count", [1, 3])
 def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, count: int) -> None:
@@ -526,6 +536,7 @@ def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, coun
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "epsilon"), [(2370, 2365.5), (2380, 2375.5), (3000, 2990.5)])
 def test_what_floats_cannot_hold_is_not_nothing(times: int, epsilon: float) -> None:
     """Products of tiny factors lose digits below 1e-308, then all of them."""
@@ -570,6 +581,7 @@ def test_transforms_are_off_by_no_more_than_they_say(
         assert abs(mp.mpc(complex(alone)) - mp.expjpi(mp.mpf(turns) / 2**63)) <= 2e-15
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     tilt=st.floats(-4, 3.5).map(lambda x: 10**x),

@@ -83,6 +83,7 @@ def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, eps
                 assert _delta(p, q, epsilon) <= bound
 
 
+@pytest.mark.slow
 def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: Any) -> None:
     """Every number of honest users in the sample, with its own rate: `sum_j Pr[j] s_j H^(j)(1 + (e^eps -
     1)/s_j)`."""
@@ -150,6 +151,7 @@ def test_cells_of_counts_enclose_the_sum_over_every_count(seed: int) -> None:
             assert np.all((upper - lower)[seen] <= width * upper[seen])
 
 
+@pytest.mark.slow
 def test_a_mixture_is_as_narrow_as_was_asked() -> None:
     shuffled = ShuffledRound(
         interaction="identical",
@@ -179,6 +181,7 @@ def test_a_single_partly_honest_sample_is_as_narrow_as_asked(written: str, repor
         assert certificate.epsilon_lower > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 10**12), st.integers(1, 10**12), st.floats(1e-6, 1.0))
 def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second: int, rate: float) -> None:
@@ -202,6 +205,7 @@ def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second:
     assert rate <= coin.participation <= rate * 1.0101
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled_from", [None, 4000])
 def test_a_slot_dominates_the_rounds_in_it(sampled_from: int | None) -> None:
     accountant = Accountant()

@@ -65,6 +65,7 @@ def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pyte
             assert lower <= truth <= upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [30, 10_000])
 def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one piece some are known to no more than a factor."""
@@ -96,6 +97,7 @@ def test_a_rest_that_gains_nothing_but_a_rounding_is_no_law() -> None:
         assert lower <= _exact(pair, 3, 1 + Fraction(float(more))) <= upper
 
 
+@pytest.mark.slow
 def test_losses_that_hardly_any_report_has_are_left_over() -> None:
     """What leaving them over adds, in fractions; and the bounds with it."""
     draw, left_over = np.random.default_rng(11), 0

@@ -79,6 +79,7 @@ EPSILON, DELTA = 1.0, 1e-2
 A, B = frozenset("a"), frozenset("b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 2, 1), (1, 2, 1)])
 def test_each_cohorts_budget_holds_for_its_own_neighbours_and_for_no_wider_ones(
     sizes: tuple[int, int, int],

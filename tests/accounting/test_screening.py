@@ -217,6 +217,7 @@ def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> Non
     assert answer.epsilon_upper <= table.epsilon0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [0.0, 2.0**-51, 0.2, -0.2])
 @pytest.mark.parametrize("reports", [1, 60, 10**5])
 @pytest.mark.parametrize("power", [1, 2])
@@ -262,6 +263,7 @@ def _every_sum(rows: np.ndarray, reports: int, excess: np.ndarray) -> np.ndarray
     return np.asarray(np.max(np.reshape(found, (2, -1)), axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reports", "outputs"), [(2, 1000), (3, 250)])
 @pytest.mark.parametrize("kind", ["Gaussian", "Laplace", "unlike", "random"])
 def test_two_inputs_of_many_outputs_are_bounded_by_every_sum(kind: str, reports: int, outputs: int) -> None:

@@ -43,6 +43,7 @@ def accountant() -> Accountant:
     return Accountant()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "parameters"), ROUNDS)
 def test_rounds_are_confirmed(accountant: Accountant, randomizer: str, parameters: dict[str, object]) -> None:
     shuffled = one_round(randomizer, **parameters)
@@ -58,6 +59,7 @@ def test_rounds_are_confirmed(accountant: Accountant, randomizer: str, parameter
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.1, 5.0), st.integers(1, 300), st.floats(0.0, 0.95))
 def test_a_round_of_clones_is_the_sum_over_their_number(epsilon0: float, reports: int, share: float) -> None:
@@ -100,6 +102,7 @@ def test_gaussians_compose_to_a_gaussian(count: int) -> None:
     assert exact == pytest.approx(delta, rel=0.05)
 
 
+@pytest.mark.slow
 def test_compositions_are_confirmed(accountant: Accountant) -> None:
     held = {one_round("krr(k=96, epsilon0=2)", reports=20_000 + 400 * i): 1 + i % 3 for i in range(12)}
     held[one_round("oue(epsilon0=8, domain=4096)", reports=19_319, sampled_from=192_407)] = 4
@@ -145,6 +148,7 @@ def test_pairs_mixtures_and_rounds_with_a_slack_are_confirmed(
     assert round_slack(kind) == pytest.approx(kind.slack if kind.delta0 else 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-12, 1e-20, 1e-40])
 def test_deep_tails_are_confirmed_and_what_is_beside_them_is_not(
     accountant: Accountant, delta: float

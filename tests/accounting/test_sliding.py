@@ -132,6 +132,7 @@ def worst_delta_with_voids(
     return float(value(filters.nothing(), (), 0)[REACH]), kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("menu", "epsilon", "delta"),
     [((coin(4), coin(10, rate=0.2)), 1.5, 3e-2), ((coin(5), coin(12, rate=0.1)), 1.5, 1e-1)],
@@ -150,6 +151,7 @@ costs_falling = st.lists(st.fractions(Fraction(1, 1000), 1), min_size=4, max_siz
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(kinds=st.lists(costs_falling, min_size=1, max_size=3), order=st.lists(st.integers(0, 2), max_size=30))
 def test_it_never_takes_more_than_a_fixed_reserve_and_always_leaves_the_reserve_it_used(

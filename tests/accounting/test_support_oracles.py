@@ -145,6 +145,7 @@ def test_the_limit_dominates_every_domain(kind: str, oracle: Oracle) -> None:
                 assert oracle.delta(finite, epsilon) <= oracle.delta(limit, epsilon) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [None, 0.2])
 @pytest.mark.parametrize("epsilon0", [0.6, 3.0])
 def test_bloom_filters_are_bounded_whatever_the_hashes(
@@ -168,6 +169,7 @@ def test_bloom_filters_are_bounded_whatever_the_hashes(
     assert largest > 0.85 * float(oracle.delta(bound, 0.3 * epsilon0))
 
 
+@pytest.mark.slow
 def test_one_hash_is_basic_rappor_and_the_other_families_meet() -> None:
     accountant = Accountant()
 

@@ -136,6 +136,7 @@ def test_rounds_that_hardly_tell_anything_do_not_hide_what_others_tell(
     assert back.delta_upper >= delta * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-2, 1e-9, 1e-30])
 def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own pairs and profile say all; contours of losses that one round in a million has take seconds."""

@@ -324,6 +324,7 @@ def test_outcomes_are_not_listed_for_an_order_or_two() -> None:
     assert np.all(found.upper - found.lower <= 2 * _little(upper))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "laws"), [(1e-5, 100), (0.3, 40)])
 def test_laws_above_pairs_are_made_where_some_orders_show_their_use(
     noise: float, laws: int, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def test_strangers_all_get_the_same_answer_everywhere(server: Server) -> None:
     assert "401" in answers.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", Role)
 def test_a_token_of_another_cohort_cannot_tell_what_exists(server: Server, role: Role) -> None:
     server.register("theirs", cohort="secret")

@@ -32,6 +32,7 @@ def register(server: Server, bearer: str = "registrar", **body: Any) -> Any:
     return server.ask("POST", "/v1/rounds", bearer=bearer, json={"round_id": "a", **ROUND, **body})
 
 
+@pytest.mark.slow
 def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
     assert client.cohorts() == server.store.cohorts()
     assert client.audience("size=s") == NAMES

@@ -74,6 +74,7 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert opened == server.store.cohort("new")
 
 
+@pytest.mark.slow
 def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: LedgerClient) -> None:
     assert isinstance(client.register(_request("a")), Admitted)
     accountant, day = Accountant(precision=4e-3), date(2025, 1, 31)
@@ -88,6 +89,7 @@ def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: 
         client.forecast("nobody", ForecastWanted())
 
 
+@pytest.mark.slow
 def test_rounds_are_listed_through_a_server_page_by_page(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +250,7 @@ def test_the_client_waits_for_a_worker_as_long_as_it_is_told(
     assert published.is_set()
 
 
+@pytest.mark.slow
 def test_the_client_tells_what_was_otherwise(server: Server, client: LedgerClient) -> None:
     client.register(_request("a"))
     corrected = client.correct("a", {"reports": 900}, reason="a log")

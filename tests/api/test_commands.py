@@ -244,6 +244,7 @@ def test_a_server_in_the_environment_is_never_passed_over_in_silence(
     assert run("token", "list") == (0, [])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_signed_here_about_chains_that_are_there(
     server: Server, beside: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_an_outsider_can_check_the_chain(server: Server) -> None:
     assert {head["cohort"]: head["digest"] for head in published["heads"]}["phones"] == previous
 
 
+@pytest.mark.slow
 def test_verification_replays_one_chain(server: Server) -> None:
     server.register("a")
     report = server.ask("POST", "/v1/cohorts/phones/verification", bearer="auditor").json()

@@ -158,6 +158,7 @@ def asked_until_answered(server: Server, round_id: str) -> httpx.Response:
             return answer
 
 
+@pytest.mark.slow
 def test_no_answer_says_that_nothing_changed_while_a_round_appeared(
     serve: Callable[..., Server], cuts: Cuts, database_url: str
 ) -> None:

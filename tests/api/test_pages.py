@@ -208,6 +208,7 @@ def test_a_page_shows_what_its_bearer_may_see(server: Server) -> None:
     )
 
 
+@pytest.mark.slow
 def test_names_are_shown_and_never_run(server: Server) -> None:
     opening = {"name": ATTACK, "population": 1000, "epsilon": 1, "delta": 1e-6}
     assert server.ask("POST", "/v1/cohorts", json=opening).status_code == 201
@@ -246,6 +247,7 @@ def test_a_quote_that_makes_no_sense_says_why(server: Server, changes: dict[str,
     assert said in alert.group(1)
 
 
+@pytest.mark.slow
 def test_a_page_says_what_is_free_of_a_plan(server: Server) -> None:
     planned = [{**ROUND, "count": 3}, {"randomizer": "krr(k=4, epsilon0=0.25)", "reports": 900}]
     opening = {"name": "planned", "population": 5000, "epsilon": 1, "delta": 1e-6, "policy": "plan"}

@@ -13,6 +13,7 @@ from tests.api.conftest import Server
 TYPE = "urn:shuffle-ledger:problem:not_collectable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body", "state"),
     [("void", {"reason": "the job failed"}, "voided"), ("settle", {"reports": 1000}, "settled")],
@@ -46,6 +47,7 @@ def test_a_closed_round_is_never_admitted_again(
         assert isinstance(client.register(other), Admitted)
 
 
+@pytest.mark.slow
 def test_an_overspent_cohort_alarms_over_http_and_permits_nothing(server: Server) -> None:
     large = server.register("large", randomizer="krr(k=2, epsilon0=3)", reports=90_000)
     assert large.status_code == 201

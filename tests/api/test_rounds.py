@@ -38,6 +38,7 @@ def test_an_admitted_round_answers_with_the_ledgers_own_words(server: Server) ->
     assert str(record.request.collected_on) == "2025-01-06"
 
 
+@pytest.mark.slow
 def test_floats_survive_the_trip(server: Server) -> None:
     server.register("first", randomizer={"kind": "krr", "k": 2, "epsilon0": 0.1 + 0.2})
     found = budget(server.store, Accountant(), "phones")
@@ -114,6 +115,7 @@ def test_a_refusal_says_what_was_spent_asked_allowed_and_would_fit(server: Serve
         assert quote(server.store, Accountant(), request).would_be == verdict
 
 
+@pytest.mark.slow
 def test_a_quote_prices_a_batch_in_order_and_leaves_no_trace(server: Server) -> None:
     server.register("first")
     before = server.ask("GET", "/v1/cohorts/phones/budget").json()
@@ -129,6 +131,7 @@ def test_a_quote_prices_a_batch_in_order_and_leaves_no_trace(server: Server) -> 
     assert answer.json()["epsilon_remaining"] == after["epsilon_remaining"]
 
 
+@pytest.mark.slow
 def test_so_many_rounds_as_a_quote_says_fit_and_not_one_more(server: Server) -> None:
     large = {"randomizer": "generic(epsilon0=2)", "reports": 3000}
     asked = {"rounds": [large], "fits": True}
@@ -259,6 +262,7 @@ def test_names_of_nothing_are_not_found(server: Server, name: str) -> None:
         assert answer.json()["type"] == "urn:shuffle-ledger:problem:not_found"
 
 
+@pytest.mark.slow
 def test_settling_and_voiding_answer_again_what_they_answered(server: Server) -> None:
     for round_id in ("a", "b"):
         server.register(round_id)
@@ -317,6 +321,7 @@ def test_a_broker_that_is_down_loses_nothing(serve: Callable[..., Server], store
     assert down.register("a").status_code == 201
 
 
+@pytest.mark.slow
 def test_a_long_computation_blocks_neither_health_nor_readers(
     serve: Callable[..., Server], store: Store
 ) -> None:
@@ -343,6 +348,7 @@ def test_a_long_computation_blocks_neither_health_nor_readers(
     assert server.register("impatient").status_code == 201
 
 
+@pytest.mark.slow
 def test_what_a_dead_server_left_undecided_is_decided_by_the_next(
     serve: Callable[..., Server], store: Store
 ) -> None:
@@ -354,6 +360,7 @@ def test_what_a_dead_server_left_undecided_is_decided_by_the_next(
         assert time.monotonic() < gives_up
 
 
+@pytest.mark.slow
 def test_many_clients_with_few_ids_get_one_outcome_each(server: Server) -> None:
     large: dict[str, Any] = {"randomizer": "generic(epsilon0=2)", "reports": 300}
 

@@ -93,11 +93,13 @@ def test_every_contract_notices_an_import_that_breaks_it(tmp_path: Path) -> None
             assert f"{importer} -> {line.removeprefix('import ')}" in " ".join(said.split()), (file, line)
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_tree_and_the_layers_there_are() -> None:
     page = PAGE.read_text("utf-8")
     assert filled(page) == page, "run `make map`"
 
 
+@pytest.mark.slow
 def test_accounting_imports_nothing_impure() -> None:
     for file in sorted((ROOT / "accounting").rglob("*.py")):
         tree = ast.parse(file.read_text("utf-8"))

@@ -58,6 +58,7 @@ def schema_says(text: str, directory: Path) -> str:
     return "; ".join(f"{each['path']}: {each['message']}" for each in said.get("errors", []))
 
 
+@pytest.mark.slow
 def test_the_composition_is_one_of_the_specification(tmp_path: Path) -> None:
     assert schema_says(COMPOSE_TEXT, tmp_path) == ""
     mistake = COMPOSE_TEXT.replace("depends_on:", "depend_on:", 1)

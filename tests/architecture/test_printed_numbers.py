@@ -85,6 +85,7 @@ def _of_rooms() -> Counter[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_but_the_formatter_formats_a_float() -> None:
     allowed = Counter({place: count for place, (count, _) in ALLOWED.items()})
     assert _of_rooms() - allowed == Counter()

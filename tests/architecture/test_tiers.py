@@ -51,6 +51,7 @@ def test_heavy_and_wrong():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", [True, False], ids=["fast tier", "everything"])
 def test_a_heavy_test_without_a_mark_is_found_and_no_other(
     fast: bool,

@@ -56,6 +56,7 @@ def test_closed_forms_are_shown_where_they_are_asked_for(run: Run) -> None:
     assert run(*asked, "--epsilon", "0.1").code == 2
 
 
+@pytest.mark.slow
 def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     """Of two rounds twice that of one; of order 1, what the library says."""
     asked = ("--delta", "1e-6", "--renyi")
@@ -82,6 +83,7 @@ def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path:
     assert not unknown["attack_known"]
 
 
+@pytest.mark.slow
 def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
     round_ = ("--randomizer", "krr(k=10, epsilon0=1.15)", "--reports", "1000", "--delta", "1e-6")
     wide, narrow = (run("amplify", *round_, "--precision", p, "--json").json for p in ("0.05", "1e-5"))
@@ -133,6 +135,7 @@ def test_people_read_bounds_that_are_bounds() -> None:
     assert bar(1.0, 10).count("█") == 10
 
 
+@pytest.mark.slow
 def test_compose_counts_rounds_and_names_causes(run: Run, empty_directory: Path) -> None:
     rounds = empty_directory / "rounds.csv"
     rounds.write_text(
@@ -254,6 +257,7 @@ def test_the_same_id_with_the_same_content_is_the_same_answer(phones: Run) -> No
     assert phones("budget", "phones", "--json").json["rounds_admitted"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [("--reports", "1001"), ("--use-case", "emoji"), ("--honest-fraction", "0.9")]
 )
@@ -303,6 +307,7 @@ def test_voiding_gives_the_reservation_back(phones: Run) -> None:
     assert phones("budget", "phones", "--json").json["epsilon_spent_upper"] == 0.0
 
 
+@pytest.mark.slow
 def test_verify_passes_and_saved_heads_still_match(phones: Run, directory: Path) -> None:
     phones("round", "register", "phones", "--id", "first", *ROUND)
     heads = phones("audit", "heads", "--json")
@@ -364,6 +369,7 @@ def test_a_worker_needs_a_broker(phones: Run) -> None:
     assert answer.json["error"]["field"] == "broker_url"
 
 
+@pytest.mark.slow
 def test_people_get_tables_without_escape_codes_when_piped(phones: Run) -> None:
     phones("round", "register", "phones", "--id", "first", *ROUND)
     for order in (

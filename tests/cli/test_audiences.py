@@ -20,6 +20,7 @@ def three(phones: Run) -> Run:
     return phones
 
 
+@pytest.mark.slow
 def test_a_selector_means_the_cohorts_of_its_first_registration(three: Run) -> None:
     order = ("round", "register", "--audience", "country=de", "--id", "a", *KRR, "--reports", "150000")
     first = three(*order, "--json")
@@ -38,6 +39,7 @@ def test_a_selector_means_the_cohorts_of_its_first_registration(three: Run) -> N
     assert three("audit", "verify").code == 0
 
 
+@pytest.mark.slow
 def test_refusals_and_closings_name_every_cohort(three: Run) -> None:
     assert three("cohort", "budget", "de-watch", "--epsilon", "0.05", "--reason", "less").code == 0
     order = ("--audience", "de-phone,de-watch", *KRR, "--reports", "1000")
@@ -88,6 +90,7 @@ def test_labels_never_change_and_are_checked(three: Run) -> None:
     assert three("cohort", "show", "phones", "--json").json["labels"] == {}
 
 
+@pytest.mark.slow
 def test_samples_of_each_cohort_are_charged_at_the_largest_rate(three: Run) -> None:
     order = ("round", "register", "--audience", "de-phone,de-watch", "--id", "a", *KRR, "--reports", "300")
     strata = ("--stratum", "de-phone=100/1000", "--stratum", "de-watch=200/50000")

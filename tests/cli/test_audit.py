@@ -33,6 +33,7 @@ def kept(phones: Run, key: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_until_the_chain_is_put_back(phones: Run, kept: Path, key: str) -> None:
     shutil.copy("shuffle-ledger.db", "backup.db")
     again = phones("audit", "verify", "--against", str(kept), "--public-key", key, "--json")
@@ -50,6 +51,7 @@ def test_a_checkpoint_holds_until_the_chain_is_put_back(phones: Run, kept: Path,
     assert [problem["sequence"] for problem in found.json["cohorts"][0]["problems"]] == [3]
 
 
+@pytest.mark.slow
 def test_people_are_told_whose_signature_it_is(phones: Run, kept: Path, key: str) -> None:
     assert "not compared with a trusted one" in phones("audit", "verify", "--against", str(kept)).stdout
     assert "given key" in phones("audit", "verify", "--against", str(kept), "--public-key", key).stdout
@@ -89,6 +91,7 @@ def put_back(backup: str) -> None:
         Path(name).unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
     phones: Run, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
     assert phones("audit", "verify", "--against", "anchor.json").code == 0
 
 
+@pytest.mark.slow
 def test_lost_entries_come_back_from_a_bundle(phones: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy("shuffle-ledger.db", "backup.db")
     decided = phones("round", "register", "phones", "--id", "one", *ROUND, "--json")

@@ -240,6 +240,7 @@ def test_counts_are_limited_line_by_line_and_altogether(run: Run, tmp_path: Path
         assert answer.json["error"]["line"] == line
 
 
+@pytest.mark.slow
 def test_a_randomizer_may_be_given_in_the_form_of_answers(run: Run, tmp_path: Path) -> None:
     asked = ("--reports", "1000", "--delta", "1e-6", "--json")
     call = run("amplify", "--randomizer", "krr(k=10, epsilon0=1.15)", *asked).json

@@ -35,6 +35,7 @@ def small_year(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return empty_directory
 
 
+@pytest.mark.slow
 def test_the_demo_shows_every_cohort_and_draws_it(small_year: Path, run: Run) -> None:
     (small_year / "demo-output").mkdir()
     kept = small_year / "demo-output" / "mine.txt"
@@ -53,6 +54,7 @@ def test_the_demo_shows_every_cohort_and_draws_it(small_year: Path, run: Run) ->
     assert not (small_year / "shuffle-ledger.db").exists()
 
 
+@pytest.mark.slow
 def test_the_demo_tells_people(small_year: Path, run: Run) -> None:
     answer = run("demo", "--output", "elsewhere")
     assert answer.code == 0, answer.stderr

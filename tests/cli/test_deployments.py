@@ -7,12 +7,15 @@ import re
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 DEPLOYMENTS = Path(__file__).parents[2] / "examples" / "deployments"
 ROW = re.compile(r"^\| `([^`]+\.csv)` \|.*\| ([0-9.]+) \| \(\d\) \|$", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_page_states_what_compose_certifies(run: Run) -> None:
     stated = dict(ROW.findall((DEPLOYMENTS / "README.md").read_text()))
     certified = {}

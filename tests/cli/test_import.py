@@ -104,6 +104,7 @@ def _empty_again(directory: Path, template: Path) -> None:
     shutil.copy(template, directory / "shuffle-ledger.db")
 
 
+@pytest.mark.slow
 def test_an_import_with_refusals_is_done_and_counts_them(files: Path, run: Run) -> None:
     answer = run(*IMPORT)
     assert answer.code == 0, answer.stderr
@@ -172,6 +173,7 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     assert chains(files) == uninterrupted
 
 
+@pytest.mark.slow
 def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
     files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
 ) -> None:
@@ -261,6 +263,7 @@ def _stop_at(directory: Path, wanted: int, process: subprocess.Popen[str], sent:
         time.sleep(0.002)  # between two looks at another process; the deadline above ends it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "code", "words"),
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import ROUND, Run
 
 WEEK = ("round", "register", "phones", "--id", "week1", *ROUND, "--json")
 
 
+@pytest.mark.slow
 def test_an_overspent_cohort_alarms(phones: Run) -> None:
     large = ("--randomizer", "krr(k=2, epsilon0=3)", "--reports", "90000")
     assert phones("round", "register", "phones", "--id", "large", *large).code == 0
@@ -43,6 +46,7 @@ def test_lowering_a_budget_below_what_is_spent_exits_like_a_refusal(phones: Run)
     assert "OVERSPENT" in lowered.stderr
 
 
+@pytest.mark.slow
 def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(phones: Run) -> None:
     assert phones(*WEEK).code == 0
     told = ("round", "correct", "week1", "--reports", "900", "--reason", "a log", "--json")
@@ -71,6 +75,7 @@ def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(p
     assert phones("audit", "verify").code == 0
 
 
+@pytest.mark.slow
 def test_a_statement_says_which_budget_would_have_been_kept(phones: Run) -> None:
     assert phones(*WEEK).code == 0
     bad = ("--randomizer", "krr(k=2, epsilon0=3)", "--reports", "2", "--reason", "a bug", "--json")

@@ -12,6 +12,7 @@ from tests.cli.conftest import ROUND, Run
 BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", sorted(BEGINNINGS))
 def test_the_suffix_is_the_format(run: Run, empty_directory: Path, suffix: str) -> None:
     answer = run("amplify", *ROUND, "--delta", "1e-6", "--plot", f"profile.{suffix}", "--json")
@@ -21,6 +22,7 @@ def test_the_suffix_is_the_format(run: Run, empty_directory: Path, suffix: str) 
     assert [path.name for path in empty_directory.iterdir()] == [f"profile.{suffix}"]
 
 
+@pytest.mark.slow
 def test_compositions_are_drawn_too_and_the_answer_is_the_same(run: Run, empty_directory: Path) -> None:
     rounds = empty_directory / "rounds.csv"
     rounds.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,3\n')
@@ -41,6 +43,7 @@ def test_other_names_are_refused_before_anything_is_computed(
     assert list(empty_directory.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_picture_that_fails_leaves_the_old_one(
     run: Run, empty_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +59,7 @@ def test_a_picture_that_fails_leaves_the_old_one(
     assert [path.name for path in empty_directory.iterdir()] == ["profile.png"]
 
 
+@pytest.mark.slow
 def test_an_unbounded_answer_is_drawn_where_it_is_finite(run: Run, empty_directory: Path) -> None:
     failing = (
         "--randomizer",

@@ -46,6 +46,7 @@ def test_a_plan_is_quoted_without_a_trace(run: Run, plan: str) -> None:
         assert word in shown
 
 
+@pytest.mark.slow
 def test_a_planned_cohort_shows_its_free_slots(run: Run, plan: str) -> None:
     opened(run, "--policy", "plan", "--plan", plan)
     assert register(run, "a", "krr(k=2, epsilon0=0.4)", 6000) == 0
@@ -100,6 +101,7 @@ def test_a_budget_changes_by_an_entry(directory: Path, run: Run) -> None:
     assert run("audit", "verify").code == 0
 
 
+@pytest.mark.slow
 def test_a_counted_first_round_is_shown_and_said_in_words(run: Run, directory: Path) -> None:
     opened(run)
     heavy = ("--randomizer", "krr(k=10, epsilon0=4)", "--reports", "1000", "--sampled-from", "10000")

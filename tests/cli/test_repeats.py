@@ -13,6 +13,7 @@ from tests.cli.conftest import ROUND, Run
 WEEK = ("round", "register", "phones", "--id", "week1", *ROUND, "--json")
 
 
+@pytest.mark.slow
 def test_a_voided_round_is_a_conflict_by_every_command(phones: Run, tmp_path: Path) -> None:
     file = tmp_path / "rounds.csv"
     file.write_text('round_id,cohort,randomizer,reports\nweek1,phones,"krr(k=2, epsilon0=0.5)",1000\n')
@@ -45,6 +46,7 @@ def test_a_settled_round_says_so_and_an_import_counts_it(phones: Run, tmp_path: 
     assert (imported.json["rounds_admitted"], imported.json["rounds_settled"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_checked_quote_exits_as_registering_would(phones: Run) -> None:
     beyond = ("--randomizer", "krr(k=2, epsilon0=9)", "--reports", "10")
     for words, code in ((ROUND, 0), (beyond, 3)):

@@ -83,6 +83,7 @@ def stated(run: Run, *arguments: str) -> Any:
     return answer.json
 
 
+@pytest.mark.slow
 def test_the_statement_says_what_the_budget_says(lived: Run) -> None:
     budget = lived("budget", "phones", "--json").json
     statement = stated(lived, "phones")
@@ -103,6 +104,7 @@ def test_the_statement_says_what_the_budget_says(lived: Run) -> None:
     assert len(statement["conditions"]) == 9
 
 
+@pytest.mark.slow
 def test_every_round_is_told_as_declared_as_charged_and_as_closed(lived: Run) -> None:
     cohort = stated(lived, "phones")["cohorts"][0]
     first, voided, last = cohort["rounds"]
@@ -122,6 +124,7 @@ def test_every_round_is_told_as_declared_as_charged_and_as_closed(lived: Run) ->
     assert refused["requested"]["epsilon_upper"] > cohort["promise"]["epsilon_budget"]
 
 
+@pytest.mark.slow
 def test_what_rounds_cost_alone_and_together_is_computed_again_elsewhere(lived: Run) -> None:
     cohort = stated(lived, "phones")["cohorts"][0]
     accountant, delta = Accountant(precision=1e-4), cohort["promise"]["delta_budget"]
@@ -145,6 +148,7 @@ def agree(again: Any, told: Any) -> bool:
     return bool(again.epsilon_lower <= upper and told["epsilon_lower"] <= again.epsilon_upper)
 
 
+@pytest.mark.slow
 def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> None:
     opened(lived, "tablets", policy="adaptive")
     for name in ("t1", "t2"):
@@ -166,6 +170,7 @@ def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> No
     assert min(each["epsilon_upper"] for each in before["filters"]) == before["spent"]["epsilon_upper"]
 
 
+@pytest.mark.slow
 def test_as_of_an_entry_is_what_the_ledger_said_then(lived: Run) -> None:
     moments = stated(lived, "phones")["cohorts"][0]["moments"]
     for moment in moments:
@@ -205,6 +210,7 @@ def test_what_cannot_be_stated_is_named(lived: Run, arguments: tuple[str, ...], 
     assert answer.stdout == ""
 
 
+@pytest.mark.slow
 def test_an_overspend_is_in_plain_sight(overspent: Run) -> None:
     cohort = stated(overspent, "phones")["cohorts"][0]
     assert (cohort["verdict"], cohort["status"], cohort["epsilon_remaining"]) == ("broken", "overspent", 0.0)
@@ -218,6 +224,7 @@ def test_an_overspend_is_in_plain_sight(overspent: Run) -> None:
     assert stated(overspent, "phones", "--as-of", "2")["cohorts"][0]["verdict"] == "kept"
 
 
+@pytest.mark.slow
 def test_a_damaged_chain_is_never_called_kept(lived: Run, directory: Path) -> None:
     changed(directory, "previous_digest = zeroblob(32) WHERE sequence = 3")
     answer = lived("audit", "statement", "phones")
@@ -238,6 +245,7 @@ def changed(directory: Path, change: str) -> None:
         database.execute("UPDATE entries SET " + change)  # noqa: S608 - our own words
 
 
+@pytest.mark.slow
 def test_what_was_lost_with_a_database_put_back_is_never_called_kept(lived: Run, directory: Path) -> None:
     backup = (directory / "shuffle-ledger.db").read_bytes()
     registered(lived, "w5")
@@ -270,6 +278,7 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", parser.found)
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
     page = lived("audit", "statement", "phones").stdout
     assert "<script" not in page
@@ -296,6 +305,7 @@ def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
         assert word in text, word
 
 
+@pytest.mark.slow
 def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shuffle_ledger.cli.rendering.statements.html.ROWS_MAX", 2)
     text = text_of(lived("audit", "statement", "phones").stdout)
@@ -303,6 +313,7 @@ def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: 
     assert "1 rows are left out here" in text
 
 
+@pytest.mark.slow
 def test_all_cohorts_in_one_statement(lived: Run) -> None:
     for name in ("tablets", "watches"):
         assert (
@@ -317,6 +328,7 @@ def test_all_cohorts_in_one_statement(lived: Run) -> None:
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.slow
 def test_the_spreadsheet_has_a_line_per_entry_and_no_formulas(lived: Run) -> None:
     answer = lived("audit", "statement", "phones", "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(answer.stdout, newline="")))
@@ -330,6 +342,7 @@ def test_the_spreadsheet_has_a_line_per_entry_and_no_formulas(lived: Run) -> Non
     assert lines[1]["randomizer"] == "krr(epsilon0=0.5, k=2)"
 
 
+@pytest.mark.slow
 def test_a_file_gets_what_standard_output_would(lived: Run, directory: Path) -> None:
     answer = lived("audit", "statement", "phones", "--format", "csv", "-o", "statement.csv")
     assert (answer.code, answer.stdout) == (0, "")
@@ -378,6 +391,7 @@ def browser() -> Iterator[webdriver.Chrome]:
     opened.quit()
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_verdict_first_and_has_nothing_to_complain_of(
     lived: Run, browser: webdriver.Chrome, directory: Path
 ) -> None:
@@ -427,6 +441,7 @@ def test_a_statement_extends_an_earlier_one_or_says_that_it_does_not(lived: Run,
     assert lived("audit", "statement", "phones", "--since", "9").code == 2
 
 
+@pytest.mark.slow
 def test_a_bundle_is_verified_where_no_ledger_is(
     lived: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,11 +499,13 @@ def test_what_verify_is_asked_for_is_never_guessed(lived: Run, directory: Path) 
         assert lived("audit", "verify", *wrong).code == 2
 
 
+@pytest.mark.slow
 def test_the_json_form_is_one_strict_value(lived: Run) -> None:
     text = lived("audit", "statement", "phones", "--format", "json").stdout
     assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
 
 
+@pytest.mark.slow
 def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) -> None:
     for _ in range(30):
         registered(lived, f"больше-больше-{_}")
@@ -518,6 +535,7 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
         assert f"{number} / {len(pages)}" in page
 
 
+@pytest.mark.slow
 def test_an_overspend_is_in_plain_sight_on_paper_too(overspent: Run, directory: Path) -> None:
     assert overspent("audit", "statement", "phones", "--format", "pdf", "-o", "statement.pdf").code == 0
     first, second, *_ = (page.extract_text() for page in PdfReader(directory / "statement.pdf").pages)
@@ -526,6 +544,7 @@ def test_an_overspend_is_in_plain_sight_on_paper_too(overspent: Run, directory: 
     assert "Overspends (1)" in first + second + _[0]
 
 
+@pytest.mark.slow
 def test_a_statement_answers_as_json_like_every_command(lived: Run, tmp_path: Path) -> None:
     stated = lived("audit", "statement", "phones", "--json")
     assert stated.code == 0, stated.stderr
@@ -566,6 +585,7 @@ def test_what_is_no_file_is_written_into_and_a_place_that_is_none_is_refused(
     assert pipe.is_fifo()
 
 
+@pytest.mark.slow
 def test_a_bundle_that_nothing_vouches_for_is_not_verified(lived: Run, directory: Path) -> None:
     """A forger makes a consistent bundle, and signs it with a key of his own."""
     assert lived("audit", "keygen", "key.pem").code == 0
@@ -593,6 +613,7 @@ def test_a_bundle_that_nothing_vouches_for_is_not_verified(lived: Run, directory
     assert (other.code, other.json["vouched"]) == (6, False)
 
 
+@pytest.mark.slow
 def test_kept_heads_vouch_for_their_cohorts_alone(lived: Run, directory: Path) -> None:
     Path("heads.json").write_text(lived("audit", "heads", "--json").stdout)
     opened = lived("cohort", "open", "later", "--population", "9", "--epsilon", "1", "--delta", "1e-6")

@@ -84,7 +84,7 @@ def test_an_answer_that_is_no_decision_fails_on_a_full_disk(opened: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [NOTEBOOK, {"MPLBACKEND": "tkagg"}, {"MPLBACKEND": "none of them"}])
+@pytest.mark.parametrize("backend", [NOTEBOOK, {"MPLBACKEND": "none of them"}])
 def test_pictures_are_drawn_whatever_a_notebook_set(opened: Path, backend: dict[str, str]) -> None:
     delta = ("--delta", "1e-6", "--plot", "profile.svg")
     drawn = program("amplify", *FITS, *delta, cwd=opened, environment=backend)

@@ -258,6 +258,7 @@ def test_lost_reports_never_make_a_sampled_round_cheaper(
     assert settled.epsilon_spent_upper >= admitted.epsilon_spent_lower
 
 
+@pytest.mark.slow
 def test_when_no_honest_report_is_left_nothing_hides_the_user(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_cohort_alone_keeps_its_bytes(desk: Desk) -> None:
             dataclasses.replace(request, audience=wrong)
 
 
+@pytest.mark.slow
 def test_one_cohort_that_refuses_is_enough_and_leaves_no_trace_in_any_standing(desk: Desk) -> None:
     desk.open("phones")
     desk.open("tablets", epsilon=0.05)
@@ -157,6 +158,7 @@ def test_one_cohort_that_refuses_is_enough_and_leaves_no_trace_in_any_standing(d
     desk.check()
 
 
+@pytest.mark.slow
 def test_policies_may_be_mixed_but_for_fixed(desk: Desk) -> None:
     slot = krr(20_000)
     desk.open("phones")
@@ -193,6 +195,7 @@ def test_sizes_are_those_of_all_cohorts_together(desk: Desk) -> None:
     desk.check()
 
 
+@pytest.mark.slow
 def test_it_is_closed_and_corrected_in_all_chains_by_the_rules_of_each(desk: Desk) -> None:
     desk.open("phones")
     desk.open("tablets", epsilon=0.2)
@@ -223,6 +226,7 @@ def test_it_is_closed_and_corrected_in_all_chains_by_the_rules_of_each(desk: Des
     desk.check()
 
 
+@pytest.mark.slow
 def test_a_release_after_a_refusal_is_recorded_in_all_chains(desk: Desk) -> None:
     desk.open("phones")
     desk.open("tablets", epsilon=0.05)

@@ -158,6 +158,7 @@ def test_a_round_is_admitted_if_and_only_if_every_cohort_would(made: Any, moves:
     assert verify(ledgers.stores[0], ledgers.accountant).ok
 
 
+@pytest.mark.slow
 def test_fixed_cohorts_are_asked_together_as_one_by_one(made: Any) -> None:
     ledgers = made()
     for number in range(6):

@@ -100,6 +100,7 @@ def repacked(members: Mapping[str, bytes], cohorts: tuple[str, ...] = ("phones",
     return container.pack({bundle.MANIFEST: bundle.manifest_bytes(others, cohorts[:chains]), **others})
 
 
+@pytest.mark.slow
 def test_an_untouched_bundle_holds_with_every_number(made: BundleMade, key: SigningKey, lived: Store) -> None:
     report = verified(made.data, numbers="all", trusted_public_key=key.public_key_bytes)
     assert report.ok, report.findings
@@ -120,6 +121,7 @@ def test_an_untouched_bundle_holds_with_every_number(made: BundleMade, key: Sign
     assert phones.epsilon_spent_upper == standing.spent.epsilon_upper
 
 
+@pytest.mark.slow
 def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(
     lived: Store, make_request: MakeRequest
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(
     assert report.ok, report.findings
 
 
+@pytest.mark.slow
 def test_a_round_charged_as_if_in_clear_is_verified_like_any_other(
     lived: Store, accountant: Accountant
 ) -> None:
@@ -335,6 +338,7 @@ def test_a_signature_over_other_heads_is_refused(made: BundleMade, key: SigningK
     assert (bundle.HEADS, None) in named(verified(repacked(members)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sequence"),
     [
@@ -382,6 +386,7 @@ def first_set(body: dict[str, Any]) -> dict[str, Any]:
     return filters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sequence"),
     [
@@ -532,6 +537,7 @@ def test_charges_a_little_too_small_are_found_though_everything_else_fits(
     assert all("too small" in each.what for each in report.findings)
 
 
+@pytest.mark.slow
 def test_charges_too_large_are_sound_and_noted(made: BundleMade, key: SigningKey) -> None:
     report = verified(forged(made.data, charged(Fraction(5, 4)), signer=key, member=TABLETS), numbers="all")
     assert report.ok, report.findings

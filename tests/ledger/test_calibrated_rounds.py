@@ -23,6 +23,8 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
 PRECISION = 1e-2  # where numbers need not be closer
+# What is calibrated and what is admitted are numbers: the database changes neither.
+ONE_DATABASE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 CASES: tuple[tuple[dict[str, Any], float, float, int], ...] = (
     ({"randomizer": "krr(k=9)", "reports": 3_011}, 0.9, 1e-7, 25),
@@ -59,6 +61,7 @@ def larger(found: Calibration, factor: float) -> ShuffledRound:
 
 
 @pytest.mark.slow
+@ONE_DATABASE
 @pytest.mark.parametrize("policy", ["fixed", "plan", "adaptive"])
 @pytest.mark.parametrize(("described", "epsilon", "delta", "rounds"), CASES)
 def test_a_new_cohort_admits_every_calibrated_round(
@@ -76,6 +79,7 @@ def test_a_new_cohort_admits_every_calibrated_round(
 
 
 @pytest.mark.slow
+@ONE_DATABASE
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(
     store: Store, policy: str
@@ -90,6 +94,7 @@ def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(
 
 
 @pytest.mark.slow
+@ONE_DATABASE
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("before", [0, 5])
 def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
@@ -110,6 +115,7 @@ def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
     assert admitted(store, accountant, larger(found, 1.05), 3) < 3
 
 
+@pytest.mark.slow
 def test_a_plan_admits_what_fits_its_free_slots(store: Store, accountant: Accountant) -> None:
     kinds = [ShuffledRound(randomizer=f"krr(k=4, epsilon0={one})", reports=10_000) for one in (1.0, 0.5)]  # type: ignore[arg-type]
     opened(store, accountant, "plan", 2.0, 1e-7, plan={kinds[0]: 2, kinds[1]: 3})

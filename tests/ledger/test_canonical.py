@@ -30,6 +30,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_decoding_undoes_encoding_exactly(value: Any) -> None:
     again = canonical.decode(canonical.encode(value))

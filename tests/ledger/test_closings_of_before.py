@@ -86,10 +86,12 @@ def found_in(chain: Kept, accountant: Accountant) -> list[str]:
     return [each.what for each in replay.problems] + [what for _, what in recomputation.problems]
 
 
+@pytest.mark.slow
 def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, name: str) -> None:
     assert found_in(Kept.read(name), accountant) == []
 
 
+@pytest.mark.slow
 def test_closings_that_follow_an_entry_of_now_are_judged_by_the_rules_of_now(
     accountant: Accountant, name: str
 ) -> None:

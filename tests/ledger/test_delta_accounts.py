@@ -71,6 +71,7 @@ def used(store: Store, accountant: Accountant) -> float:
     return accounts.slack_used_upper
 
 
+@pytest.mark.slow
 def test_an_exhausted_account_refuses_approximate_rounds_alone(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:
@@ -115,6 +116,7 @@ def test_voids_give_back_and_settlements_take_more(watches: Store, accountant: A
     assert verify(watches, accountant, numbers="all").ok
 
 
+@pytest.mark.slow
 def test_a_budget_is_not_raised_beyond_what_local_deltas_cost(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_budget_is_not_raised_beyond_what_local_deltas_cost(
     assert not audited(watches)
 
 
+@pytest.mark.slow
 def test_a_budget_raised_before_the_first_round_counts(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:

@@ -55,6 +55,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", FORGERIES)
 def test_a_settlement_in_another_slot_than_its_reports_name_is_found(
     store: Store, accountant: Accountant, how: str
@@ -81,6 +82,7 @@ def test_a_settlement_in_another_slot_than_its_reports_name_is_found(
     assert not verify(store, accountant).ok
 
 
+@pytest.mark.slow
 def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountant: Accountant) -> None:
     open_planned(store, accountant, plan={LARGE: 1})
     decide(store, accountant, "a", LARGE)
@@ -97,6 +99,7 @@ def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountan
     assert any("plan's slots" in what for what in audited(store))
 
 
+@pytest.mark.slow
 def test_a_void_of_policy_fixed_that_gives_back_is_found(store: Store, accountant: Accountant) -> None:
     open_cohort(
         store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"
@@ -114,6 +117,7 @@ def test_a_void_of_policy_fixed_that_gives_back_is_found(store: Store, accountan
     assert any(each.sequence == 4 and "2 are held" in each.what for each in found.problems)
 
 
+@pytest.mark.slow
 def test_a_fixed_cohort_without_outputs_is_empty_again(store: Store, accountant: Accountant) -> None:
     open_cohort(
         store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"

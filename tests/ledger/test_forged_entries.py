@@ -75,6 +75,7 @@ LOSS: list[Any] = []
 SPENT: list[Any] = []
 
 
+@pytest.mark.slow
 def test_a_settlement_is_charged_for_its_reports(settled: BundleMade, key: SigningKey) -> None:
     assert found(settled.data, "all") == []
     lie = forged(settled.data, accounted_as_if_complete, signer=key)

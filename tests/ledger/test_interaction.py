@@ -135,6 +135,7 @@ def test_named_randomizers_and_clones_of_before_are_repeated_too(
         decided(store, accountant, today("clone"))
 
 
+@pytest.mark.slow
 def test_what_is_registered_now_declares_its_interaction(store: Store, accountant: Accountant) -> None:
     old = of_before(store, accountant)
     for name, fields in (

@@ -138,6 +138,7 @@ def test_a_truth_stands_in_a_slot_of_the_kind_that_the_plan_names_for_it(
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_slots_of_a_million_reports_cover_no_rounds_of_one(store: Store, accountant: Accountant) -> None:
     kinds = (krr(0.1, 10**6, k=2), krr(1.0, 10**6, k=200))
     alone = (krr(0.1, 1, k=2), krr(1.0, 1, k=200))
@@ -175,6 +176,7 @@ def test_reports_are_counted_as_the_round_declares_them_and_not_as_its_slot_does
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_sampled_and_declared_rounds_stand_by_what_their_reports_mean(
     store: Store, accountant: Accountant
 ) -> None:

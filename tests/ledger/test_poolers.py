@@ -214,6 +214,7 @@ def test_shared_sessions_are_refused_whoever_else_uses_them(pooler: Pooler, post
     assert [each.exception() for each in disturbing] == [None] * 4
 
 
+@pytest.mark.slow
 def test_a_pooler_that_changes_its_mode_never_makes_an_answer_wrong(
     pooler: Pooler, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:

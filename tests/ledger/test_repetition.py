@@ -71,6 +71,7 @@ def holds(store: Store, accountant: Accountant) -> None:
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_the_first_kind_is_admitted_as_often_as_its_composition_allows(
     watches: Store, accountant: Accountant, make_request: MakeRequest, ask: Ask
 ) -> None:
@@ -157,6 +158,7 @@ def test_refusals_before_the_first_round_choose_nothing(
     holds(watches, accountant)
 
 
+@pytest.mark.slow
 def test_what_the_first_kind_does_not_dominate_closes_the_count_until_it_is_voided(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:
@@ -173,6 +175,7 @@ def test_what_the_first_kind_does_not_dominate_closes_the_count_until_it_is_void
     holds(watches, accountant)
 
 
+@pytest.mark.slow
 def test_settling_keeps_the_unit_while_the_kind_dominates_what_came(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:
@@ -242,6 +245,7 @@ def test_first_rounds_at_once_make_one_choice(
     holds(watches, accountant)
 
 
+@pytest.mark.slow
 def test_a_batch_is_quoted_as_it_would_be_decided(
     watches: Store, accountant: Accountant, make_request: MakeRequest, ask: Ask
 ) -> None:

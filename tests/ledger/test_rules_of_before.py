@@ -61,6 +61,7 @@ class Kept:
             yield entry
 
 
+@pytest.mark.slow
 def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, lines: list[bytes]) -> None:
     replay = Replay(store=Kept(lines), cohort="watches")
     recomputation = Recomputation(accountant, "all", len(lines))

@@ -12,6 +12,7 @@ def one_round(reports: int) -> ShuffledRound:
     return ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=reports)
 
 
+@pytest.mark.slow
 def test_a_loss_of_another_round_is_contradicted() -> None:
     accountant = Accountant()
     opinions = SecondOpinions(accountant)

@@ -38,6 +38,7 @@ def charged(declared: ShuffledRound, reports: int, *, policy: str = NUMERICAL_PO
     return really_shuffled(accounted, declared, reports, numerical_policy=policy)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(declared_rounds(), COUNTS)
 def test_a_settlement_rounds_once(declared: ShuffledRound, reports: int) -> None:

@@ -58,6 +58,7 @@ def ask(store: Store, accountant: Accountant, cohort: str, described: ShuffledRo
     return admit(store, accountant, request.round_id)
 
 
+@pytest.mark.slow
 def test_ten_tenths_are_a_whole(ledger: Store) -> None:
     """The float 0.1 is more than a tenth, but epsilon at delta 1e-9 of ten such rounds is 0.99999937."""
     accountant = Accountant()
@@ -71,6 +72,7 @@ def test_ten_tenths_are_a_whole(ledger: Store) -> None:
     assert verify(ledger, accountant, cohort, numbers="all").ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("written", "shares"), [("0.1", 10), ("0.25", 4), ("0.1, delta=1e-15", 10)])
 def test_declared_shares_fill_an_adaptive_budget(ledger: Store, written: str, shares: int) -> None:
     """The largest losses of declared rounds add up as the decimals that people write."""
@@ -84,6 +86,7 @@ def test_declared_shares_fill_an_adaptive_budget(ledger: Store, written: str, sh
     assert verify(ledger, accountant, cohort, numbers="all").ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_budget_is_split_into_equal_shares(kind: str, epsilon: float, delta: float) -> None:
@@ -178,6 +181,7 @@ def test_what_is_far_beyond_is_refused_without_finer_losses(ledger: Store) -> No
     assert not accountant._finer
 
 
+@pytest.mark.slow
 def test_a_refusal_never_names_the_budget_itself(ledger: Store) -> None:
     """A budget that is a float below what two rounds certainly cost."""
     accountant = Accountant()

@@ -75,6 +75,7 @@ IRREGULAR: dict[str, Any] = {"epsilon0": 4.0, "reports": 10_000, "sampled_from":
 REGULAR: dict[str, Any] = {"epsilon0": 1.0, "reports": 20_000}
 
 
+@pytest.mark.slow
 def test_rounds_go_on_where_fixed_reserves_end(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -96,6 +97,7 @@ def test_rounds_go_on_where_fixed_reserves_end(
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_a_late_void_gives_back_what_nothing_was_built_on(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_late_void_gives_back_what_nothing_was_built_on(
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_a_reserve_that_is_not_left_is_found(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_reserve_that_is_not_left_is_found(
     assert any(one.sequence == admitted + 1 and "what is left" in one.what for one in problems), problems
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_raised_lets_rounds_go_on(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:

@@ -70,6 +70,7 @@ def said(entry: LedgerEntry) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_entries_are_those_of_one_by_one(
     three: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -146,6 +147,7 @@ def test_it_leaves_nothing_where_somebody_was_faster(
     assert verify(three, accountant, numbers="all").ok
 
 
+@pytest.mark.slow
 def test_many_at_once_admit_exactly_what_fits(
     three: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_database_that_is_gone_is_not_taken_for_a_damaged_one(
     assert phones.verifications() == {}
 
 
+@pytest.mark.slow
 def test_whatever_needs_somebody_is_an_alarm(
     phones: Store, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

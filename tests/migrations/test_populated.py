@@ -126,6 +126,7 @@ def old_database_url(empty_database_url: str) -> str:
     return empty_database_url
 
 
+@pytest.mark.slow
 def test_a_populated_ledger_is_upgraded_verified_and_continued(old_database_url: str) -> None:
     schema.initialise(old_database_url)
     accountant = Accountant()

@@ -122,9 +122,9 @@ def die_at(step: int) -> None:
     event.listen(Engine, "commit", lambda connection: count(connection, "COMMIT"))
 
 
-def left_behind(database_url: str, number: int, way: str) -> int:
+def left_behind(database_url: str, accountant: Accountant, number: int, way: str) -> int:
     """Finish the story; return how many entries the dead one had left. Fails unless all is as told once."""
-    names, accountant = cohorts(number, way), Accountant(precision=PRECISION)
+    names = cohorts(number, way)
     name = names[0]
     story = STORY if way == "in-two-steps" else [STORY[0], "admitted", *STORY[1:]]
     with Store.connect(database_url) as store:
@@ -159,7 +159,7 @@ def main(database_url: str, way: str) -> None:
             assert os.WEXITSTATUS(status) == 0
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-        sys.stdout.write(f"{left_behind(database_url, number, way)}\n")
+        sys.stdout.write(f"{left_behind(database_url, accountant, number, way)}\n")
         sys.stdout.flush()
     with Store.connect(database_url) as store:
         report = verify(store, Accountant())
