@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.client import LedgerClient
@@ -170,6 +172,10 @@ class ServedLedger:
         return self.client.record_incident(
             cohort, round_id=round_id, described=described, reason=reason, released=released
         )
+
+    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
+        """See `Ledger`; a server has no such answer."""
+        raise click.UsageError("--dry-run works on a database only: a server prices at most 200 rounds")
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`; the server computes."""

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quoting import quote, quote_at, quote_for_all
+from shuffle_ledger.ledger.decisions.quoting import quote, quote_at, quote_for_all, quote_next
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
     present_answer,
@@ -44,6 +44,7 @@ __all__ = [
     "quote",
     "quote_at",
     "quote_for_all",
+    "quote_next",
     "quote_repeated",
     "record_incident",
     "refuse_other_content",
