@@ -61,7 +61,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "round:retry_",
         "Decide the round ID, which was left alone after too many failures; exits like `round register`.",
     ),
-    "round import": ("round:import_", "Register and decide every round of FILE, in file order."),
+    "round import": ("round_import:import_", "Register and decide every round of FILE, in file order."),
     "incident": (None, "Record releases that nothing admitted."),
     "incident record": (
         "incident:record_",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import click
@@ -46,6 +46,14 @@ class BadValue(CommandLineError):
         self.expected = expected
 
 
+class EmptyField(BadValue):
+    """A field that must be given and is empty."""
+
+    def __init__(self, field: str, expected: str) -> None:
+        super().__init__(field, "", expected)
+        self.args = (f"{field}: is empty, expected {expected}",)
+
+
 class BadLine(CommandLineError):
     """A line of a file that cannot be accepted; `cause` is the error that says why."""
 
@@ -54,6 +62,15 @@ class BadLine(CommandLineError):
         self.file = file
         self.line = line
         self.cause = cause
+
+
+class BadLines(CommandLineError):
+    """Several lines of a file that cannot be accepted: the first ones, and how many there are."""
+
+    def __init__(self, problems: Sequence[BadLine], *, total: int) -> None:
+        super().__init__(f"{problems[0]} ({total} lines cannot be accepted)")
+        self.problems = tuple(problems)
+        self.total = total
 
 
 class FileRefused(CommandLineError):
@@ -75,6 +92,8 @@ class Failure:
     round_id: str | None = None
     state: str | None = None  # of a round that was admitted and must not be collected any more
     cohort_status: str | None = None
+    further: tuple[Failure, ...] = ()  # of the same file, behind this one
+    lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
 
 # The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
@@ -101,6 +120,10 @@ def failure_of(error: BaseException) -> Failure:
     """Returns how `error` is shown and which code the command exits with."""
     if _is_of_interruption(error):
         return Failure(code=ExitCode.FAILED, kind="interrupted", message=_INTERRUPTED)
+    if isinstance(error, BadLines):
+        first, *others = (failure_of(problem) for problem in error.problems)
+        message = f"{first.message} ({error.total:,} lines of the file cannot be accepted)"
+        return replace(first, message=message, further=tuple(others), lines_bad=error.total)
     if (extra := _missing_extra(error)) is not None:
         return Failure(code=ExitCode.FAILED, kind="missing_extra", message=extra)
     reason = error.cause if isinstance(error, BadLine) else error

@@ -204,7 +204,9 @@ def _checked_direction(of: str, losses: object, masses: object, infinity: object
     for name, listed in (("losses", losses), ("masses", masses)):
         if not isinstance(listed, list | tuple) or not 1 <= len(listed) <= MAXIMUM_LOSSES:
             raise InvalidParameter(of + name, listed, expected)
-        lists.append([validation.real(f"{of}{name}[{place}]", one, "a number") for place, one in enumerate(listed)])
+        lists.append(
+            [validation.real(f"{of}{name}[{place}]", one, "a number") for place, one in enumerate(listed)]
+        )
     x, p = np.array(lists[0]), np.array(lists[1])
     if x.size != p.size:
         raise InvalidParameter(of + "masses", p.size, f"as many masses as losses, {x.size}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
+from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
@@ -151,6 +152,10 @@ class Ledger(Protocol):
         collected_until: date | None = None,
     ) -> Incident:
         """See `ledger.decisions.incidents.record_incident`."""
+
+    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
+        """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
+        `opening`. Writes nothing."""
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """Compute the privacy losses of rounds ahead, where this program computes any."""
@@ -346,6 +351,10 @@ class DatabaseLedger:
             collected_on=collected_on,
             collected_until=collected_until,
         )
+
+    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
+        """See `Ledger`."""
+        return rehearsed(self.session.store, self.session.accountant, requests, opening)
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.client import LedgerClient
@@ -187,6 +189,10 @@ class ServedLedger:
             collected_on=collected_on,
             collected_until=collected_until,
         )
+
+    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
+        """See `Ledger`; a server has no such answer."""
+        raise click.UsageError("--dry-run works on a database only: a server prices at most 200 rounds")
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`; the server computes."""

@@ -1,22 +1,18 @@
-"""`round`: quote, register, settle, void, correct and import rounds."""
+"""`round`: quote, register, settle, void and correct rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import Ledger, open_ledger
-from shuffle_ledger.cli.commands.round_views import decision_facts, import_facts, quote_facts, record_facts
+from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import ExitCode
-from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
-from shuffle_ledger.cli.files.round_import import plan_import, run_import
 from shuffle_ledger.cli.options import (
-    FILE,
     WHOLE,
     audience_options,
     broker_option,
@@ -217,44 +213,6 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
         answer = ledger.retry(round_id)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
-
-
-@click.command("import")
-@click.argument("file", type=FILE)
-@click.option(
-    "--cohorts",
-    "cohort_file",
-    type=FILE,
-    help="Open cohorts that are missing: cohort,population,epsilon,delta.",
-)
-@ledger_options
-@broker_option
-@server_option
-@output_options
-def import_(
-    file: Path,
-    cohort_file: Path | None,
-    database_url: str | None,
-    actor: str | None,
-    broker_url: str | None,
-    server: str | None,
-    as_json: bool,
-) -> int:
-    """Register and decide every round of FILE, in file order.
-
-    FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
-    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis, interaction. The
-    whole file is checked before anything is written. An interrupted import is finished by running it again.
-    Exits with 0 when every round is decided, also when the budget refused some: the answer counts them; with
-    7 while some are undecided. A round that is voided, or of a cohort that is frozen or overspent since it
-    admitted the round, is a conflict (5).
-    """
-    lines, cohorts = read_requests(file), read_cohorts(cohort_file) if cohort_file else []
-    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
-        plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
-        summary = run_import(ledger, plan)
-    present_decision(document_of(summary), lambda: import_facts(summary), as_json=as_json)
-    return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED
 
 
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from shuffle_ledger.accounting import ShuffledRound, exact_text
 from shuffle_ledger.cli.commands.budget import account_facts
@@ -14,6 +16,7 @@ from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
 from shuffle_ledger.ledger.values import Decision, Member, Quote, RefusedBy, ReleaseTimes, RoundRecord
 
 COHORTS_SHOWN_MAX = 20
+REFUSED_SHOWN_MAX = 20
 
 
 def decision_facts(decision: Decision) -> Table:
@@ -46,8 +49,20 @@ def record_facts(record: RoundRecord) -> Table:
     return facts(f"Round {record.request.round_id}: {record.state}", rows)
 
 
-def import_facts(summary: ImportSummary) -> Table:
-    """Returns an import's counts by cohort, with their sum, as a table for people."""
+def import_facts(summary: ImportSummary) -> RenderableType:
+    """Returns an import's counts by cohort, with their sum, and its refused rounds, for people."""
+    parts: list[RenderableType] = [_import_counts(summary)]
+    if summary.dry_run:
+        parts.append("Nothing was written. These are the decisions that an import would make now.")
+    shortlist = summary.refused[:REFUSED_SHOWN_MAX]
+    parts += [Text(f"line {one.line}: {one.round_id} refused: {one.message}") for one in shortlist]
+    if len(summary.refused) > REFUSED_SHOWN_MAX:
+        more = len(summary.refused) - REFUSED_SHOWN_MAX
+        parts.append(f"and {more:,} more refused: --refused-out FILE writes all, round list shows them")
+    return Group(*parts)
+
+
+def _import_counts(summary: ImportSummary) -> Table:
     table = Table(box=None, pad_edge=False, show_footer=len(summary.cohorts) > 1)
     totals = (
         summary.rounds_admitted,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -14,6 +15,18 @@ from shuffle_ledger.ledger.values import read_json
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+_INTEGRAL = re.compile(r"[+-]?\d{1,400}(\.\d{0,400})?([eE][+-]?\d{1,3})?", re.ASCII)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.' _\u00a0\u2009\u202f\u2019]\d{3})+")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{0,40},\d{1,40}", re.ASCII)
+_DIGITS_MAX = 400  # of a whole number
+
+
+class Misread(ValueError):
+    """A text that is not what its field takes, where it is known what was meant."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +47,33 @@ class Kind:
         """Returns the typed value of `field`; raises BadValue with the field's name otherwise."""
         try:
             return self.from_text(str(value).strip()) if text else self.from_json(value)
+        except Misread as meant:
+            raise BadValue(field, value, meant.expected) from None
         except ValueError:
             raise BadValue(field, value, self.expected) from None
 
 
 def whole_number(text: str) -> int:
-    """Returns the integer that `text` spells in decimal digits."""
-    if not _WHOLE.fullmatch(text):
+    """Returns the integer that `text` spells: in decimal digits, or as a float without a fraction.
+
+    30.000 is refused: it may be thirty thousand.
+    """
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _THOUSANDS.fullmatch(text):
+        raise Misread(f"a whole number without thousands separators, as {re.sub(r'[^0-9+-]', '', text)}")
+    if not _INTEGRAL.fullmatch(text):
         raise ValueError(text)
-    return int(text)
+    number = Decimal(text)
+    if number.adjusted() > _DIGITS_MAX or number != number.to_integral_value():
+        raise ValueError(text)
+    return int(number)
 
 
 def real_number(text: str) -> float:
     """Returns the float that `text` spells; NaN and infinities pass, for the field's own check to name."""
+    if _DECIMAL_COMMA.fullmatch(text):
+        raise Misread(f"a number with a decimal point, as {text.replace(',', '.')}")
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return float(text)
@@ -73,6 +100,8 @@ def start_of(text: str) -> datetime:
 
 
 def _json_whole(value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # in JSON 30000.0 and 30000 are one number
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(value)
     return value

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, ShuffledRound
-from shuffle_ledger.cli.failures import BadLine, BadValue, CommandLineError
+from shuffle_ledger.accounting import MAXIMUM_ROUNDS, ShuffledRound
+from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.files.fields import DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
-from shuffle_ledger.cli.files.table_files import Record, read_records
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.cli.files.problems import Problems
+from shuffle_ledger.cli.files.table_files import PLAIN, Reading, Record, read_records
 from shuffle_ledger.ledger.values import POLICY_ADAPTIVE, Cohort, RoundRequest, checked_new_name
 
 _REGISTRATION_FIELDS = {"round_id": TEXT, "cohort": TEXT, "collected_on": DATE, "use_case": TEXT}
@@ -37,25 +37,32 @@ class CohortLine:
     cohort: Cohort
 
 
-def read_requests(path: Path) -> list[RequestLine]:
-    """Returns the rounds of an import file in file order; their ids differ. Raises like `read_records`."""
-    columns = {**_REGISTRATION_FIELDS, **ROUND_FIELDS}
-    records = read_records(path, columns, required=("round_id", "cohort", "randomizer", "reports"))
-    _refuse_repeated(path, records, "round_id")
-    return _each(path, records, _request_line)
+def read_requests(path: Path, reading: Reading = PLAIN) -> list[RequestLine]:
+    """Returns the rounds of an import file in file order; their ids differ.
+
+    Raises:
+        FileRefused, BadValue: as `read_records`.
+        BadLine, BadLines: lines that cannot be accepted.
+    """
+    columns, problems = {**_REGISTRATION_FIELDS, **ROUND_FIELDS}, Problems(path)
+    required = ("round_id", "cohort", "randomizer", "reports")
+    records = read_records(path, columns, required=required, problems=problems, reading=reading)
+    _refuse_repeated(records, "round_id", problems)
+    return _each(records, _request_line, problems)
 
 
 def read_cohorts(path: Path) -> list[CohortLine]:
-    """Returns the cohorts of a cohort file in file order; their names differ. Raises like `read_records`."""
-    records = read_records(path, _COHORT_FIELDS, required=("cohort", "population", "epsilon", "delta"))
-    _refuse_repeated(path, records, "cohort")
-    return _each(path, records, _cohort_line)
+    """Returns the cohorts of a cohort file in file order; their names differ. Raises like `read_requests`."""
+    required, problems = ("cohort", "population", "epsilon", "delta"), Problems(path)
+    records = read_records(path, _COHORT_FIELDS, required=required, problems=problems)
+    _refuse_repeated(records, "cohort", problems)
+    return _each(records, _cohort_line, problems)
 
 
 def read_composition(path: Path) -> dict[ShuffledRound, int]:
     """Returns how often each round of a `compose` file happens; it may have the columns of an import."""
-    columns = {**_REGISTRATION_FIELDS, **ROUND_FIELDS, "count": WHOLE}
-    records = read_records(path, columns, required=("randomizer", "reports"))
+    columns, problems = {**_REGISTRATION_FIELDS, **ROUND_FIELDS, "count": WHOLE}, Problems(path)
+    records = read_records(path, columns, required=("randomizer", "reports"), problems=problems)
     counts: dict[ShuffledRound, int] = {}
     total = 0
 
@@ -69,7 +76,7 @@ def read_composition(path: Path) -> dict[ShuffledRound, int]:
             raise BadValue("count", count, f"no more than {MAXIMUM_ROUNDS} rounds in the file altogether")
         counts[described] = counts.get(described, 0) + count
 
-    _each(path, records, add)
+    _each(records, add, problems)
     return counts
 
 
@@ -97,21 +104,20 @@ def _cohort_line(record: Record) -> CohortLine:
     return CohortLine(line=record.line, cohort=cohort)
 
 
-def _each(path: Path, records: Iterable[Record], make: Callable[[Record], T]) -> list[T]:
+def _each(records: Iterable[Record], make: Callable[[Record], T], problems: Problems) -> list[T]:
     made: list[T] = []
     for record in records:
-        try:
+        with problems.of(record.line):
             made.append(make(record))
-        except (InvalidParameter, InvalidValue, CommandLineError) as problem:
-            raise BadLine(str(path), record.line, problem) from problem
+    problems.refuse()
     return made
 
 
-def _refuse_repeated(path: Path, records: Iterable[Record], field: str) -> None:
+def _refuse_repeated(records: Iterable[Record], field: str, problems: Problems) -> None:
     seen: dict[str, int] = {}
     for record in records:
         value = unicodedata.normalize("NFC", str(record.fields[field]))
         if value in seen:
             expected = f"each {field} once (line {seen[value]} has it too)"
-            raise BadLine(str(path), record.line, BadValue(field, value, expected))
-        seen[value] = record.line
+            problems.add(record.line, BadValue(field, value, expected))
+        seen.setdefault(value, record.line)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from shuffle_ledger.cli.backends.database import Ledger
 from shuffle_ledger.cli.failures import BadLine
+from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.decisions import refuse_other_content, refuse_uncollectable
@@ -39,8 +40,19 @@ _SETTLED = "settled"
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefusedLine:
+    """A round of the file that the budget refuses, and why."""
+
+    line: int
+    round_id: str
+    cohort: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImportSummary:
-    """What an import did. The counts are of the file's rounds, whenever they were decided."""
+    """The result of an import. The counts are of the file's rounds, whenever they were decided."""
 
     rounds: int
     rounds_admitted: int  # and not settled yet
@@ -50,6 +62,8 @@ class ImportSummary:
     rounds_known: int  # how many of all these were decided before this run
     cohorts_opened: int
     cohorts: Mapping[str, Mapping[str, int]]  # by cohort: the same four counts
+    refused: tuple[RefusedLine, ...]  # every refused round, in file order
+    dry_run: bool = False  # nothing was written: these are the decisions that an import would make now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +86,47 @@ def plan_import(
     """Returns what is to be done, having written nothing.
 
     Raises:
-        BadLine: the first line that the ledger would refuse: a cohort or round that exists with other
+        BadLine, BadLines: lines that the ledger would not take: a cohort or round that exists with other
             content, a cohort that is not opened, more reports than users, a round that must not be collected
             any more.
     """
-    opening = []
+    opening, problems = [], Problems(cohort_file or file)
     for wanted in cohorts:
-        with _line_named(cohort_file or file, wanted.line):
+        with problems.of(wanted.line):
             if _is_missing(ledger, wanted.cohort):
                 opening.append(wanted.cohort)
+    problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
+    problems = Problems(file)
     for line in lines:
-        with _line_named(file, line.line):
+        with problems.of(line.line):
             _check(ledger, line.request, known)
+    problems.refuse()
     return ImportPlan(opening=opening, file=file, lines=lines)
+
+
+def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
+    """Returns the decisions that `run_import` would make now, one after the other. Writes nothing."""
+    counts: dict[str, Counter[str]] = {line.request.cohort: Counter() for line in plan.lines}
+    refused: list[RefusedLine] = []
+    known, new = 0, []
+    for line in plan.lines:
+        record = ledger.registered(line.request.round_id)
+        if record is None or record.outcome is None:
+            new.append(line)
+            continue
+        known += 1
+        counts[line.request.cohort][record.state] += 1
+        if isinstance(record.outcome, Refused):
+            refused.append(_refused_line(line, record.outcome.reason, record.outcome.message))
+    quotes = ledger.rehearse([line.request for line in new], opening=plan.opening)
+    with progress_on(sys.stderr) as tell:
+        for number, (line, answer) in enumerate(zip(new, quotes, strict=True), start=1):
+            counts[line.request.cohort][answer.would_be] += 1
+            if answer.would_be == "refused":
+                refused.append(_refused_line(line, answer.reason, answer.message))
+            tell("rounds", number, len(new))
+    return _summary(counts, refused, known=known, opened=len(plan.opening), dry_run=True)
 
 
 def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
@@ -98,6 +139,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     """
     requests = [line.request for line in plan.lines]
     counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
+    refused: list[RefusedLine] = []
     known = 0
     rounds = [request.round for request in requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
@@ -113,32 +155,54 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
                 await_loss(request.round)
             with _line_named(plan.file, plan.lines[done].line):
                 answers = _registered(ledger, some)
-            for request, (word, was_decided) in zip(some, answers, strict=False):
+            for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
                 known += was_decided
-                counts[request.cohort][word] += 1
+                counts[line.request.cohort][_SETTLED if answer is None else _WORDS[type(answer)]] += 1
+                if isinstance(answer, Refused):
+                    refused.append(_refused_line(line, answer.reason, answer.message))
             done += len(answers)
             tell("rounds", done, len(requests))
             # After a round that was decided before, or that needs a computation, the next batch is one round.
             fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
             size = min(2 * size, TOGETHER_MAX) if fluent else 1
-    return _summary(counts, known=known, opened=len(plan.opening))
+    return _summary(counts, refused, known=known, opened=len(plan.opening))
 
 
-def _registered(ledger: Ledger, requests: Sequence[RoundRequest]) -> list[tuple[str, bool]]:
-    """Registers the first of some rounds, or more; returns a word for each, and if it was decided before.
+def _refused_line(line: RequestLine, reason: str | None, message: str | None) -> RefusedLine:
+    request = line.request
+    return RefusedLine(
+        line=line.line,
+        round_id=request.round_id,
+        cohort=request.cohort,
+        reason=str(reason),
+        message=str(message),
+    )
+
+
+def _registered(
+    ledger: Ledger, requests: Sequence[RoundRequest]
+) -> list[tuple[Outcome | Pending | None, bool]]:
+    """Registers the first of some rounds, or more. Returns the answer to each, None for a settled round, and
+    whether it was decided before.
 
     Only the first of them can be a repetition, so any conflict is about its line.
     """
     try:
-        answers: list[tuple[Outcome | Pending, bool]] = ledger.register_some(requests)
+        return [*ledger.register_some(requests)]
     except NotCollectable as closed:
         if closed.state != _SETTLED:
             raise
-        return [(_SETTLED, True)]
-    return [(_WORDS[type(answer)], was_decided) for answer, was_decided in answers]
+        return [(None, True)]
 
 
-def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> ImportSummary:
+def _summary(
+    counts: Mapping[str, Counter[str]],
+    refused: Sequence[RefusedLine],
+    *,
+    known: int,
+    opened: int,
+    dry_run: bool = False,
+) -> ImportSummary:
     total = sum(counts.values(), Counter[str]())
     words = (*_WORDS.values(), _SETTLED)
     return ImportSummary(
@@ -150,6 +214,8 @@ def _summary(counts: Mapping[str, Counter[str]], *, known: int, opened: int) -> 
         rounds_known=known,
         cohorts_opened=opened,
         cohorts={name: {word: count[word] for word in words} for name, count in counts.items()},
+        refused=tuple(sorted(refused, key=lambda one: one.line)),
+        dry_run=dry_run,
     )
 
 

@@ -5,15 +5,33 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from shuffle_ledger.cli.failures import BadLine, BadValue, FileRefused
+from shuffle_ledger.cli.failures import BadValue, EmptyField, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
+from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
+from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file's columns are taken.
+
+    Attributes:
+        renamed: by a column's name in the file, the name it has here.
+        ignore_extra: whether columns that are not known are left out, not refused.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    ignore_extra: bool = False
+
+
+PLAIN = Reading()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,27 +42,54 @@ class Record:
     fields: Fields
 
 
-def read_records(path: Path, columns: Mapping[str, Kind], *, required: Collection[str]) -> list[Record]:
-    """Returns every record of `path`, in order; at least one, at most `RECORDS_MAX`.
+def read_records(
+    path: Path,
+    columns: Mapping[str, Kind],
+    *,
+    required: Collection[str],
+    problems: Problems,
+    reading: Reading = PLAIN,
+) -> list[Record]:
+    """Returns the good records of `path`, in order; there are at most `RECORDS_MAX` in all.
+
+    Args:
+        path: the file, CSV with a header or JSON lines.
+        columns: what fields there are, and of which kind.
+        required: those that every record has.
+        problems: collects the lines that are malformed, with the field, the value and what was expected.
+        reading: how the file's columns are taken.
 
     Raises:
-        FileRefused: too big, empty, not UTF-8, or a header with missing, unknown or repeated columns.
-        BadLine: the first line that is malformed, with the field, the value and what was expected.
+        FileRefused: too big, empty, not UTF-8, no CSV, or a header with missing, unknown or repeated columns.
+        BadValue: `reading` renames a column to one that is not known, or that is not in the file.
     """
+    for old, new in reading.renamed.items():
+        if new not in columns:
+            raise BadValue("map", f"{old}={new}", f"OLD=NEW, where NEW is one of {', '.join(columns)}")
     text = _text_of(path)
     is_json = text.lstrip()[:1] == "{"
-    raw = _json_lines(path, text) if is_json else _csv_lines(path, text, columns, required)
+    table = _Table(path=path, columns=columns, required=required, reading=reading)
+    raw = _json_lines(text, problems) if is_json else _csv_lines(table, text, problems)
     records: list[Record] = []
+    count = 0
     for line, cells in raw:
-        try:
-            records.append(Record(line=line, fields=_typed(cells, columns, required, text=not is_json)))
-        except BadValue as problem:
-            raise BadLine(str(path), line, problem) from None
-        if len(records) > RECORDS_MAX:
+        count += 1
+        with problems.of(line):
+            given = _renamed(cells, reading) if is_json else cells
+            records.append(Record(line=line, fields=_typed(table, given, text=not is_json)))
+        if count > RECORDS_MAX:
             raise FileRefused(f"{path}: more than {RECORDS_MAX:,} records; split it")
-    if not records:
+    if not count and not problems.found:
         raise FileRefused(f"{path}: a header and no records")
     return records
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    path: Path
+    columns: Mapping[str, Kind]
+    required: Collection[str]
+    reading: Reading
 
 
 def _text_of(path: Path) -> str:
@@ -55,32 +100,50 @@ def _text_of(path: Path) -> str:
         data = path.read_bytes()
     except OSError as problem:
         raise FileRefused(f"{path}: cannot be read: {problem.strerror}") from problem
+    if (hint := hint_of_bytes(data)) is not None:
+        raise FileRefused(f"{path}: not UTF-8 text: it {hint}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
-        raise FileRefused(f"{path}, line {line}: not UTF-8 text") from None
+        raise FileRefused(f"{path}, line {line}: not UTF-8 text; save it as CSV UTF-8") from None
     if not text.strip():
         raise FileRefused(f"{path}: empty, expected CSV with a header, or JSON lines")
+    if text.lstrip()[:1] == "[":
+        expected = "expected JSON lines, one object on each line without commas between, or CSV with a header"
+        raise FileRefused(f"{path}: a JSON array; {expected}")
     return text
 
 
-def _typed(
-    cells: Mapping[str, object], columns: Mapping[str, Kind], required: Collection[str], *, text: bool
-) -> Fields:
+def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, cell in cells.items():
+        here = reading.renamed.get(name, name)
+        if here in found:
+            raise BadValue("column", here, f"each field once ({name} is another name of it)")
+        found[here] = cell
+    return found
+
+
+def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
+    columns = table.columns
     for name in cells:
-        if name not in columns:
+        if name not in columns and not table.reading.ignore_extra:
             raise BadValue("column", name, f"one of {', '.join(columns)}")
-    given = {name: cell for name, cell in cells.items() if cell is not None and cell != ""}
-    for name in required:
+    known = {name: cell for name, cell in cells.items() if name in columns}
+    given = {name: cell for name, cell in known.items() if not _is_absent(cell, text=text)}
+    for name in table.required:
         if name not in given:
-            raise BadValue(name, cells.get(name, ""), columns[name].expected)
+            raise EmptyField(name, columns[name].expected)
     return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
 
 
-def _csv_lines(
-    path: Path, text: str, columns: Mapping[str, Kind], required: Collection[str]
-) -> Iterator[tuple[int, dict[str, object]]]:
+def _is_absent(cell: object, *, text: bool) -> bool:
+    """Whether a cell holds nothing: empty, null, or in CSV NaN, which programs write for what is missing."""
+    return cell is None or cell == "" or (text and str(cell).lower() == "nan")
+
+
+def _csv_lines(table: _Table, text: str, problems: Problems) -> Iterator[tuple[int, dict[str, object]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] = []
     while True:
@@ -88,35 +151,46 @@ def _csv_lines(
         try:
             row = next(reader, None)
         except csv.Error as problem:
-            raise FileRefused(f"{path}, line {line}: not CSV: {problem}") from None
+            raise FileRefused(f"{table.path}, line {line}: not CSV: {problem}") from None
         if row is None:
             return
         if not any(cell.strip() for cell in row):
             continue
         if not header:
-            header = _header(path, row, columns, required)
+            header = _header(table, row)
             continue
         if len(row) != len(header):
             expected = f"{len(header)}, like the header; values that contain commas stand in double quotes"
-            raise BadLine(str(path), line, BadValue("record", f"{len(row)} fields", expected))
-        yield line, {name: cell.strip() for name, cell in zip(header, row, strict=True)}
+            problems.add(line, BadValue("record", f"{len(row)} fields", expected))
+            continue
+        pairs = zip(header, row, strict=True)
+        yield line, {name: cell.strip() for name, cell in pairs if name in table.columns}
 
 
-def _header(path: Path, row: list[str], columns: Mapping[str, Kind], required: Collection[str]) -> list[str]:
-    header = [name.strip() for name in row]
+def _header(table: _Table, row: list[str]) -> list[str]:
+    path, columns = table.path, table.columns
     known = f"(known are {', '.join(columns)})"
+    given = [name.strip() for name in row]
+    for name in table.reading.renamed:
+        if name not in given:
+            raise BadValue("map", name, f"a column of the file, which has {', '.join(given)}")
+    header = [table.reading.renamed.get(name, name) for name in given]
     for name in header:
-        if name not in columns:
-            raise FileRefused(f"{path}: unknown column {name!r} {known}")
-        if header.count(name) > 1:
+        if name not in columns and not table.reading.ignore_extra:
+            hint = delimiter_hint(row, columns)
+            raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}"))
+        if name in columns and header.count(name) > 1:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")
-    missing = [name for name in required if name not in header]
+    missing = [name for name in table.required if name not in header]
     if missing:
-        raise FileRefused(f"{path}: no column {', '.join(map(repr, missing))} in the header {known}")
+        said = (
+            delimiter_hint(row, columns) or f"no column {', '.join(map(repr, missing))} in the header {known}"
+        )
+        raise FileRefused(f"{path}: {said}")
     return header
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, object]]]:
+def _json_lines(text: str, problems: Problems) -> Iterator[tuple[int, dict[str, object]]]:
     for line, content in enumerate(text.split("\n"), start=1):
         if not content.strip():
             continue
@@ -124,7 +198,9 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, object]]
             record = read_json(content)
         except NotStrictJson as problem:
             expected = f"one JSON object per line ({problem})"
-            raise BadLine(str(path), line, BadValue("record", content.strip(), expected)) from None
+            problems.add(line, BadValue("record", content.strip(), expected))
+            continue
         if not isinstance(record, dict):
-            raise BadLine(str(path), line, BadValue("record", content.strip(), "one JSON object per line"))
+            problems.add(line, BadValue("record", content.strip(), "one JSON object per line"))
+            continue
         yield line, record

@@ -26,7 +26,10 @@ def present_failure(failure: Failure, *, as_json: bool) -> None:
 
     An output that fails is left alone: the exit code says what kind of failure this is.
     """
-    say(failure.message)
+    for each in (failure, *failure.further):
+        say(each.message)
+    if (failure.lines_bad or 0) > 1 + len(failure.further):
+        say("more lines than these cannot be accepted")
     if as_json:
         with suppress(OSError, ValueError):
             _present_error(failure)
@@ -38,7 +41,14 @@ def present_failure(failure: Failure, *, as_json: bool) -> None:
 
 
 def _present_error(failure: Failure) -> None:
-    error = {"kind": failure.kind, "message": failure.message}
-    error |= {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
+    error = _detailed(failure)
+    if failure.lines_bad is not None:
+        error["lines_bad"] = failure.lines_bad
+        error["lines"] = [_detailed(each) for each in (failure, *failure.further)]
     sys.stdout.write(json.dumps({"error": error}, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def _detailed(failure: Failure) -> dict[str, object]:
+    known = {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
+    return {"kind": failure.kind, "message": failure.message, **known}

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quoting import price, quote
+from shuffle_ledger.ledger.decisions.quoting import price, quote, quote_next
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
     present_answer,
@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.decisions.repeats import (
     refuse_uncollectable,
 )
 from shuffle_ledger.ledger.decisions.settlement import settle, void
+from shuffle_ledger.ledger.decisions.windows import views_of, with_windows
 
 __all__ = [
     "admit",
@@ -43,6 +44,7 @@ __all__ = [
     "present_answer",
     "price",
     "quote",
+    "quote_next",
     "quote_repeated",
     "record_incident",
     "refuse_other_content",
@@ -53,5 +55,7 @@ __all__ = [
     "resolve_audience",
     "round_record",
     "settle",
+    "views_of",
     "void",
+    "with_windows",
 ]

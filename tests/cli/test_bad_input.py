@@ -17,7 +17,7 @@ ROUND_VALUES = [
     ("--reports", "1000000000001", "reports"),
     ("--reports", "nan", "reports"),
     ("--reports", "inf", "reports"),
-    ("--reports", "1e3", "reports"),
+    ("--reports", "1e-3", "reports"),
     ("--reports", "1_000", "reports"),
     ("--reports", "٣", "reports"),
     ("--reports", "9" * 5000, "reports"),

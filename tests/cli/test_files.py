@@ -60,7 +60,7 @@ def test_forms_that_mean_the_same(tmp_path: Path, content: str) -> None:
         ((HEADER + GOOD + GOOD).encode(), ["line 3", "round_id", "'a'", "line 2"]),
         ((HEADER + GOOD.replace("1000", "")).encode(), ["line 2", "reports", "a whole number"]),
         ((HEADER + GOOD.replace("1000", "ten")).encode(), ["line 2", "reports", "'ten'", "a whole number"]),
-        (RECORD.replace("1000", "1000.0").encode(), ["line 1", "reports", "a whole number"]),
+        (RECORD.replace("1000", "1000.5").encode(), ["line 1", "reports", "a whole number"]),
         (RECORD.replace("1000", "true").encode(), ["line 1", "reports", "a whole number"]),
         (RECORD.replace("1000", '"1000"').encode(), ["line 1", "reports", "a whole number"]),
         (RECORD.replace("1000", "NaN").encode(), ["line 1", "NaN"]),
