@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     default="",
     help="Proxies, separated by commas, whose X-Forwarded-For and -Proto are believed. None by default.",
 )
+@click.option(
+    "--root-path",
+    metavar="PATH",
+    default="",
+    help="Path below which a proxy offers the server, such as /ledger. None by default.",
+)
 @database_options("it is the server that others ask")
 @broker_option
 @output_options
@@ -41,6 +47,7 @@ def serve(
     host: str,
     port: int,
     forwarded_allow_ips: str,
+    root_path: str,
     database_url: str | None,
     actor: str | None,
     broker_url: str | None,
@@ -54,8 +61,8 @@ def serve(
     trusted_proxies = checked_proxies(forwarded_allow_ips)
     logging = logs.written_to_stderr(settings.log_format)
     with open_session(settings) as session, logging, written_to_stderr():
-        app = create_app(settings, session.store, dispatch_of(session))
-        where = f"http://{host}:{port}"
+        app = create_app(settings, session.store, dispatch_of(session), root_path=root_path)
+        where = f"http://{host}:{port}{root_path.rstrip('/')}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)
         run_server(app, host=host, port=port, trusted_proxies=trusted_proxies)
 

@@ -29,7 +29,12 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
+<<<<<<< HEAD
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
+=======
+from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
+from shuffle_ledger.ledger.api.routes import audit, cohorts, operations, rounds
+>>>>>>> ops2
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -50,8 +55,21 @@ def create_app(
     dispatch: Dispatch,
     *,
     clock: Callable[[], float] = time.monotonic,
+    root_path: str = "",
 ) -> FastAPI:
-    """Return the application on an open store; `dispatch` says how rounds get decided."""
+    """Return the application on an open store.
+
+    Args:
+        settings: of the server.
+        store: the open ledger.
+        dispatch: how rounds get decided.
+        clock: seconds that never go back.
+        root_path: the path below which a proxy offers the server, such as `/ledger`.
+
+    Raises:
+        InvalidValue: `root_path` is not one.
+    """
+    root_path = checked_root_path(root_path)
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock))
     sessions = Sessions(settings.session_key.get_secret_value() if settings.session_key else None)
     service = Service(
@@ -66,6 +84,7 @@ def create_app(
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
+        root_path=root_path,
     )
     metrics = Metrics(service)
     service.observe_decision = metrics.observe_decision
@@ -100,8 +119,10 @@ def create_app(
         handlers[expected] = problems.on_error
     for expected, handler in handlers.items():
         app.add_exception_handler(expected, _readable(handler))
-    app.add_middleware(Gate, store=store, door=door, sessions=sessions)
+    app.add_middleware(Gate, store=store, door=door, sessions=sessions, root_path=root_path)
     app.add_middleware(_Observed, service=service, metrics=metrics, on_failure=_readable(problems.on_error))
+    if root_path:
+        app.add_middleware(RootPath, root_path=root_path)
     return app
 
 

@@ -74,6 +74,7 @@ class Service:
     auditing: Desk
     door: Door
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
+    root_path: str = ""  # before every address in answers; empty: the server has the whole host
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     calculations: Memory[Json] = field(default_factory=Memory)

@@ -423,5 +423,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 operation["security"] = [] if path.endswith(("/healthz", "/readyz")) else [{"token": []}]
+        if app.state.service.root_path:
+            document["servers"] = [{"url": app.state.service.root_path}]
         app.openapi_schema = document
     return app.openapi_schema

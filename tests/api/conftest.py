@@ -141,6 +141,7 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
         dispatch: Dispatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         trusted_proxies: str = "",
+        root_path: str = "",
         **changes: Any,
     ) -> Server:
         settings = Settings(broker_url=None, authentication_failures=10**6).model_copy(update=changes)
@@ -148,7 +149,8 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
         def decide_here(accountant: Accountant, round_id: str) -> Outcome | Pending:
             return decide(store, accountant, settings, round_id)
 
-        app = create_app(settings, store, dispatch or Dispatch(decide=decide_here), clock=clock)
+        dispatch = dispatch or Dispatch(decide=decide_here)
+        app = create_app(settings, store, dispatch, clock=clock, root_path=root_path)
         run = running(app, trusted_proxies)
         url = run.__enter__()
         http = httpx.Client(base_url=url, timeout=60, verify=NO_AUTHORITIES)

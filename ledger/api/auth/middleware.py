@@ -76,11 +76,12 @@ class Door:
 class Gate:
     """ASGI middleware: authentication, then the limits of a request."""
 
-    def __init__(self, app: ASGIApp, *, store: Store, door: Door, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, *, store: Store, door: Door, sessions: Sessions, root_path: str) -> None:
         self._app = app
         self._store = store
         self._door = door
         self._sessions = sessions
+        self._login = f"{root_path}/login"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -127,7 +128,7 @@ class Gate:
         cookie = session_cookie(scope)
         token = await anyio.to_thread.run_sync(partial(self._sessions.bearer, self._store, cookie))
         if token is None:
-            return RedirectResponse("/login", status_code=303)
+            return RedirectResponse(self._login, status_code=303)
         scope["state"]["token"] = token
         scope["state"]["csrf"] = self._sessions.form_secret(cookie)
         return None

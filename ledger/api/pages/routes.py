@@ -20,7 +20,7 @@ from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
-from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service, in_thread, seen_cohort
+from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service, in_thread, seen_cohort, service_of
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.charts import Moment
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
@@ -177,7 +177,8 @@ async def quote_page(cohort: str, request: Request, token: Reader, service: Aske
 def page(template: str, request: Request, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Return a page; every one says who is logged in."""
     state = request.scope.get("state", {})
-    shared = {"bearer": state.get("token"), "form_secret": state.get("csrf", "")}
+    root = service_of(request).root_path
+    shared = {"bearer": state.get("token"), "form_secret": state.get("csrf", ""), "root": root}
     text = _templates.get_template(template).render({**shared, **values})
     return HTMLResponse(text, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
@@ -279,12 +280,13 @@ def _whole(field: str, text: str) -> int:
 
 def _with_session(request: Request, cookie: str, *, location: str, seconds: int) -> Response:
     """Returns a redirection that sets the session's cookie for `seconds` seconds; 0 removes the cookie."""
-    answer = RedirectResponse(location, status_code=303, headers={"Cache-Control": "no-store"})
+    root = service_of(request).root_path
+    answer = RedirectResponse(root + location, status_code=303, headers={"Cache-Control": "no-store"})
     answer.set_cookie(
         COOKIE,
         cookie,
         max_age=seconds,
-        path="/",
+        path=root or "/",
         httponly=True,
         samesite="strict",
         # Without TLS a session may cross this machine only.

@@ -227,7 +227,7 @@ async def _refuse_foreign(service: Service, token: AccessToken, round_id: str) -
 async def _decision(
     service: Service, request: RoundRequest, answer: Outcome | Pending, *, waited: float | None
 ) -> JSONResponse:
-    headers = {"Location": "/v1/rounds/" + quoted(request.round_id, safe="")}
+    headers = {"Location": f"{service.root_path}/v1/rounds/" + quoted(request.round_id, safe="")}
     if waited is not None:
         headers["Preference-Applied"] = f"wait={waited:g}"
     document = decision_document(answer)
