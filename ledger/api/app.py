@@ -29,12 +29,8 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
-<<<<<<< HEAD
-from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
-=======
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
-from shuffle_ledger.ledger.api.routes import audit, cohorts, operations, rounds
->>>>>>> ops2
+from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
