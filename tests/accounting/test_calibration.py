@@ -145,9 +145,7 @@ def test_one_parameter_of_noise_is_left_out(randomizer: str, expected: str) -> N
     assert caught.value.expected == expected
 
 
-@given(
-    edge=st.floats(1e-6, 1e6), start=st.floats(1e-9, 1e9), step=st.floats(1e-3, 3.0), whole=st.booleans()
-)
+@given(edge=st.floats(1e-6, 1e6), start=st.floats(1e-9, 1e9), step=st.floats(1e-3, 3.0), whole=st.booleans())
 def test_a_bracket_is_around_the_edge_wherever_the_search_begins(
     edge: float, start: float, step: float, whole: bool
 ) -> None:

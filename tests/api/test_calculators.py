@@ -71,7 +71,14 @@ def test_compose_answers_what_the_command_line_prints(server: Server, tmp_path: 
     [
         {"randomizer": "krr(k=4)", "reports": 500, "epsilon": 0.5, "delta": 1e-6},
         {"randomizer": {"kind": "oue", "domain": 16}, "reports": 300, "epsilon": 1, "delta": 1e-6},
-        {"randomizer": "krr(k=4)", "reports": 500, "epsilon": 1, "delta": 1e-6, "rounds": 3, "policy": "plan"},
+        {
+            "randomizer": "krr(k=4)",
+            "reports": 500,
+            "epsilon": 1,
+            "delta": 1e-6,
+            "rounds": 3,
+            "policy": "plan",
+        },
         {"randomizer": "binomial_sum(p=0.5)", "reports": 50, "epsilon": 1, "delta": 1e-6},
     ],
 )

@@ -89,9 +89,7 @@ async def _calculated(
     """
     key = json.dumps([name, question], sort_keys=True)
     if len(key) > QUESTION_MAX:
-        detail = (
-            f"The question, written out, may have at most {QUESTION_MAX} characters; it has {len(key)}."
-        )
+        detail = f"The question, written out, may have at most {QUESTION_MAX} characters; it has {len(key)}."
         return problem(TOO_LARGE, detail)
 
     async def computed() -> Json:
