@@ -16,6 +16,7 @@ from shuffle_ledger.accounting.certificate import (
     is_known_policy,
 )
 from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bounds
+from shuffle_ledger.accounting.conversions import from_dp_accounting, rounds_of_dp_event, to_dp_accounting
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
@@ -138,6 +139,7 @@ __all__ = [
     "exact_text",
     "fits",
     "frequency_error",
+    "from_dp_accounting",
     "has_fixed_points",
     "honest_share",
     "html_table",
@@ -149,7 +151,9 @@ __all__ = [
     "parse_randomizer",
     "place",
     "published_bounds",
+    "rounds_of_dp_event",
     "slot_for",
+    "to_dp_accounting",
     "upper_column",
     "upper_text",
     "with_summed_curves",

@@ -27,6 +27,9 @@ LARGEST_LOSS = 120.0
 _SUM_TOLERANCE = 1e-9  # largest excess of a sum of probabilities over 1
 _TOTAL_VARIATION_MAX = 1 - 1e-9
 _SHOWN_LOSSES = 8  # a description lists up to this number of losses, and has the digest of more
+# Least largest loss of the lattice, if all losses are 0 or nearly so.
+_LEAST_LOSS = 1e-9
+# Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
 _LOSS_ROUND_OFF = 1e-12
 
 
@@ -114,7 +117,7 @@ class PrivacyLoss(WholeRelease):
         at_one = self._profile_at_one
         infinity = max(each.infinity for each in self.directions)
         reach = math.log1p(2 * at_one / (1 - at_one))  # of randomized response with this total variation
-        last = max(reach, *(one.last_loss for one in self._chords)) * (1 + 4 * _LOSS_ROUND_OFF)
+        last = max(_LEAST_LOSS, reach, *(one.last_loss for one in self._chords)) * (1 + 4 * _LOSS_ROUND_OFF)
         return ReleaseProfile(
             self._bounds,
             delta=0.0,

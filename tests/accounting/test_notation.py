@@ -133,7 +133,8 @@ def test_every_kind_has_a_default_bound() -> None:
         "distinct_elements(p=0.1)",
     ]
     central = ["gaussian(sigma=2)", "discrete_gaussian(sigma=2)", "central_laplace(scale=2)"]
-    written = [*frequency, *local, *composite, *noise, *central, "declared(epsilon=1)"]
+    declared = ["declared(epsilon=1)", "privacy_loss(losses=[0, 1], masses=[0.9, 0.1])"]
+    written = [*frequency, *local, *composite, *noise, *central, *declared]
     randomizers: list[LocalRandomizer] = [parse_randomizer(one) for one in written]
     assert sorted(one.kind for one in randomizers) == sorted(RANDOMIZERS)
     for one in randomizers:

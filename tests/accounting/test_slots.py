@@ -46,6 +46,7 @@ WRITTEN = [
     "gaussian(sigma=4)",
     "discrete_gaussian(sigma=4)",
     "central_laplace(scale=2)",
+    "privacy_loss(losses=[0, 1], masses=[0.9, 0.1])",
     "joint(krr(k=4, epsilon0=1), laplace(epsilon0=0.5))",
     "parallel((0.5, krr(k=4, epsilon0=1)), (0.5, krr(k=4, epsilon0=0.5)))",
     "binomial_sum(p=0.3)",

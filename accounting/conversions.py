@@ -1,0 +1,182 @@
+"""Conversions to and from dp-accounting: privacy loss distributions and events, on their safe sides"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.accountant import Accountant
+from shuffle_ledger.accounting.errors import AccountingError, InvalidParameter
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
+from shuffle_ledger.accounting.printed_numbers import exact_text
+from shuffle_ledger.accounting.randomizers import (
+    CentralLaplace,
+    Declared,
+    Gaussian,
+    LocalRandomizer,
+    PrivacyLoss,
+)
+from shuffle_ledger.accounting.randomizers.privacy_loss import LARGEST_LOSS, MAXIMUM_LOSSES
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+
+_MAXIMUM_DEPTH = 32  # events inside one another
+_MAXIMUM_EVENTS = 100_000  # in one event; each costs a round
+_LEAST_SPACING, _MOST_SPACING = 1e-9, 1.0  # of losses in nats
+
+
+def from_dp_accounting(pld: Any, *, relation: str) -> PrivacyLoss:
+    """Returns a release whose profile is at least that of a dp-accounting privacy loss distribution.
+
+    Args:
+        pld: a `dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution`, with pessimistic
+            estimates.
+        relation: the neighbours that it was computed for; only "substitution" can be taken over.
+
+    Guarantee: its profile is the larger one of both directions, and losses are rounded up, to fewer of them
+    if there are more than 10,000. Losses beyond 120, and missing mass, count as infinite loss. Losses below 0
+    count as 0, which changes no divergence at an order from 1 on.
+
+    Raises:
+        InvalidParameter: the relation is another one, the estimates are optimistic, or `pld` is no such
+            distribution.
+    """
+    if relation != "substitution":
+        expected = "substitution: compute the distribution for datasets that differ in one user's data"
+        raise InvalidParameter("relation", relation, expected)
+    try:
+        first = _direction(pld._pmf_remove)
+        second = None if pld._symmetric else _direction(pld._pmf_add)
+    except (AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidParameter):
+            raise
+        expected = "a privacy loss distribution of dp-accounting"
+        raise InvalidParameter("pld", type(pld).__name__, expected) from error
+    losses, masses, infinity = first
+    return PrivacyLoss(losses=losses, masses=masses, infinity=infinity, reverse=second)
+
+
+def to_dp_accounting(
+    described: ShuffledRound, *, accountant: Accountant | None = None, discretization: float = 1e-4
+) -> Any:
+    """Returns a dp-accounting privacy loss distribution whose profile is at least that of a round.
+
+    Args:
+        described: the round.
+        accountant: computes the round's privacy loss; None makes one.
+        discretization: spacing of losses in nats, from 1e-9 to 1. Only distributions with the same spacing
+            compose.
+
+    Guarantee: losses are rounded up, and the estimates are marked pessimistic. The two directions are the
+    same. It is for datasets that differ in one user's data (substitution).
+
+    Raises:
+        InvalidParameter: the spacing is out of range.
+        AccountingError: dp-accounting is not installed.
+    """
+    expected = f"a number from {exact_text(_LEAST_SPACING)} to {exact_text(_MOST_SPACING)}"
+    spacing = validation.real("discretization", discretization, expected)
+    if not _LEAST_SPACING <= spacing <= _MOST_SPACING:
+        raise InvalidParameter("discretization", discretization, expected)
+    try:
+        from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - no dependency of this package
+    except ImportError as error:
+        raise AccountingError("dp-accounting is not installed: pip install dp-accounting") from error
+    pair = (accountant or Accountant()).privacy_loss(described).upper
+    losses = np.concatenate([-pair.losses[::-1], [0.0], pair.losses])
+    room = 1 + (64 + 16 * pair.largest_loss) * UNIT_ROUND_OFF
+    masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p * room])
+    places = np.ceil(losses / spacing * (1 + 4 * UNIT_ROUND_OFF * np.sign(losses))).astype(np.int64)
+    rounded: dict[int, float] = {}
+    for place, mass in zip(places.tolist(), masses.tolist(), strict=True):
+        rounded[place] = rounded.get(place, 0.0) + mass
+    return privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+        rounded, pair.infinity * room, spacing, pessimistic_estimate=True
+    )
+
+
+def rounds_of_dp_event(event: Any, *, relation: str) -> dict[ShuffledRound, int]:
+    """Returns the central releases that a dp-accounting event describes, each with how often it happens.
+
+    Gaussian, Laplace and zero-concentrated events, their compositions, and the event of no operation are read
+    exactly. All others are refused: Poisson sampling is another sampling than that of the rounds here.
+
+    Args:
+        event: a `dp_accounting.DpEvent`; classes are recognised by their names.
+        relation: the neighbours that noise multipliers and rho are for: "substitution" or "add-remove".
+
+    Raises:
+        InvalidParameter: an event that is not supported, or values out of range.
+    """
+    found: dict[ShuffledRound, int] = {}
+    left = _MAXIMUM_EVENTS
+
+    def add(one: Any, times: int, depth: int) -> None:
+        nonlocal left
+        left -= 1
+        if depth > _MAXIMUM_DEPTH or left < 0:
+            expected = f"at most {_MAXIMUM_DEPTH} events inside one another, and {_MAXIMUM_EVENTS} altogether"
+            raise InvalidParameter("event", type(one).__name__, expected)
+        name = type(one).__name__
+        if name == "NoOpDpEvent":
+            return
+        if name == "ComposedDpEvent":
+            for each in one.events:
+                add(each, times, depth + 1)
+            return
+        if name == "SelfComposedDpEvent":
+            count = validation.whole("count", one.count, 0, validation.MAXIMUM_ROUNDS)
+            if count:
+                add(one.event, times * count, depth + 1)
+            return
+        made = _RELEASES.get(name)
+        if made is None:
+            raise InvalidParameter("event", name, f"one of {', '.join([*_RELEASES, *_COMPOSED])}")
+        described = ShuffledRound(randomizer=made(one, relation), reports=1)
+        total = found.get(described, 0) + times
+        found[described] = validation.whole("count", total, 1, validation.MAXIMUM_ROUNDS)
+
+    add(event, 1, 0)
+    return found
+
+
+def _zero_concentrated(event: Any, relation: str) -> LocalRandomizer:
+    if event.xi != 0:
+        raise InvalidParameter("xi", event.xi, "0")
+    return Declared(rho=event.rho, relation=relation)
+
+
+_COMPOSED = ("SelfComposedDpEvent", "ComposedDpEvent", "NoOpDpEvent")
+_RELEASES: Mapping[str, Callable[[Any, str], LocalRandomizer]] = {
+    "GaussianDpEvent": lambda event, relation: Gaussian(sigma=event.noise_multiplier, relation=relation),
+    "LaplaceDpEvent": lambda event, relation: CentralLaplace(scale=event.noise_multiplier, relation=relation),
+    "ZCDpEvent": _zero_concentrated,
+}
+
+
+def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    """Returns losses, masses and infinity of one direction, with losses rounded up.
+
+    Raises:
+        InvalidParameter: the estimates are optimistic.
+    """
+    if pmf._pessimistic_estimate is not True:
+        raise InvalidParameter("pld", "optimistic estimates", "pessimistic estimates, which are upper bounds")
+    dense = pmf.to_dense_pmf()
+    masses = np.maximum(np.asarray(dense._probs, dtype=np.float64), 0.0)
+    places = np.arange(masses.size) + int(dense._lower_loss)
+    spacing, infinity = float(dense._discretization), float(dense._infinity_mass)
+    room = 1 + (masses.size + 8) * UNIT_ROUND_OFF  # of sums
+    finite = places * spacing <= LARGEST_LOSS * (1 - 8 * UNIT_ROUND_OFF)
+    infinity = min((infinity + float(masses[~finite].sum())) * room, 1.0)
+    kept = finite & (places > 0) & (masses > 0)
+    at_most_zero = float(math.fsum(masses[places <= 0].tolist()))
+    places, masses = places[kept], masses[kept]
+    step = -(-int(places[-1]) // (MAXIMUM_LOSSES - 2)) if places.size > MAXIMUM_LOSSES - 2 else 1
+    rounded, inverse = np.unique(-(-places // step), return_inverse=True)
+    joined = np.bincount(inverse, weights=masses, minlength=rounded.size) * (room if step > 1 else 1.0)
+    losses = np.minimum(rounded * (step * spacing) * (1 + 4 * UNIT_ROUND_OFF), LARGEST_LOSS)
+    return (0.0, *losses.tolist()), (at_most_zero, *joined.tolist()), infinity
