@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import scipy
 
@@ -186,48 +187,26 @@ def calibrate_by(
     def decided(value: float) -> float:
         return decides(completed(value))
 
-    def is_met(value: float) -> bool:
-        return decided(value) <= epsilon
-
-    def found(value: float, beyond: float | None) -> Calibration:
-        shuffled = completed(value)
-        return Calibration(
-            parameter=name or "epsilon0",
-            value=value,
-            value_beyond=beyond,
-            epsilon0=shuffled.randomizer.epsilon0 if name else value,
-            epsilon0_beyond=None if name else beyond,
-            round=shuffled,
-            accounted=slot_for(shuffled),
-            policy=policy,
-            epsilon_decided_upper=decided(value),
-            certificate=accountant.certify({slot_for(shuffled): rounds}, delta=delta),
-        )
-
+    target: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
+    target |= {"accountant": accountant, "width": width}
     if name is None:
-        return found(
-            *_largest_epsilon0(
-                is_met,
-                completed,
-                epsilon=epsilon,
-                delta=delta,
-                rounds=rounds,
-                accountant=accountant,
-                width=width,
-                spent=spent,
-            )
+        value, beyond = _largest_epsilon0(
+            lambda value: decided(value) <= epsilon, completed, spent=spent, **target
         )
-    return found(
-        *_least_noise(
-            decided,
-            completed,
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            rounds=rounds,
-            accountant=accountant,
-            width=width,
-        )
+    else:
+        value, beyond = _least_noise(decided, completed, name, **target)
+    shuffled = completed(value)
+    return Calibration(
+        parameter=name or "epsilon0",
+        value=value,
+        value_beyond=beyond,
+        epsilon0=shuffled.randomizer.epsilon0 if name else value,
+        epsilon0_beyond=None if name else beyond,
+        round=shuffled,
+        accounted=slot_for(shuffled),
+        policy=policy,
+        epsilon_decided_upper=decided(value),
+        certificate=accountant.certify({slot_for(shuffled): rounds}, delta=delta),
     )
 
 

@@ -163,7 +163,15 @@ def test_missing_mass_is_infinite_loss() -> None:
 @settings(max_examples=5, deadline=None)
 def test_the_composition_is_at_least_that_of_all_pairs_of_losses(one: Atoms) -> None:
     losses, masses, infinity = one
-    randomizer = PrivacyLoss(losses=tuple(losses), masses=tuple(masses), infinity=infinity)
+    # Both directions are declared: one that did not dominate the other would be no declaration of this pair.
+    ratios = [p * math.exp(-x) for x, p in zip(losses, masses, strict=True)]
+    other = ([-x for x in losses[::-1]], ratios[::-1], max(0.0, 1.0 - math.fsum(ratios)))
+    randomizer = PrivacyLoss(
+        losses=tuple(losses),
+        masses=tuple(masses),
+        infinity=infinity,
+        reverse=other,  # type: ignore[arg-type]
+    )
     twice: Atoms = (
         [x + y for x in losses for y in losses],
         [p * q for p in masses for q in masses],

@@ -20,6 +20,8 @@ _SECONDS, _PLACES, _WHOLE = "seconds", "coordinates of a drawing", "a whole numb
 # File, what stands there, how often, and why it is no number that somebody might take for a bound.
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
+    ("accounting/calibration.py", "round(…)"): (2, _WHOLE),
+    ("accounting/numeric/bracketing.py", "round(…)"): (1, _WHOLE),
     ("accounting/amplification/random_size/mixture.py", "round(…)"): (1, _WHOLE),
     ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
     ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
