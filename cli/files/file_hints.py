@@ -1,4 +1,4 @@
-"""What a file seems to be that cannot be read, and what to do about it."""
+"""Hints for files that cannot be read: which kind of file it seems to be, and how to convert it."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
+# Without these a round is taken for honest, pure or single, which costs less: NaN in them is refused.
+_NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,16 +133,18 @@ def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
         if name not in columns and not table.reading.ignore_extra:
             raise BadValue("column", name, f"one of {', '.join(columns)}")
     known = {name: cell for name, cell in cells.items() if name in columns}
-    given = {name: cell for name, cell in known.items() if not _is_absent(cell, text=text)}
+    given = {name: cell for name, cell in known.items() if not _is_absent(name, cell, text=text)}
     for name in table.required:
         if name not in given:
             raise EmptyField(name, columns[name].expected)
     return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
 
 
-def _is_absent(cell: object, *, text: bool) -> bool:
-    """Whether a cell holds nothing: empty, null, or in CSV NaN, which programs write for what is missing."""
-    return cell is None or cell == "" or (text and str(cell).lower() == "nan")
+def _is_absent(name: str, cell: object, *, text: bool) -> bool:
+    """Returns whether a cell holds nothing: empty, null, or in CSV NaN, which programs write for what is
+    missing."""
+    is_nan = text and name not in _NAN_REFUSED and str(cell).lower() == "nan"
+    return cell is None or cell == "" or is_nan
 
 
 def _csv_lines(table: _Table, text: str, problems: Problems) -> Iterator[tuple[int, dict[str, object]]]:

@@ -126,3 +126,29 @@ def test_integral_floats_are_whole_numbers(directory: Path, written: str, report
     ):
         (directory / name).write_text(content)
         assert [line.request.round.reports for line in read_requests(directory / name)] == [reports]
+
+
+@pytest.mark.parametrize("written", ["", "NaN", "nan"])
+def test_a_cell_that_holds_nothing_is_absent(directory: Path, written: str) -> None:
+    from shuffle_ledger.cli.files.round_files import read_requests
+
+    columns = "sampled_from,participation,collected_on,use_case,analysis\n"
+    line = f'a,phones,"{LARGE}",24' + f",{written}" * 5
+    (directory / "rounds.csv").write_text(HEADER.rstrip() + "," + columns + line + "\n")
+    (found,) = read_requests(directory / "rounds.csv")
+    (directory / "rounds.csv").write_text(HEADER + f'a,phones,"{LARGE}",24\n')
+    (plain,) = read_requests(directory / "rounds.csv")
+    assert found.request == plain.request
+
+
+@pytest.mark.parametrize("field", ["honest_fraction", "delta0"])
+def test_nan_is_not_the_value_at_which_a_round_costs_least(phones: Run, directory: Path, field: str) -> None:
+    (directory / "rounds.csv").write_text(HEADER.rstrip() + f',{field}\na,phones,"{LARGE}",24,NaN\n')
+    answer = phones("round", "import", "rounds.csv", "--json")
+    assert (answer.code, answer.json["error"]["field"], answer.json["error"]["line"]) == (2, field, 2)
+
+
+def test_nan_is_no_count(phones: Run, directory: Path) -> None:
+    (directory / "rounds.csv").write_text(f'randomizer,reports,count\n"{LARGE}",24,nan\n')
+    answer = phones("compose", "rounds.csv", "--delta", "1e-6", "--json")
+    assert (answer.code, answer.json["error"]["field"]) == (2, "count")
