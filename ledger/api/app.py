@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 import anyio
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers
@@ -98,18 +98,7 @@ def create_app(
     app.state.service = service
     app.state.metrics = metrics
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    routers = (
-        cohorts.router,
-        rounds.router,
-        calculators.router,
-        audit.router,
-        operations.router,
-        operations.metrics_router(metrics),
-        routes.router,
-    )
-    for router in routers:
-        app.include_router(router)
-    app.state.offered = [route for router in routers for route in router.routes]
+    _offer(app, operations.metrics_router(metrics))
     handlers = {RequestValidationError: problems.on_invalid, HTTPException: problems.on_http}
     for expected in (*problems.EXPECTED, Exception):
         handlers[expected] = problems.on_error
@@ -120,6 +109,15 @@ def create_app(
     if root_path:
         app.add_middleware(RootPath, root_path=root_path)
     return app
+
+
+def _offer(app: FastAPI, metrics: APIRouter) -> None:
+    """Add all routes."""
+    api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
+    routers = (*api, metrics, routes.router)
+    for router in routers:
+        app.include_router(router)
+    app.state.offered = [route for router in routers for route in router.routes]
 
 
 def _readable(handler: Handler) -> Handler:

@@ -17,9 +17,9 @@ from tests.architecture.tree import PAGE, filled
 ROOT = Path(__file__).parents[2]
 ROOMS = ("accounting", "cli", "ledger", "migrations", "workers")
 LINTER = Path(sys.executable).with_name("lint-imports")
-# What `accounting` may use: numbers and ways to write them down. No clock, file, environment, log or chance.
 # What one module imports when it is asked to, to speak to another library.
 OTHERS = {("conversions.py", "dp_accounting.pld")}
+# What `accounting` may use: numbers and ways to write them down. No clock, file, environment, log or chance.
 PURE = {
     "__future__",
     "abc",
@@ -33,6 +33,7 @@ PURE = {
     "enum",
     "fractions",
     "functools",
+    "hashlib",
     "html",
     "itertools",
     "math",
