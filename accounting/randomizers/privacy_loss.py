@@ -51,7 +51,7 @@ class PrivacyLoss(WholeRelease):
         masses: their probabilities under P.
         infinity: probability under P of outcomes that Q cannot make.
         reverse: losses, masses and infinity of the other direction, if the release has two; None if the pair
-            dominates both, at every order from 1 on. What the pair says of orders below 1 does not count:
+            dominates both, at every order from 1 on. Orders below 1 do not count:
             neighbours may be exchanged.
 
     Mass that is missing from the sum of 1 counts as infinite loss. Neighbours differ in one user's data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
+_ALIKE = 0.8  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
 # Without these a round is taken for honest, pure or single, which costs less: NaN in them is refused.
 _NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count"})
 
@@ -132,12 +134,21 @@ def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
     for name in cells:
         if name not in columns and not table.reading.ignore_extra:
             raise BadValue("column", name, f"one of {', '.join(columns)}")
+        _refuse_misspelt(name, cells, columns)
     known = {name: cell for name, cell in cells.items() if name in columns}
     given = {name: cell for name, cell in known.items() if not _is_absent(name, cell, text=text)}
     for name in table.required:
         if name not in given:
             raise EmptyField(name, columns[name].expected)
     return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
+
+
+def _refuse_misspelt(name: str, given: Collection[str], columns: Mapping[str, Kind]) -> None:
+    """Raise BadValue for a column that looks like one that is not there: its values would be left out, and
+    some of them make a round cost more."""
+    like = difflib.get_close_matches(name, columns, n=1, cutoff=_ALIKE)
+    if name not in columns and like and like[0] not in given:
+        raise BadValue("column", name, f"{like[0]} (say so with --map {name}={like[0]}), or no such column")
 
 
 def _is_absent(name: str, cell: object, *, text: bool) -> bool:
@@ -183,6 +194,7 @@ def _header(table: _Table, row: list[str]) -> list[str]:
         if name not in columns and not table.reading.ignore_extra:
             hint = delimiter_hint(row, columns)
             raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}"))
+        _refuse_misspelt(name, header, columns)
         if name in columns and header.count(name) > 1:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")
     missing = [name for name in table.required if name not in header]

@@ -286,7 +286,7 @@ _CALIBRATED: Schema = {
 
 
 def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Schema:
-    about = "What the command of the same name prints with --json."
+    about = "The answer that the command of the same name prints with --json."
     return {
         "type": "object",
         "title": title,

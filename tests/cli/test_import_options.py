@@ -68,6 +68,16 @@ def test_columns_are_renamed_and_left_out(phones: Run, directory: Path) -> None:
     assert phones("round", "show", "a", "--json").json["round"]["reports"] == 24
 
 
+def test_a_column_that_is_misspelt_is_not_left_out(phones: Run, directory: Path) -> None:
+    for name in ("honest_fractoin", "honestfraction", "sampled_form", "Delta0"):
+        content = f'round_id,cohort,randomizer,reports,{name}\na,phones,"{LARGE}",24,0.5\n'
+        (directory / "rounds.csv").write_text(content)
+        answer = phones("round", "import", "rounds.csv", "--ignore-extra")
+        assert answer.code == 2
+        assert f"--map {name}=" in answer.stderr
+    assert phones("round", "show", "a").code == 4
+
+
 @pytest.mark.parametrize("given", ["a", "=b", "a=", "a=colour", "colour=reports"])
 def test_a_renaming_that_is_none_is_named(phones: Run, directory: Path, given: str) -> None:
     (directory / "rounds.csv").write_text(HEADER + rounds(1))

@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
 PRECISION = 1e-2  # where numbers need not be closer
-# What is calibrated and what is admitted are numbers: the database changes neither.
+# Calibrated and admitted rounds are numbers: the database changes neither.
 ONE_DATABASE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 CASES: tuple[tuple[dict[str, Any], float, float, int], ...] = (
