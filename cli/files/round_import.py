@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from shuffle_ledger.cli.backends.database import Ledger
@@ -238,10 +239,22 @@ def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort])
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)
     if found is None:
+        _check_days(cohorts[request.cohort], request)
         return
     refuse_other_content(request, found.request)
     if found.state != _SETTLED:  # which is counted
         refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
+
+
+def _check_days(cohort: Cohort, request: RoundRequest) -> None:
+    """Raise InvalidValue for a new round whose cohort has windows, and which was collected before today."""
+    if not cohort.windows or request.days is None:
+        return
+    cohort.periods(request)
+    today = datetime.now(UTC).date()
+    if request.days[1] < today:
+        expected = f"a day from {today.isoformat()}, which is today: what was collected is an incident"
+        raise InvalidValue(field="collected_on", value=request.days[1].isoformat(), expected=expected)
 
 
 def _open(ledger: Ledger, cohort: Cohort) -> None:

@@ -222,12 +222,21 @@ class RoundRequest:
         """Whether `content`, canonical bytes that an identifier is bound to, are this request's.
 
         The same words had other bytes before rounds declared their interaction. They repeat what was
-        registered then, and are answered with what was accounted then.
+        registered then, and are answered with what was accounted then. The periods of windows follow from the
+        cohorts and the days; without days, those of the registration are meant.
         """
         if content == self.to_bytes():
             return True
+        if not self.windows and b'"windows":' in content:
+            return self._placed_as(RoundRequest.from_bytes(content)).repeats(content)
         former = self.round.formerly
         return former is not None and content == dataclasses.replace(self, round=former).to_bytes()
+
+    def _placed_as(self, registered: RoundRequest) -> RoundRequest:
+        first, last = self.collected_on, self.collected_until
+        if first is None:
+            first, last = registered.collected_on, registered.collected_until
+        return dataclasses.replace(self, windows=registered.windows, collected_on=first, collected_until=last)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundRequest:

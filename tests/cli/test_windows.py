@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,29 @@ def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -
     assert tablets(*told).code == 2
     assert tablets(*told, "--collected-on", "2026-01-01").code == 0
     assert tablets("audit", "verify").code == 0
+
+
+def test_a_file_of_rounds_is_charged_to_windows_and_may_be_imported_again(
+    tablets: Run, directory: Path
+) -> None:
+    today = datetime.now(UTC).date()
+    header, described = "round_id,cohort,collected_on,randomizer,reports\n", '"krr(k=10, epsilon0=2)",50000'
+    days = (today, today + timedelta(days=7))
+    (directory / "rounds.csv").write_text(
+        header + "".join(f"r{n},tablets,{day},{described}\n" for n, day in enumerate(days))
+    )
+    rehearsed = tablets("round", "import", "rounds.csv", "--dry-run", "--json")
+    assert (rehearsed.code, rehearsed.json["rounds_admitted"]) == (0, 2)
+    for _ in range(2):
+        answer = tablets("round", "import", "rounds.csv", "--json")
+        assert (answer.code, answer.json["rounds_admitted"]) == (0, 2), answer.stderr
+    weeks = [tablets("round", "show", f"r{n}", "--json").json["windows"] for n in range(2)]
+    assert weeks == [[f"tablets@{day:%G-W%V}"] for day in days]
+    quoted = tablets("round", "quote", "tablets", "--id", "r0", *KRR, "--json")
+    assert (quoted.code, quoted.json["would_be"]) == (0, "admitted")
+    past = f"r9,tablets,2026-01-05,{described}\n"
+    (directory / "rounds.csv").write_text(header + past)
+    refused = tablets("round", "import", "rounds.csv")
+    assert refused.code == 2
+    assert "line 2" in refused.stderr
+    assert "what was collected is an incident" in refused.stderr

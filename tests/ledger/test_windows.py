@@ -186,7 +186,11 @@ def test_without_days_a_round_is_collected_today_whatever_day_it_is_asked_again(
     assert (was_decided, is_decided, again) == (False, True, answer)
     assert register(desk.store, request, actor="ada") == answer
     assert desk.names() == names
+    registered = RoundRequest.from_bytes(desk.store.round(request.round_id).content)
+    assert request.repeats(registered.to_bytes())
+    assert not dataclasses.replace(request, use_case="other").repeats(registered.to_bytes())
     other = dataclasses.replace(request, collected_on=today() + 20 * DAY)
+    assert not other.repeats(registered.to_bytes())
     with pytest.raises(Conflict):
         register(desk.store, other, actor="ada")
 
