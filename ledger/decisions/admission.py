@@ -65,10 +65,10 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
     actor = checked_text("actor", actor)
     request = with_windows(store, request)
     open_periods(store, request, actor=actor)
-    return _registered_now(store, request, actor)
+    return register_placed(store, request, actor)
 
 
-def _registered_now(store: Store, request: RoundRequest, actor: str) -> Pending | Outcome:
+def register_placed(store: Store, request: RoundRequest, actor: str) -> Pending | Outcome:
     """Register a request with its periods, whose chains are open; as `register`."""
     if len(request.cohorts) > 1 or store.has_windows(request.cohorts):
         decide.check_request(request, store.cohorts_named(request.cohorts))
@@ -153,7 +153,7 @@ def register_and_admit(
                 break
             case outcome:
                 return outcome, False
-    answer = _registered_now(store, request, asked.actor)
+    answer = register_placed(store, request, asked.actor)
     if isinstance(answer, Pending):
         return admit_in_order(store, accountant, request.round_id), False
     return answer, True

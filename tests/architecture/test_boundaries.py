@@ -36,6 +36,7 @@ PURE = {
     "hashlib",
     "html",
     "itertools",
+    "json",
     "math",
     "numbers",
     "numpy",

@@ -143,8 +143,8 @@ class _Stop:
     [
         ("open_cohort", 2, False),
         ("open_cohort", 2, True),
-        ("register", 1, False),  # of a kind that is not known yet: it takes two commits
-        ("register", 1, True),
+        ("register_placed", 1, False),  # of a kind that is not known yet: it takes two commits
+        ("register_placed", 1, True),
         ("admit_in_order", 1, True),
         ("register_and_admit", 5, False),
         ("register_and_admit", 5, True),
@@ -162,7 +162,7 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     after: bool,
 ) -> None:
     with monkeypatch.context() as patched:
-        module = admission if step in ("register", "admit_in_order") else database
+        module = admission if step in ("register_placed", "admit_in_order") else database
         patched.setattr(module, step, _Stop(getattr(module, step), at=at, after=after))
         answer = run(*IMPORT)
     assert answer.code == 1
@@ -178,7 +178,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
     files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
 ) -> None:
     """Its own error, raised while it cleans up, says nothing that the person who stopped it has to know."""
-    stop = _Stop(admission.register, at=1, after=True)
+    stop = _Stop(admission.register_placed, at=1, after=True)
 
     def cleaned_up(*given: Any, **named: Any) -> Any:
         try:
@@ -187,7 +187,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
             raise AssertionError  # noqa: B904 - the interruption stays its context, as in a library
 
     with monkeypatch.context() as patched:
-        patched.setattr(admission, "register", cleaned_up)
+        patched.setattr(admission, "register_placed", cleaned_up)
         answer = run(*IMPORT)
     assert answer.code == 1
     assert answer.json["error"]["kind"] == "interrupted"
