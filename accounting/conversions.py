@@ -82,7 +82,7 @@ def to_dp_accounting(
     if not _LEAST_SPACING <= spacing <= _MOST_SPACING:
         raise InvalidParameter("discretization", discretization, expected)
     try:
-        from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - no dependency of this package
+        from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - needed here only
     except ImportError as error:
         raise AccountingError("dp-accounting is not installed: pip install dp-accounting") from error
     pair = (accountant or Accountant()).privacy_loss(described).upper

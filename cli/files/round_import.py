@@ -22,7 +22,7 @@ from shuffle_ledger.cli.failures import BadLine
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.decisions import refuse_other_content, refuse_uncollectable
+from shuffle_ledger.ledger.decisions import check_collection, refuse_other_content, refuse_uncollectable
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.values import (
     Admitted,
@@ -239,22 +239,13 @@ def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort])
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)
     if found is None:
-        _check_days(cohorts[request.cohort], request)
+        if cohorts[request.cohort].windows and request.days is not None:
+            cohorts[request.cohort].periods(request)
+            check_collection(request, datetime.now(UTC).date())
         return
     refuse_other_content(request, found.request)
     if found.state != _SETTLED:  # which is counted
         refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
-
-
-def _check_days(cohort: Cohort, request: RoundRequest) -> None:
-    """Raise InvalidValue for a new round whose cohort has windows, and which was collected before today."""
-    if not cohort.windows or request.days is None:
-        return
-    cohort.periods(request)
-    today = datetime.now(UTC).date()
-    if request.days[1] < today:
-        expected = f"a day from {today.isoformat()}, which is today: what was collected is an incident"
-        raise InvalidValue(field="collected_on", value=request.days[1].isoformat(), expected=expected)
 
 
 def _open(ledger: Ledger, cohort: Cohort) -> None:

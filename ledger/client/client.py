@@ -355,7 +355,7 @@ class LedgerClient:
 
         Args:
             after: the `cursor` of the last event that was handled; None: from the first entry.
-            cohort: only of this one.
+            cohort: only of this one, and of the periods of its windows.
             kinds: only of these kinds; empty: of all.
             poll_seconds: pause at the end of the feed before it is asked again, for ever; None: ends there.
 
@@ -374,7 +374,7 @@ class LedgerClient:
                 continue
             if poll_seconds is None:
                 return
-            time.sleep(poll_seconds)
+            time.sleep(poll_seconds)  # as the caller asked
 
     def heads(self) -> dict[str, Any]:
         """Return the heads of all chains that the token sees, as `reports.budgets.heads` does."""

@@ -28,7 +28,7 @@ from shuffle_ledger.ledger.decisions.repeats import (
     refuse_uncollectable,
 )
 from shuffle_ledger.ledger.decisions.settlement import settle, void
-from shuffle_ledger.ledger.decisions.windows import views_of, with_windows
+from shuffle_ledger.ledger.decisions.windows import check_collection, views_of, with_windows
 
 __all__ = [
     "admit",
@@ -36,6 +36,7 @@ __all__ = [
     "admit_in_order",
     "admit_together",
     "change_budget",
+    "check_collection",
     "correct",
     "least_open",
     "open_cohort",

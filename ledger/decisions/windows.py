@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store, opening_body
 from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
-from shuffle_ledger.ledger.values.windows import Period, Window
+from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
 AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
@@ -42,7 +42,7 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
     Raises:
         NotFound: no such cohort.
         InvalidValue: the collection ended before today, ends more than a year from now, or is longer than a
-            window.
+            window allows.
     """
     if not store.has_windows(request.members):
         return request
@@ -54,12 +54,26 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
         views = store.views(request.members)
         today = max(each for view in views for each in (view.at, view.recorded_at) if each is not None).date()
         request = request if request.days else dataclasses.replace(request, collected_on=today)
-        _check_now(request, today)
+        check_collection(request, today)
         return placed(request, [view.cohort for view in views])
     if request.days is None and registered.days is not None:
         first, until = registered.collected_on, registered.collected_until
         request = dataclasses.replace(request, collected_on=first, collected_until=until)
     return placed(request, store.cohorts_named(request.members))
+
+
+def check_collection(request: RoundRequest, today: date) -> None:
+    """Raise InvalidValue for a new round with days that ended before today, or end more than a year later."""
+    if request.days is None:
+        return
+    last = request.days[1]
+    if not today <= last <= today + AHEAD:
+        name = "collected_until" if request.collected_until else "collected_on"
+        expected = (
+            f"a day from {today.isoformat()}, which is today, to one year later: what is collected already"
+            " and was not admitted is an incident"
+        )
+        raise InvalidValue(field=name, value=last.isoformat(), expected=expected)
 
 
 def placed(request: RoundRequest, cohorts: Sequence[Cohort]) -> RoundRequest:
@@ -130,12 +144,9 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
         view: the cohort now. Leaves no trace.
     """
     today = max(view.at, view.recorded_at or view.at).date()
-    found = [
-        period for window in view.cohort.windows for period in window.periods(view.cohort.name, today, today)
-    ]
-    known = (
-        {cohort.name for cohort in store.cohorts(only=[period.name for period in found])} if found else set()
-    )
+    found = periods_of(view.cohort.windows, view.cohort.name, today, today)
+    names = [period.name for period in found]
+    known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
     return [there.get(period.name) or _unopened(_as_cohort(view.cohort, period), view.at) for period in found]
 
@@ -183,16 +194,3 @@ def _unopened(cohort: Cohort, at: datetime) -> CohortView:
         details=body.details,
         opening=body.to_bytes(),
     )
-
-
-def _check_now(request: RoundRequest, today: date) -> None:
-    if request.days is None:
-        raise AssertionError("the request was given days")
-    last = request.days[1]
-    if not today <= last <= today + AHEAD:
-        name = "collected_until" if request.collected_until else "collected_on"
-        expected = (
-            f"a day from {today.isoformat()}, which is today, to one year later: what is collected already"
-            " and was not admitted is an incident"
-        )
-        raise InvalidValue(field=name, value=last.isoformat(), expected=expected)

@@ -118,7 +118,7 @@ OF_WINDOWS: Final = Condition(
 def unit_of_period(described: str, first: str, last: str) -> str:
     """Return the privacy unit of a window's period: what may differ between two neighbouring populations."""
     return (
-        f"what one user sent in rounds of the cohort collected in this {described}, {first} to {last}: a user"
+        f"what one user sent in rounds of the cohort collected in {described}, {first} to {last}, UTC: a user"
         " sends one report per round"
     )
 

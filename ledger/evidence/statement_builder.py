@@ -263,7 +263,7 @@ def _promise(opened: EntryBody, body: EntryBody) -> Promise:
 
 
 def _unit(period: Period) -> str:
-    described = period.kind if period.is_sliding else f"UTC calendar {period.kind}"
+    described = f"these {period.kind}" if period.is_sliding else f"this UTC calendar {period.kind}"
     return unit_of_period(described, period.first.isoformat(), period.last.isoformat())
 
 

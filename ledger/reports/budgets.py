@@ -198,7 +198,7 @@ def windows_today(store: Store, view: CohortView) -> tuple[WindowReading, ...]:
     found = []
     for window in view.cohort.windows:
         of_kind = [each for each in views if each.cohort.period and each.cohort.period.kind == window.kind]
-        least = min(of_kind, key=lambda each: each.cohort.remaining(each.spent.epsilon_upper))
+        least = min(of_kind, key=_remaining)
         if least.cohort.period is None:
             raise AssertionError("a view of a period")
         found.append(
@@ -207,10 +207,15 @@ def windows_today(store: Store, view: CohortView) -> tuple[WindowReading, ...]:
                 period=least.cohort.period,
                 status=least.cohort.status,
                 epsilon_spent_upper=least.spent.epsilon_upper,
-                epsilon_remaining=least.cohort.remaining(least.spent.epsilon_upper),
+                epsilon_remaining=_remaining(least),
             )
         )
     return tuple(found)
+
+
+def _remaining(view: CohortView) -> float:
+    """Return what a chain's budget has left: nothing, where it admits nothing any more."""
+    return view.cohort.remaining(view.spent.epsilon_upper) if view.cohort.status == "open" else 0.0
 
 
 def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:

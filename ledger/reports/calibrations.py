@@ -62,7 +62,10 @@ def calibrate_for(
     in_periods = [(each, _decision(books, each, rounds)) for each in views_today(store, view)]
 
     def decides_for_all(described: ShuffledRound) -> float:
-        fits_in = all(decide(described) <= each.cohort.epsilon_budget for each, decide in in_periods)
+        fits_in = all(
+            each.cohort.status == "open" and decide(described) <= each.cohort.epsilon_budget
+            for each, decide in in_periods
+        )
         return decides(described) if fits_in else math.inf
 
     try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, false, func, or_, select
 
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
@@ -52,7 +52,7 @@ def events_after(
         store: the ledger.
         after: the cursor of an event or of a page; None: from the first entry of the ledger.
         limit: number of events at most, from 1 to 1000.
-        cohorts: only entries of these; None: of all.
+        cohorts: only entries of these and of the periods of their windows; None: of all.
         kinds: only entries of these kinds; empty: of all.
 
     Guarantee: going on with `after` gives every entry that was ever committed exactly once, and the entries
@@ -98,7 +98,7 @@ def _page(
     end, count = connection.execute(select(func.max(some.c.position), func.count())).one()
     wanted = select(some).order_by(some.c.position).limit(limit)
     if cohorts is not None:
-        wanted = wanted.where(some.c.cohort.in_(cohorts))
+        wanted = wanted.where(or_(false(), *(_is_of(some.c.cohort, name) for name in cohorts)))
     if kinds:
         wanted = wanted.where(some.c.kind.in_(kinds))
     found = tuple(_event(row._asdict()) for row in connection.execute(wanted))
@@ -108,9 +108,18 @@ def _page(
     return EventPage(events=found, after=last, more=count == SCANNED_MAX)
 
 
+def _is_of(column: ColumnElement[str], name: str) -> ColumnElement[bool]:
+    """Return whether a chain is a cohort's, or that of a period of its windows.
+
+    Not LIKE, which takes some letters for others on SQLite.
+    """
+    prefix = f"{name}@"
+    return or_(column == name, func.substr(column, 1, len(prefix)) == prefix)
+
+
 def _event(row: dict[str, object]) -> Event:
     position = row.pop("position")
-    entry = LedgerEntry(**row)  # type: ignore[arg-type] # the columns of a row
+    entry = LedgerEntry(**row)  # type: ignore[arg-type]  # the columns of a row have the fields' types
     return Event(**vars(published(entry)), cursor=_cursor(position, entry.digest))
 
 

@@ -134,13 +134,19 @@ def forecast(
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: the round has more reports, or a larger population to sample, than the cohort has users.
+        InvalidValue: the round has more reports, or a larger population to sample, than the cohort has users;
+            or the schedule of a cohort with windows begins before today.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     name = checked_text("cohort", cohort)
     view = store.view(name)
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
+    if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
+        expected = (
+            f"a day from {today.isoformat()}: of a cohort with windows, no round of earlier days is admitted"
+        )
+        raise InvalidValue(field="first_on", value=wanted.first_on.isoformat(), expected=expected)
     policy = policy_of(store, view)
     books = Books(store=store, accountant=accountant, keep=False)
     kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)

@@ -82,7 +82,7 @@ class Positions:
             wanted = seen.last if wanted is None else wanted
             if reached >= wanted or time.monotonic() >= ends:
                 return reached
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)  # outside the lock, and for a second at most
 
     def _look(self) -> _Look:
         with engines.reading_once(self._engine) as connection:

@@ -19,7 +19,7 @@ UNITS: Final = ("day", "week", "month", "quarter", "year")
 BUCKETS: Final = ("day", "week", "month")  # of windows that slide
 SLIDING_MAX = 31  # buckets of a window that slides
 WINDOWS_MAX = 4  # of one cohort
-PERIODS_CALENDAR_MAX = 2  # that one round may be collected in: it lasts no longer than one of them
+PERIODS_CALENDAR_MAX = 2  # that one round may be collected in
 SUFFIX_LENGTH_MAX = 20  # of a period's name behind the cohort's
 _YEARS: Final = range(1970, 9000)
 _DAY: Final = timedelta(days=1)
@@ -107,9 +107,10 @@ class Window:
         """Yield the periods that a round collected from one day to another is in, in order.
 
         Raises:
-            InvalidValue: these days are more than the window is long, or too far away to have periods.
+            InvalidValue: these days are in more units than a round may be in, or too far away to have any.
         """
-        expected = f"days from {_YEARS[0]} on, the last of them no more than one {self.kind} after the first"
+        most = f"{self.sliding or PERIODS_CALENDAR_MAX} UTC {self.unit}s"
+        expected = f"days from {_YEARS[0]} on, in at most {most}"
         if first.year not in _YEARS or last.year not in _YEARS:
             raise InvalidValue(field="collected_on", value=first.isoformat(), expected=expected)
         starts = [_start(self.unit, first)]

@@ -80,8 +80,7 @@ class JointRounds:
         if self.period is not None:
             first, last = request.days or (date.max, date.min)
             if body.cohort not in request.windows or self.period.cohort not in request.members:
-                if body.kind is not EntryKind.INCIDENT:
-                    yield "its round is not charged to the cohort whose window this is"
+                yield "its round is not charged to the cohort whose window this is"
             elif self.period.first > last or self.period.last < first:
                 yield "its round was not collected in this period of the window"
             return

@@ -135,7 +135,7 @@ def test_the_profile_is_at_least_the_sum_over_the_losses(first: Atoms, second: A
         losses=tuple(first[0]),
         masses=tuple(first[1]),
         infinity=first[2],
-        reverse=second,  # type: ignore[arg-type]
+        reverse=second,  # type: ignore[arg-type]  # lists, as JSON has them
     )
     orders = [0.0, *(abs(x) for x in first[0]), *(abs(x) * 0.7 for x in first[0]), 9.0]
     bounds = profile(randomizer, orders)
@@ -170,7 +170,7 @@ def test_the_composition_is_at_least_that_of_all_pairs_of_losses(one: Atoms) -> 
         losses=tuple(losses),
         masses=tuple(masses),
         infinity=infinity,
-        reverse=other,  # type: ignore[arg-type]
+        reverse=other,  # type: ignore[arg-type]  # likewise
     )
     twice: Atoms = (
         [x + y for x in losses for y in losses],
@@ -264,7 +264,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in where dp-accounting would be."""
     inner = types.SimpleNamespace(PrivacyLossDistribution=Loss)
     package, pld = types.ModuleType("dp_accounting"), types.ModuleType("dp_accounting.pld")
-    pld.privacy_loss_distribution = inner  # type: ignore[attr-defined]
+    pld.privacy_loss_distribution = inner  # type: ignore[attr-defined]  # a module made here
     monkeypatch.setitem(sys.modules, "dp_accounting", package)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", pld)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,9 @@ DAYS = Window(unit="day", sliding=3, epsilon=0.5, delta=1e-7)
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=50_000)
 
 
-def request(name: str, **changes: object) -> RoundRequest:
-    return RoundRequest(**{"round_id": name, "cohort": "tablets", "round": KRR, **changes})  # type: ignore[arg-type]
+def request(name: str, **changes: Any) -> RoundRequest:
+    values: dict[str, Any] = {"round_id": name, "cohort": "tablets", "round": KRR, **changes}
+    return RoundRequest(**values)
 
 
 @pytest.fixture
@@ -30,8 +32,14 @@ def client(server: Server) -> LedgerClient:
 
 
 def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerClient) -> None:
-    opened = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive"}
-    cohort = client.open_cohort(**opened, windows=[WEEK, DAYS])  # type: ignore[arg-type]
+    opened: dict[str, Any] = {
+        "name": "tablets",
+        "population": 100_000,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "policy": "adaptive",
+    }
+    cohort = client.open_cohort(**opened, windows=[WEEK, DAYS])
     assert cohort.windows == (DAYS, WEEK)
     today = datetime.now(UTC).date()
     answer = client.register(request("one"))
@@ -61,20 +69,20 @@ def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerCl
 
 
 def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
-    opened = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6}
+    opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(InvalidValue, match="policy"):
-        client.open_cohort(**opened, policy="fixed", windows=[WEEK])  # type: ignore[arg-type]
-    client.open_cohort(**opened, policy="adaptive", windows=[WEEK])  # type: ignore[arg-type]
+        client.open_cohort(**opened, policy="fixed", windows=[WEEK])
+    client.open_cohort(**opened, policy="adaptive", windows=[WEEK])
     today = datetime.now(UTC).date()
     with pytest.raises(InvalidValue, match="which is today"):
         client.register(request("past", collected_on=today - timedelta(days=3)))
     with pytest.raises(NotFound):
         client.round("past")
-    told = {"round_id": "leak", "described": KRR, "reason": "a script"}
+    told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a script"}
     with pytest.raises(InvalidValue, match="the first day of collection"):
-        client.record_incident("tablets", **told)  # type: ignore[arg-type]
+        client.record_incident("tablets", **told)
     past = today - timedelta(days=30)
-    found = client.record_incident("tablets", **told, collected_on=past)  # type: ignore[arg-type]
+    found = client.record_incident("tablets", **told, collected_on=past)
     period = f"tablets@{past:%G-W%V}"
     assert [member.cohort for member in found.audience] == ["tablets", period]
     with pytest.raises(Conflict, match="fixed when the cohort is opened"):
@@ -82,13 +90,23 @@ def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
 
 
 def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, client: LedgerClient) -> None:
-    opened = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", "windows": [WEEK]}
+    opened: dict[str, Any] = {
+        "population": 100_000,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "policy": "adaptive",
+        "windows": [WEEK],
+    }
     for name in ("tablets", "tab"):
-        client.open_cohort(name=name, **opened)  # type: ignore[arg-type]
+        client.open_cohort(name=name, **opened)
     limited = LedgerClient(server.url, server.issue("own", "registrar", cohorts=["tablets"]))
     assert isinstance(limited.register(request("one")), Admitted)
     period = f"tablets@{datetime.now(UTC).date():%G-W%V}"
     assert limited.cohort(period).name == period
+    auditor = LedgerClient(server.url, server.issue("eye", "auditor", cohorts=["tablets"]))
+    seen = {event.cohort for event in auditor.events()}
+    assert seen == {"tablets", period}
+    assert {event.cohort for event in client.events(cohort="tablets")} == seen
     foreign = LedgerClient(server.url, server.issue("other", "registrar", cohorts=["tab"]))
     with pytest.raises(NotFound):
         foreign.cohort(period)

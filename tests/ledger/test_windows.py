@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
@@ -35,6 +35,7 @@ from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -220,7 +221,7 @@ def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None
     [
         (-1, None, "a day from .*, which is today"),
         (-9, -1, "a day from .*, which is today"),
-        (0, 14, "no more than one week after the first"),
+        (0, 14, "in at most 2 UTC weeks"),
         (400, None, "to one year later"),
     ],
 )
@@ -284,6 +285,24 @@ def test_an_overspent_week_ends_with_the_week(desk: Desk) -> None:
         desk.ask(monday, round_id=first.round_id)
     assert isinstance(desk.ask(monday + 7 * DAY), Admitted)
     desk.check()
+
+
+def test_nothing_is_said_to_be_left_of_an_overspent_day(desk: Desk) -> None:
+    desk.open("phones", Window(unit="day", epsilon=0.2, delta=1e-7))
+    first, second = desk.ask(), desk.ask()
+    correct(desk.store, desk.accountant, first.round_id, {"reports": 100}, reason="lost", actor="ada")
+    void(desk.store, desk.accountant, second.round_id, reason="nobody reported", actor="ada")
+    found = budget(desk.store, desk.accountant, "phones")
+    assert [(one.status, one.epsilon_remaining) for one in found.windows] == [("overspent", 0.0)]
+    assert [one.rounds_at_least for one in found.fits] == [0] * len(found.fits)
+    (kind,) = forecast(desk.store, desk.accountant, "phones", ForecastWanted(round=KRR), today=today()).kinds
+    assert (kind.rounds_at_least, kind.limited_by) == (0, "window day")
+    described = {"randomizer": "krr(k=10)", "reports": 50_000}
+    with pytest.raises(InvalidParameter, match="still admits"):
+        calibrate_for(desk.store, desk.accountant, "phones", described)
+    wanted = ForecastWanted(round=KRR, every="day", first_on=today() - DAY)
+    with pytest.raises(InvalidValue, match="no round of earlier days is admitted"):
+        forecast(desk.store, desk.accountant, "phones", wanted, today=today())
 
 
 def test_an_incident_is_charged_to_the_days_of_its_collection(desk: Desk) -> None:

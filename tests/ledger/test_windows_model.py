@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,8 +74,13 @@ class Ledgers:
     def _open(
         self, store: Store, name: str, epsilon: float, delta: float, windows: tuple[Window, ...] = ()
     ) -> None:
-        values = {"population": 10**6, "policy": "adaptive", "actor": "ada", "windows": windows}
-        open_cohort(store, name=name, epsilon=epsilon, delta=delta, **values)  # type: ignore[arg-type]
+        values: dict[str, Any] = {
+            "population": 10**6,
+            "policy": "adaptive",
+            "actor": "ada",
+            "windows": windows,
+        }
+        open_cohort(store, name=name, epsilon=epsilon, delta=delta, **values)
 
     def _scopes(self, audience: tuple[str, ...], first: date, last: date) -> list[str]:
         found: dict[str, Budget] = {}
@@ -86,8 +92,8 @@ class Ledgers:
 
     def ask(self, name: str, audience: tuple[str, ...], kind: ShuffledRound, first: date, last: date) -> bool:
         joint = audience if len(audience) > 1 else ()
-        days = {"collected_on": first, "collected_until": last if last > first else None}
-        request = RoundRequest(round_id=name, cohort=audience[0], audience=joint, round=kind, **days)  # type: ignore[arg-type]
+        days: dict[str, Any] = {"collected_on": first, "collected_until": last if last > first else None}
+        request = RoundRequest(round_id=name, cohort=audience[0], audience=joint, round=kind, **days)
         outcome = register_and_admit(self.ours, self.accountant, request, actor="ada")[0]
         scopes = self._scopes(audience, first, last)
         singles = [RoundRequest(round_id=f"{name} of {each}", cohort=each, round=kind) for each in scopes]
@@ -112,10 +118,10 @@ class Ledgers:
                 correct(store, self.accountant, round_id, {"reports": reports}, reason="log", actor="ada")
 
     def leak(self, name: str, cohort: str, kind: ShuffledRound, day: date) -> None:
-        told = {"described": kind, "reason": "a script", "actor": "eve"}
-        record_incident(self.ours, self.accountant, cohort, round_id=name, collected_on=day, **told)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"described": kind, "reason": "a script", "actor": "eve"}
+        record_incident(self.ours, self.accountant, cohort, round_id=name, collected_on=day, **told)
         for each in self._scopes((cohort,), day, day):
-            record_incident(self.model, self.accountant, each, round_id=f"{name} of {each}", **told)  # type: ignore[arg-type]
+            record_incident(self.model, self.accountant, each, round_id=f"{name} of {each}", **told)
 
     def compare(self) -> None:
         """Compare every chain of ours with that of its budget in the model."""

@@ -173,8 +173,8 @@ def _promised(cohort: CohortStatement) -> list[str]:
     broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
     whose, known, what = cohort.cohort, "all other users’ data", "any one of them"
     if period is not None:
-        whose, known = period.cohort, f"{known} and what the user sent on other days"
-        what = f"what any one of them sent from {period.first} to {period.last}, UTC"
+        whose, known = period.cohort, f"{known} and what the user sent in other rounds"
+        what = f"what any one of them sent in rounds collected from {period.first} to {period.last}, UTC"
     return [
         (
             f"{broken}The cohort³ {whose} has {promise.population:,} users. Whoever sees everything"
@@ -195,11 +195,11 @@ def _budget_of(window: Window) -> str:
 
 def _promised_of_window(window: Window) -> str:
     return (
-        f"Beside this, for each {window.described} and each user: if what the user sent in rounds collected"
-        " in it were anything else, and what the user sent in other rounds the same, everything released"
-        f" would change by at most epsilon¹ {plain(window.epsilon)} at delta² {plain(window.delta)}. Each of"
-        " these periods has its own statement, which says whether that was kept. What is true of a user"
-        " in every one of them is protected by the budget above only."
+        f"Promised beside this for each {window.described} and each user: if what the user sent in rounds"
+        " collected in it were anything else, and what the user sent in other rounds the same, everything"
+        f" released would change by at most epsilon¹ {plain(window.epsilon)} at delta²"
+        f" {plain(window.delta)}. The statement of each of these periods says whether that was kept. What is"
+        " true of a user in every one of them is protected by the budget above only."
     )
 
 

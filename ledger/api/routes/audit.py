@@ -64,7 +64,9 @@ async def events(
         Query(pattern=CURSOR_PATTERN, description="Go on behind this cursor, of an event or of a page."),
     ] = None,
     limit: Limit = 100,
-    cohort: Annotated[str | None, Query(max_length=200, description="Only of this cohort.")] = None,
+    cohort: Annotated[
+        str | None, Query(max_length=200, description="Only of this cohort and its windows.")
+    ] = None,
     kind: Annotated[list[EntryKind] | None, Query(description="Only of this kind; may be repeated.")] = None,
 ) -> JSONResponse:
     """Read the entries of all chains the token sees, once each, in one order: go on with `after`."""
