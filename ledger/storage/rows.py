@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, insert, literal_column, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -186,6 +186,8 @@ class StoredVerification:
 
 
 TOLD = text(tables.TOLD)  # as the index says it
+# Written out: an expression would be spelled anew for every entry.
+_NEXT_POSITION: ColumnElement[int] = literal_column("(SELECT coalesce(max(position), 0) + 1 FROM entries)")
 PENDING = rounds.c.outcome_sequence.is_(None)
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
@@ -335,8 +337,7 @@ def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
     """Insert an entry behind all others of the feed. On PostgreSQL a sequence gives its position."""
     row: dict[str, Any] = {**vars(entry)}
     if connection.dialect.name == "sqlite":  # the write lock is held: no other entry gets the number
-        last = select(func.coalesce(func.max(entries_table.c.position), 0))
-        row["position"] = last.scalar_subquery() + 1
+        row["position"] = _NEXT_POSITION
     connection.execute(insert(entries_table).values(**row))
 
 
