@@ -19,7 +19,12 @@ from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bou
 from shuffle_ledger.accounting.conversions import from_dp_accounting, rounds_of_dp_event, to_dp_accounting
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
-from shuffle_ledger.accounting.filters.filter_set import Charge, FilterReading, FilterSet
+from shuffle_ledger.accounting.filters.filter_set import (
+    Charge,
+    FilterReading,
+    FilterSet,
+    share_of_budget,
+)
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
 from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
@@ -152,6 +157,7 @@ __all__ = [
     "place",
     "published_bounds",
     "rounds_of_dp_event",
+    "share_of_budget",
     "slot_for",
     "to_dp_accounting",
     "upper_column",

@@ -32,6 +32,18 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "cohort:budget_",
         "Change the budget of the cohort NAME, by an entry that says who did it and why.",
     ),
+    "cohort quota": (
+        "quota:quota_",
+        "List the quotas that teams have in the cohort NAME, or set that of --team.",
+    ),
+    "cohort propose": (
+        "cohort:propose_",
+        "Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.",
+    ),
+    "cohort approve": (
+        "cohort:approve_",
+        "Approve what somebody else proposed for the cohort NAME, so that its budget is raised.",
+    ),
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
     "round": (None, "Quote, register, list, settle, void, correct and import rounds."),

@@ -258,6 +258,17 @@ def ledger_options(command: Command) -> Command:
     )(command)
 
 
+def team_option(command: Command) -> Command:
+    """Adds `--team`; the command gets `team`."""
+    return click.option(
+        "--team",
+        type=TEXT,
+        metavar="TEAM",
+        help="Whose round it is: it is charged to this team's quotas, too. A server knows it by the token."
+        "  [env: SHUFFLE_LEDGER_TEAM]",
+    )(command)
+
+
 def server_option(command: Command) -> Command:
     """Adds `--server`; the command gets `server`."""
     return click.option(

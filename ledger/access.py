@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.storage import tokens as access_rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tokens import StoredToken
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.texts import checked_text
 
 LIFETIME_DAYS = 90.0
@@ -76,6 +77,7 @@ class AccessToken:
     created_at: datetime
     expires_at: datetime
     revoked_at: datetime | None
+    team: str | None = None  # its rounds are charged to this team's quotas
 
     def may(self, permission: Permission) -> bool:
         """Return whether the role has a permission."""
@@ -102,11 +104,12 @@ def issue(
     actor: str,
     cohorts: Iterable[str] | None = None,
     lifetime_days: float = LIFETIME_DAYS,
+    team: str | None = None,
 ) -> IssuedToken:
     """Issue a token that expires by the database's clock; a cohort it names need not exist yet.
 
     Raises:
-        InvalidValue: a name, role, lifetime or cohort that cannot be one.
+        InvalidValue: a name, role, lifetime, team or cohort that cannot be one.
     """
     scope = None if cohorts is None else _checked_scope(cohorts)
     if role not in set(Role):
@@ -127,6 +130,7 @@ def issue(
             created_at=now,
             expires_at=now + timedelta(days=lifetime_days),
             revoked_at=None,
+            team=None if team is None else checked_team(team),
         )
         access_rows.insert_token(connection, stored)
     security_log.record(
@@ -142,7 +146,7 @@ def issue(
 
 
 def rotate(store: Store, token_id: str, *, actor: str, lifetime_days: float | None = None) -> IssuedToken:
-    """Issue a token with the name, role and cohorts of another, which stays valid until it is revoked.
+    """Issue a token with the name, role, team and cohorts of another, which stays valid until it is revoked.
 
     Args:
         store: the ledger.
@@ -169,6 +173,7 @@ def rotate(store: Store, token_id: str, *, actor: str, lifetime_days: float | No
         role=old.role,
         actor=actor,
         cohorts=old.cohorts,
+        team=old.team,
         lifetime_days=lifetime if lifetime_days is None else lifetime_days,
     )
 
@@ -261,4 +266,5 @@ def _public(stored: StoredToken) -> AccessToken:
         created_at=stored.created_at,
         expires_at=stored.expires_at,
         revoked_at=stored.revoked_at,
+        team=stored.team,
     )

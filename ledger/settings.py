@@ -34,6 +34,7 @@ class Settings(BaseSettings):
         None  # touched by a worker while its main loop runs, for its keeper to look at
     )
     actor: str = Field(default_factory=_operating_system_user, min_length=1, max_length=200)
+    team: str | None = Field(default=None, min_length=1, max_length=60)  # whose quotas rounds are charged to
     decision_timeout_seconds: float = Field(default=60.0, ge=0, le=3600)  # how long to wait for a worker
     signing_key: Path | None = None  # the PEM file whose key signs checkpoints
     checkpoint: Path | None = None  # the last checkpoint: nothing is written while the ledger is behind it

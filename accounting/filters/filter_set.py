@@ -429,6 +429,23 @@ def _rates(share: float, total: float, epsilon: float, slack_part: float) -> tup
     return _LEAK_PART * share / total, slack
 
 
+def share_of_budget(epsilon: float, *, whole: float, delta: float) -> float:
+    """Returns about which share of a budget a smaller epsilon is, at the same delta: the ratio of the
+    variances of the Gaussian mechanisms that fit.
+
+    Many small rounds cost about what Gaussian mechanisms cost, whose variances add up. So shares add up, and
+    epsilons do not: half of (1, 1e-6) is an epsilon of 0.69.
+
+    Args:
+        epsilon: the smaller one.
+        whole: the budget's epsilon.
+        delta: of both.
+
+    Guarantee: none; for people to compare quotas.
+    """
+    return _gaussian_budget(epsilon, delta) / _gaussian_budget(whole, delta)
+
+
 def _gaussian_budget(epsilon: float, delta: float) -> float:
     """Returns about the largest variance of a Gaussian mechanism within a budget; no guarantee depends on
     it."""

@@ -127,14 +127,25 @@ class FilterMenu:
     alternatives: tuple[Alternative, ...]
 
     @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float) -> FilterMenu:
-        """Makes the menu of a budget; raises InvalidParameter as `FilterSet.for_budget` does."""
+    def for_budget(cls, *, epsilon: float, delta: float, ceiling: float | None = None) -> FilterMenu:
+        """Makes the menu of a budget.
+
+        Args:
+            epsilon, delta: the budget.
+            ceiling: the largest epsilon that it may be raised to, also for reasons that depend on data. Slack
+                is priced at it from the beginning. None: for no such reason.
+
+        Raises:
+            InvalidParameter: as `FilterSet.for_budget`.
+        """
         alternatives = []
         for accounts, share in itertools.product(_ACCOUNTS, _REPETITION_SHARES):
             rest = delta * (1 - share)
             if share and rest < LEAST_DELTA:
                 continue
             filters = FilterSet.for_budget(epsilon=epsilon, delta=rest, accounts=accounts)
+            if filters.accounts is not None and ceiling is not None:
+                filters = dataclasses.replace(filters, accounts=filters.accounts.at(ceiling))
             repetition = (delta - rest) * (1 - _SHARE_ROUND_OFF)
             alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
         return cls(alternatives=tuple(alternatives))

@@ -14,18 +14,24 @@ from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
+    QuotaReading,
     admit_in_order,
     admit_together,
+    approve,
     change_budget,
     correct,
     open_cohort,
+    open_proposal,
     price,
+    propose,
+    quotas_of,
     quote,
     record_incident,
     register,
     register_and_admit,
     resolve_audience,
     round_record,
+    set_quota,
     settle,
     void,
 )
@@ -51,6 +57,7 @@ from shuffle_ledger.ledger.values import (
     Incident,
     Outcome,
     Pending,
+    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -83,6 +90,8 @@ class Ledger(Protocol):
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        ceiling: float | None = None,
+        local_budget: float | None = None,
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`."""
 
@@ -184,6 +193,21 @@ class Ledger(Protocol):
     def health(self) -> Health:
         """See `ledger.health.health`; with the broker's queues, where there is one."""
 
+    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
+        """See `ledger.decisions.quotas.quotas_of`."""
+
+    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
+        """See `ledger.decisions.quotas.set_quota`."""
+
+    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
+        """See `ledger.decisions.proposals.propose`."""
+
+    def proposal(self, cohort: str) -> Proposal | None:
+        """See `ledger.decisions.proposals.open_proposal`."""
+
+    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
+        """See `ledger.decisions.proposals.approve`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseLedger:
@@ -202,6 +226,8 @@ class DatabaseLedger:
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        ceiling: float | None = None,
+        local_budget: float | None = None,
     ) -> Cohort:
         """See `Ledger`."""
         return open_cohort(
@@ -216,6 +242,8 @@ class DatabaseLedger:
             accountant=self.session.accountant,
             labels=labels,
             windows=windows,
+            ceiling=ceiling,
+            local_budget=local_budget,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
@@ -228,7 +256,7 @@ class DatabaseLedger:
 
     def cohorts(self) -> list[Cohort]:
         """See `Ledger`."""
-        return self.session.store.cohorts(periods=False)
+        return self.session.store.cohorts(parts=False)
 
     def cohort(self, name: str) -> ShownCohort:
         """See `Ledger`."""
@@ -248,11 +276,11 @@ class DatabaseLedger:
 
     def price_for_all(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
-        return price(self.session.store, self.session.accountant, request)
+        return price(self.session.store, self.session.accountant, self._of_team(request))
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
-        return quote(self.session.store, self.session.accountant, request)
+        return quote(self.session.store, self.session.accountant, self._of_team(request))
 
     def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
         """See `Ledger`."""
@@ -284,7 +312,7 @@ class DatabaseLedger:
 
     def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         """See `Ledger`."""
-        session = self.session
+        session, request = self.session, self._of_team(request)
         actor = session.settings.actor
         if session.settings.broker_url is None:
             return register_and_admit(session.store, session.accountant, request, actor=actor)
@@ -299,7 +327,8 @@ class DatabaseLedger:
         together: list[Outcome] = []
         if session.settings.broker_url is None and len(requests) > 1:
             actor = session.settings.actor
-            together = admit_together(session.store, session.accountant, requests, actor=actor)
+            named = [self._of_team(request) for request in requests]
+            together = admit_together(session.store, session.accountant, named, actor=actor)
         return [(outcome, False) for outcome in together] or [self.register(requests[0])]
 
     def retry(self, round_id: str) -> Outcome | Pending:
@@ -354,7 +383,8 @@ class DatabaseLedger:
 
     def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
         """See `Ledger`."""
-        return rehearsed(self.session.store, self.session.accountant, requests, opening)
+        named = [self._of_team(request) for request in requests]
+        return rehearsed(self.session.store, self.session.accountant, named, opening)
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
         """See `Ledger`."""
@@ -400,6 +430,36 @@ class DatabaseLedger:
         """See `Ledger`."""
         return health_of(self.session)
 
+    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
+        """See `Ledger`."""
+        return quotas_of(self.session.store, cohort)
+
+    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
+        """See `Ledger`."""
+        session = self.session
+        said = {"reason": reason, "actor": session.settings.actor}
+        return set_quota(session.store, session.accountant, cohort, team=team, epsilon=epsilon, **said)
+
+    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
+        """See `Ledger`."""
+        session = self.session
+        return propose(session.store, cohort, epsilon=epsilon, reason=reason, actor=session.settings.actor)
+
+    def proposal(self, cohort: str) -> Proposal | None:
+        """See `Ledger`."""
+        return open_proposal(self.session.store, cohort)
+
+    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
+        """See `Ledger`."""
+        session = self.session
+        return approve(
+            session.store, session.accountant, cohort, epsilon=epsilon, actor=session.settings.actor
+        )
+
+    def _of_team(self, request: RoundRequest) -> RoundRequest:
+        team = self.session.settings.team
+        return request if team is None else replace(request, team=team)
+
 
 def decide(session: Session, round_id: str) -> Outcome | Pending:
     """Return a registered round's outcome, decided here or by a worker."""
@@ -434,6 +494,7 @@ def open_ledger(
     database_url: str | None = None,
     broker_url: str | None = None,
     actor: str | None = None,
+    team: str | None = None,
     anchored: bool = True,
 ) -> Iterator[Ledger]:
     """Open the ledger that options and settings name, and close it again. Options win over the environment.
@@ -443,14 +504,15 @@ def open_ledger(
     Raises:
         BadValue: options for a database together with a server, or no token for it.
     """
-    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor, server=server)
+    options = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
+    settings = settings_from(server=server, **options)
     if server is None and (database_url is not None or settings.server is None):
         if not anchored:
             settings = settings.model_copy(update={"checkpoint": None})
         with open_session(settings) as session:
             yield DatabaseLedger(session=session)
         return
-    for field, value in (("database_url", database_url), ("broker_url", broker_url), ("actor", actor)):
+    for field, value in options.items():
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
     from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need

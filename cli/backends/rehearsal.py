@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import open_cohort, quote_next, views_of, with_windows
+from shuffle_ledger.ledger.decisions import open_cohort, quote_next, views_of, with_budgets
 from shuffle_ledger.ledger.storage import CohortView, Store, initialise
 from shuffle_ledger.ledger.values import Cohort, Quote, RoundRequest
 
@@ -29,7 +29,7 @@ def rehearsed(
         views: dict[str, CohortView] = {}
         for request in requests:
             home = temporary if request.cohort in new else store
-            placed = with_windows(home, request, is_new=True)
+            placed = with_budgets(home, request, is_new=True)
             if not set(placed.cohorts) <= views.keys():
                 views = {view.cohort.name: view for view in views_of(home, placed)} | views
             answer, after = quote_next(home, accountant, [views[name] for name in placed.cohorts], placed)

@@ -14,7 +14,7 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.decisions import least_open, quote_repeated
+from shuffle_ledger.ledger.decisions import QuotaReading, least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.health import Health
@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.values import (
     Incident,
     Outcome,
     Pending,
+    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -66,6 +67,8 @@ class ServedLedger:
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        ceiling: float | None = None,
+        local_budget: float | None = None,
     ) -> Cohort:
         """See `Ledger`."""
         budget = {"epsilon": epsilon, "delta": delta}
@@ -76,6 +79,8 @@ class ServedLedger:
             plan=plan,
             labels=labels,
             windows=windows,
+            ceiling=ceiling,
+            local_budget=local_budget,
             **budget,
         )
 
@@ -234,3 +239,23 @@ class ServedLedger:
             return self.client.round(round_id).outcome is not None
         except NotFound:
             return False
+
+    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
+        """See `Ledger`."""
+        return self.client.quotas(cohort)
+
+    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
+        """See `Ledger`."""
+        return self.client.set_quota(cohort, team=team, epsilon=epsilon, reason=reason)
+
+    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
+        """See `Ledger`."""
+        return self.client.propose(cohort, epsilon=epsilon, reason=reason)
+
+    def proposal(self, cohort: str) -> Proposal | None:
+        """See `Ledger`."""
+        return self.client.proposal(cohort)
+
+    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
+        """See `Ledger`."""
+        return self.client.approve(cohort, epsilon=epsilon)

@@ -30,6 +30,7 @@ def settings_from(
     broker_url: str | None = None,
     actor: str | None = None,
     server: str | None = None,
+    team: str | None = None,
 ) -> Settings:
     """Returns the environment's settings with the given options in their place."""
     given: dict[str, Any] = {
@@ -37,6 +38,7 @@ def settings_from(
         "broker_url": broker_url,
         "actor": actor,
         "server": server,
+        "team": team,
     }
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})

@@ -45,12 +45,17 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "refused": statement.rounds_refused,
             "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
             "pending": statement.rounds_pending,
-            "without the shuffler": f"at most epsilon {upper(statement.local_epsilon_upper)}",
+            "without the shuffler": _local_text(statement),
             "population": statement.population,
             "policy, status": f"{statement.policy}, {statement.status}",
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
     )
+
+
+def _local_text(statement: BudgetStatement) -> str:
+    spent = f"at most epsilon {upper(statement.local_epsilon_upper)}"
+    return spent if statement.local_budget is None else f"{spent} of {shown(statement.local_budget)}"
 
 
 def window_facts(statement: BudgetStatement) -> dict[str, str]:

@@ -25,7 +25,7 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
-from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Window
+from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Proposal, Window
 
 
 @click.command("open")
@@ -58,6 +58,19 @@ from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Wind
     multiple=True,
     help="A budget for every day, week, month, quarter or year, beside that of the cohort's life; or, with"
     " rolling=K,bucket=day in place of calendar, for any K days in a row. It never changes.",
+)
+@click.option(
+    "--ceiling",
+    type=REAL,
+    metavar="E",
+    help="The most that two persons may raise epsilon to; the promise is that of the ceiling. It never"
+    " changes. Without one, one person may raise epsilon.",
+)
+@click.option(
+    "--local-budget",
+    type=REAL,
+    metavar="E",
+    help="A limit on the sum of epsilon0 over a user's rounds. It never changes.",
 )
 @ledger_options
 @server_option
@@ -122,6 +135,46 @@ def budget_(
     return ExitCode.REFUSED
 
 
+@click.command("propose")
+@click.argument("name")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="What the budget would be raised to.")
+@click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
+@ledger_options
+@server_option
+@output_options
+def propose_(
+    name: str,
+    epsilon: float,
+    reason: str,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
+) -> None:
+    """Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.
+
+    It takes the place of what was proposed before, and ends after 7 days or with the next change.
+    """
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        proposal = ledger.propose(name, epsilon=epsilon, reason=reason)
+    present(document_of(proposal), lambda: _proposal_facts(proposal), as_json=as_json)
+
+
+@click.command("approve")
+@click.argument("name")
+@click.option("--epsilon", type=REAL, metavar="E", required=True, help="What was proposed.")
+@ledger_options
+@server_option
+@output_options
+def approve_(
+    name: str, epsilon: float, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+) -> None:
+    """Approve what somebody else proposed for the cohort NAME, so that its budget is raised."""
+    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+        raised = ledger.approve(name, epsilon=epsilon)
+    present(document_of(raised), lambda: cohort_facts(raised), as_json=as_json)
+
+
 @click.command("list")
 @ledger_options
 @server_option
@@ -142,7 +195,8 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
     """Show the cohort NAME."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         found = ledger.cohort(name)
-    present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
+        proposal = ledger.proposal(name) if found.ceiling is not None and not as_json else None
+    present(document_of(found), lambda: cohort_facts(found, found.slots, proposal), as_json=as_json)
 
 
 def _labels(given: Sequence[str]) -> dict[str, str]:
@@ -157,7 +211,20 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
+def _proposal_facts(proposal: Proposal) -> Table:
+    return facts(f"Proposed for cohort {proposal.cohort}", _proposed(proposal))
+
+
+def _proposed(proposal: Proposal) -> dict[str, object]:
+    return {
+        "proposed": f"epsilon {shown(proposal.epsilon)}",
+        "by": f"{proposal.proposed_by}, {proposal.proposed_at.isoformat(timespec='seconds')}",
+        "because": proposal.reason,
+        "next": "another person approves it: `cohort approve`",
+    }
+
+
+def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Proposal | None = None) -> Table:
     """Returns a cohort's table for people."""
     labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
     return facts(
@@ -171,7 +238,9 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             "status": found.status,
             **({"labels": labels} if labels else {}),
             **{f"each {window.described}": window_text(window) for window in found.windows},
-            **_period_facts(found),
+            **_part_facts(found),
+            **_limit_facts(found),
+            **(_proposed(proposal) if proposal else {}),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },
@@ -183,11 +252,22 @@ def window_text(window: Window) -> str:
     return f"epsilon {shown(window.epsilon)} at delta {shown(window.delta)}"
 
 
-def _period_facts(found: Cohort) -> dict[str, str]:
+def _part_facts(found: Cohort) -> dict[str, str]:
+    if found.quota is not None:
+        return {"the quota of": f"team {found.quota.team}", "in": found.quota.cohort}
     if found.period is None:
         return {}
     days = f"{found.period.first.isoformat()} to {found.period.last.isoformat()}, UTC"
     return {"a period of": found.period.cohort, "days": days}
+
+
+def _limit_facts(found: Cohort) -> dict[str, str]:
+    given = {"ceiling": found.ceiling, "local budget": found.local_budget}
+    meant = {
+        "ceiling": "to which two persons may raise the budget; the promise is at this epsilon",
+        "local budget": "for the sum of epsilon0 over a user's rounds",
+    }
+    return {name: f"{shown(value)}, {meant[name]}" for name, value in given.items() if value is not None}
 
 
 def cohort_table(cohorts: list[Cohort]) -> Table:

@@ -23,6 +23,7 @@ from shuffle_ledger.cli.options import (
     output_options,
     round_options,
     server_option,
+    team_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
 from shuffle_ledger.ledger.decisions import request_of
@@ -49,6 +50,7 @@ from shuffle_ledger.ledger.values import (
 @days_options
 @click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
 @click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
+@team_option
 @ledger_options
 @server_option
 @output_options
@@ -61,6 +63,7 @@ def quote_(
     days: dict[str, date],
     use_case: str | None,
     check: bool,
+    team: str | None,
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -75,7 +78,7 @@ def quote_(
         raise click.UsageError("--use-case is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
     more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(server=server, database_url=database_url, actor=actor, team=team) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
         answer = _price(ledger, request, is_named=round_id is not None)
@@ -92,6 +95,7 @@ def quote_(
 @round_options
 @days_options
 @click.option("--use-case", metavar="TEXT", help="What the round is for.")
+@team_option
 @ledger_options
 @broker_option
 @server_option
@@ -104,6 +108,7 @@ def register_(
     described: ShuffledRound,
     days: dict[str, date],
     use_case: str | None,
+    team: str | None,
     database_url: str | None,
     actor: str | None,
     broker_url: str | None,
@@ -119,7 +124,8 @@ def register_(
     """
     named = names_given(cohort, audience)
     more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
-    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+    where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
+    with open_ledger(server=server, anchored=True, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
         answer, _ = ledger.register(request)

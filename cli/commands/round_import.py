@@ -16,7 +16,14 @@ from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import RefusedLine, plan_import, rehearse_import, run_import
 from shuffle_ledger.cli.files.round_tables import csv_text
 from shuffle_ledger.cli.files.table_files import Reading
-from shuffle_ledger.cli.options import FILE, broker_option, ledger_options, output_options, server_option
+from shuffle_ledger.cli.options import (
+    FILE,
+    broker_option,
+    ledger_options,
+    output_options,
+    server_option,
+    team_option,
+)
 from shuffle_ledger.cli.rendering.present import document_of, present_decision
 
 _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
@@ -39,6 +46,7 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
 )
 @click.option("--map", "renamed", metavar="A=B", multiple=True, help="FILE's column A is B. Repeat for more.")
 @click.option("--ignore-extra", is_flag=True, help="Leave out columns that a round does not have.")
+@team_option
 @ledger_options
 @broker_option
 @server_option

@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session, settings_from
-from shuffle_ledger.cli.options import REAL, database_options, output_options
+from shuffle_ledger.cli.options import REAL, TEXT, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.access import (
     LIFETIME_DAYS,
@@ -32,6 +32,7 @@ WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the
 @click.option(
     "--cohort", "cohorts", multiple=True, metavar="NAME", help="Limit it to this cohort; may be repeated."
 )
+@click.option("--team", type=TEXT, metavar="TEAM", help="Charge its rounds to the quotas of this team, too.")
 @click.option(
     "--expires-in-days",
     "lifetime_days",
@@ -47,6 +48,7 @@ def create_(
     name: str,
     role: str,
     cohorts: tuple[str, ...],
+    team: str | None,
     lifetime_days: float,
     database_url: str | None,
     actor: str | None,
@@ -61,6 +63,7 @@ def create_(
             role=role,
             actor=settings.actor,
             cohorts=cohorts or None,
+            team=team,
             lifetime_days=lifetime_days,
         )
     document = document_of(issued.issued)

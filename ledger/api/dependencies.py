@@ -133,9 +133,9 @@ class Service:
 
     async def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a refused round; None when the server is too busy to say, and of
-        a round of several cohorts or of one with windows.
+        a round of several cohorts, of one with windows, or of a team.
         """
-        if request.audience or self.store.has_windows(request.members):
+        if request.audience or request.team or self.store.has_windows(request.members):
             return None
         view = await in_thread(self.store.view, request.cohort)
         key = (view.cohort, view.spent, request.round)
@@ -271,6 +271,7 @@ Auditor = Annotated[AccessToken, Depends(Needs(Permission.ENTRIES))]
 Watcher = Annotated[AccessToken, Depends(Needs(Permission.METRICS))]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 CohortName = Annotated[str, Path(description="A cohort's name.", json_schema_extra=dict(_NAME))]
+TeamName = Annotated[str, Path(description="A team's name.", min_length=1, max_length=60)]
 RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
 Prefer = Annotated[
     str | None,

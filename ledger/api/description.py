@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
+from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
@@ -32,6 +33,7 @@ from shuffle_ledger.ledger.values.requests import (
     Corrected,
     Incident,
     Pending,
+    Proposal,
     Quote,
     Refused,
     RoundRecord,
@@ -127,6 +129,10 @@ class ANSWERS:
     shown_cohort = _ref("ShownCohort")
     cohorts: Schema = {"type": "array", "items": _ref("Cohort")}  # noqa: RUF012 - read only
     budget = _ref("BudgetStatement")
+    quota = _ref("QuotaReading")
+    quotas: Schema = {"type": "array", "items": _ref("QuotaReading")}  # noqa: RUF012 - never changed
+    proposal = _ref("Proposal")
+    open_proposal: Schema = {"anyOf": [_ref("Proposal"), {"type": "null"}]}  # noqa: RUF012 - as above
     quote = _ref("BatchQuote")
     one_quote = _ref("Quote")
     audience = _ref("Audience")
@@ -225,6 +231,13 @@ _RECORD_FIELDS: Schema = {
         "items": {"type": "string"},
         "description": "The cohorts of a round of several; empty if it is of `cohort` alone.",
     },
+    "windows": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Periods that it is charged to.",
+    },
+    "team": schema_of(str | None),
+    "quotas": {"type": "array", "items": {"type": "string"}, "description": "Quotas of its team, likewise."},
     "stratified": {
         "type": "object",
         "additionalProperties": {"type": "array", "items": {"type": "integer"}},
@@ -306,6 +319,8 @@ COMPONENTS: Mapping[str, Schema] = {
     "ShownCohort": schema_of(ShownCohort),
     "BudgetStatement": schema_of(BudgetStatement),
     "BatchQuote": schema_of(BatchQuote),
+    "QuotaReading": schema_of(QuotaReading),
+    "Proposal": schema_of(Proposal),
     "Quote": schema_of(Quote),
     "Forecast": schema_of(Forecast),
     "Fits": schema_of(Fits),

@@ -17,6 +17,7 @@ import httpx
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads
 from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
+from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
@@ -39,6 +40,7 @@ from shuffle_ledger.ledger.values.documents import (
     record_of_document,
     value_of,
 )
+from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.requests import (
     POLICY_FIXED,
     REASON_LENGTH_MAX,
@@ -47,6 +49,7 @@ from shuffle_ledger.ledger.values.requests import (
     Incident,
     Outcome,
     Pending,
+    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -125,6 +128,8 @@ class LedgerClient:
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        ceiling: float | None = None,
+        local_budget: float | None = None,
     ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters."""
         checked = Cohort(
@@ -135,6 +140,8 @@ class LedgerClient:
             policy=policy,
             labels=labels or {},
             windows=tuple(windows),
+            ceiling=ceiling,
+            local_budget=local_budget,
         )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
@@ -142,6 +149,8 @@ class LedgerClient:
             body["labels"] = dict(checked.labels)
         if windows:
             body["windows"] = document_of(checked.windows)
+        more = {"ceiling": checked.ceiling, "local_budget": checked.local_budget}
+        body |= {name: value for name, value in more.items() if value is not None}
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
         return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
@@ -167,10 +176,34 @@ class LedgerClient:
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """Change a cohort's epsilon; a budget that is the present one already stays."""
-        reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/budget"
-        body = {"epsilon": checked_epsilon(epsilon), "reason": reason}
-        return value_of(Cohort, self._ask("PUT", path, body))
+        return value_of(Cohort, self._ask("PUT", path, _changed_to(epsilon, reason)))
+
+    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
+        """Return the quotas that teams have in a cohort, in the order of the teams."""
+        answer = self._ask("GET", f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas")
+        return tuple(value_of(QuotaReading, each) for each in answer)
+
+    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
+        """Set what a team's rounds may use of a cohort's budget; see `decisions.quotas.set_quota`."""
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas/{_segment(checked_team(team))}"
+        return value_of(QuotaReading, self._ask("PUT", path, _changed_to(epsilon, reason)))
+
+    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
+        """Propose to raise a cohort's budget; see `decisions.proposals.propose`."""
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
+        return value_of(Proposal, self._ask("PUT", path, _changed_to(epsilon, reason)))
+
+    def proposal(self, cohort: str) -> Proposal | None:
+        """Return what is proposed for a cohort and may be approved; None if nothing is."""
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
+        answer = self._ask("GET", path)
+        return None if answer is None else value_of(Proposal, answer)
+
+    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
+        """Approve what somebody else proposed; see `decisions.proposals.approve`."""
+        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal/approve"
+        return value_of(Cohort, self._ask("POST", path, {"epsilon": checked_epsilon(epsilon)}))
 
     def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
@@ -484,6 +517,11 @@ def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:
     `interaction` is always among them, so that a server that knows no such field refuses the round.
     """
     return shuffled.asked_mapping()
+
+
+def _changed_to(epsilon: float, reason: str) -> dict[str, Any]:
+    checked = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    return {"epsilon": checked_epsilon(epsilon), "reason": checked}
 
 
 def _segment(name: str) -> str:

@@ -19,6 +19,8 @@ from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
+from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
 from shuffle_ledger.ledger.decisions.quoting import price, quote, quote_next
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
@@ -28,22 +30,27 @@ from shuffle_ledger.ledger.decisions.repeats import (
     refuse_uncollectable,
 )
 from shuffle_ledger.ledger.decisions.settlement import settle, void
-from shuffle_ledger.ledger.decisions.windows import check_collection, views_of, with_windows
+from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [
+    "QuotaReading",
     "admit",
     "admit_at_once",
     "admit_in_order",
     "admit_together",
+    "approve",
     "change_budget",
     "check_collection",
     "correct",
     "least_open",
     "open_cohort",
+    "open_proposal",
     "pending_before",
     "pending_rounds",
     "present_answer",
     "price",
+    "propose",
+    "quotas_of",
     "quote",
     "quote_next",
     "quote_repeated",
@@ -55,8 +62,9 @@ __all__ = [
     "request_of",
     "resolve_audience",
     "round_record",
+    "set_quota",
     "settle",
     "views_of",
     "void",
-    "with_windows",
+    "with_budgets",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import decide, optimistic_append
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
+from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.steps import (
     Decided,
@@ -23,7 +24,7 @@ from shuffle_ledger.ledger.decisions.steps import (
     Step,
     first_step,
 )
-from shuffle_ledger.ledger.decisions.windows import open_periods, with_windows
+from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     Damaged,
@@ -63,7 +64,7 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
     """
     checked_new_name("round_id", request.round_id)
     actor = checked_text("actor", actor)
-    request = with_windows(store, request)
+    request = with_budgets(store, request)
     open_periods(store, request, actor=actor)
     return register_placed(store, request, actor)
 
@@ -135,7 +136,7 @@ def register_and_admit(
     Raises:
         What `register` and `admit` raise.
     """
-    request = with_windows(store, request)
+    request = with_budgets(store, request)
     asked = NewRoundRequest.of(request, actor=actor)
     open_periods(store, request, actor=asked.actor)
     others_first, prepared = True, False
@@ -173,7 +174,7 @@ def admit_at_once(
         NotFound, InvalidValue: as `register`.
         TryAgain, Unavailable: as `admit`.
     """
-    asked = NewRoundRequest.of(with_windows(store, request), actor=actor)
+    asked = NewRoundRequest.of(with_budgets(store, request), actor=actor)
     open_periods(store, asked.request, actor=asked.actor)
     answer = _at_once(store, accountant, asked)
     return None if isinstance(answer, NotYet) else answer

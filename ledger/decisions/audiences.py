@@ -40,7 +40,7 @@ def resolve_audience(
     wanted = selected_labels(audience) if isinstance(audience, str) else None
     if wanted is None:
         return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
-    found = store.cohorts(periods=False)
+    found = store.cohorts(parts=False)
     try:
         last = store.round(round_id).registered_at if round_id is not None else None
     except NotFound:
@@ -65,6 +65,7 @@ def request_of(
     use_case: str | None = None,
     stratified: Mapping[str, Sequence[int]] | None = None,
     collected_until: date | None = None,
+    team: str | None = None,
 ) -> RoundRequest:
     """Return the request of a round of some cohorts.
 
@@ -76,6 +77,7 @@ def request_of(
         use_case: what it is for.
         stratified: for each cohort how many users were sampled, and of how many.
         collected_until: the last day of collection, if there are several.
+        team: whose round it is.
 
     Raises:
         InvalidValue, InvalidParameter: the parts contradict each other.
@@ -98,4 +100,5 @@ def request_of(
         use_case=use_case,
         stratified=strata,
         collected_until=collected_until,
+        team=team,
     )

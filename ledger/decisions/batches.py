@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
+from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step
-from shuffle_ledger.ledger.decisions.windows import open_periods, with_windows
+from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, LostRace, NotFound, TryAgain
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -33,7 +34,7 @@ def admit_together(
         if given.round_id in asked:
             break
         try:
-            request = with_windows(store, given)
+            request = with_budgets(store, given)
             open_periods(store, request, actor=actor)
         except (Conflict, InvalidValue, NotFound):
             break  # for the caller to ask by itself

@@ -10,7 +10,13 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Cohort, checked_epsilon
+from shuffle_ledger.ledger.values.requests import (
+    REASON_LENGTH_MAX,
+    Cohort,
+    Proposal,
+    checked_epsilon,
+    promised_epsilon,
+)
 from shuffle_ledger.ledger.values.texts import checked_text
 
 
@@ -23,14 +29,28 @@ def change_budget(
     reason: str,
     actor: str,
     delta: float | None = None,
+    approves: Proposal | None = None,
 ) -> Cohort:
     """Give a cohort another epsilon from now on; return the cohort.
 
     Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares
     of delta and their rules, and hold up to the new epsilon; how many repetitions that allows is certified
     now. Lowered: the smaller one is promised if what is spent, or the plan, is within it; otherwise the
-    cohort is overspent from now on. An overspent cohort stays overspent whatever is raised: it broke its
+    cohort is overspent from now on. With a ceiling, that is what is promised, and a lowered budget only
+    refuses more. An overspent cohort stays overspent whatever is raised: it broke its
     promise. Delta never changes, because filters divided it when the cohort was opened.
+
+    A cohort with a ceiling is raised by two persons, and never beyond it: see `proposals`.
+
+    Args:
+        store: the ledger.
+        accountant: what computes.
+        name: the cohort.
+        epsilon: its budget's from now on.
+        reason: why, for the record.
+        actor: who changes it, or approves what is proposed.
+        delta: None, or the present one.
+        approves: what somebody else proposed, if this approves it.
 
     Raises:
         NotFound: no such cohort.
@@ -55,6 +75,9 @@ def change_budget(
             raise InvalidValue(field="delta", value=delta, expected=expected)
         if epsilon == cohort.epsilon_budget:
             raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
+        check_raise(cohort, epsilon)
+        if cohort.ceiling is not None and epsilon > cohort.epsilon_budget:
+            _check_approved(store, cohort, approves)
         if cohort.status == "frozen":
             raise Conflict(f"cohort {name!r} is frozen: nothing about it is decided any more")
         policy = registry.policy_of(store, view)
@@ -65,8 +88,13 @@ def change_budget(
             actor=actor,
             numerical_policy=NUMERICAL_POLICY,
             spent=step.spent,
-            details={"reason": reason, "epsilon_before": cohort.epsilon_budget, **step.details},
-            status="overspent" if not step.is_within(epsilon) else None,
+            details={
+                "reason": reason,
+                "epsilon_before": cohort.epsilon_budget,
+                **({"proposed_by": approves.proposed_by} if approves else {}),
+                **step.details,
+            },
+            status=None if step.is_within(promised_epsilon(cohort, epsilon)) else "overspent",
             epsilon_budget=epsilon,
         )
 
@@ -74,3 +102,22 @@ def change_budget(
     if not isinstance(entry, LedgerEntry):
         raise AssertionError("every decision about a budget is an entry")
     return store.cohort(name)
+
+
+def check_raise(cohort: Cohort, epsilon: float) -> None:
+    """Raise InvalidValue if a budget would be raised beyond its cohort's ceiling."""
+    if cohort.ceiling is not None and epsilon > cohort.ceiling:
+        expected = f"at most {exact_text(cohort.ceiling)}, the ceiling that the cohort was opened with"
+        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
+
+
+def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> None:
+    """Raise Conflict unless this is what one person proposed, and nothing was changed since."""
+    if approves is None:
+        raise Conflict(
+            f"cohort {cohort.name!r} was opened with a ceiling: its budget is raised by two persons, one of"
+            " whom proposes and one approves it (`cohort propose`, `cohort approve`)"
+        )
+    changes = store.count_entries(cohort.name).get(EntryKind.BUDGET_CHANGED, 0)
+    if changes != approves.changes_before:
+        raise Conflict(f"cohort {cohort.name!r}: the budget was changed since it was proposed to raise it")

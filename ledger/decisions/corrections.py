@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.base import overspends
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
@@ -125,7 +126,7 @@ def _draft(
         after = truth if view.cohort.policy == POLICY_PLAN else registry.told(before, truth)
         step = policy.replacing(books, view, course, after)
         accounted, spent, details = step.accounted or after, step.spent, dict(step.details)
-        overspent = overspent or not step.is_within(view.cohort.epsilon_budget)
+        overspent = overspent or overspends(view, step)
         changes = (*changes_of(step), *_moved(record, accounted))
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
     return EntryDraft(

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
+from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     POLICY_FIXED,
     Cohort,
@@ -68,12 +69,15 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
     accounted = slot
     step = policy.admitting(books, view, accounted)
     requested = step.spent
-    if step.is_within(cohort.epsilon_budget):
+    is_within = step.is_within(cohort.epsilon_budget)
+    if is_within and local_rounds_left(cohort.local_budget, view.local, accounted) >= 1:
         return Decision(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
     at, budget = f"at delta {exact_text(cohort.delta_budget)}", exact_text(cohort.epsilon_budget)
-    if step.lacks_delta is not None:
+    if is_within:
+        reason, message = RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, accounted)
+    elif step.lacks_delta is not None:
         reason, message = RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
     elif requested.epsilon_upper_or_none is None:
         reason = RefusalReason.UNBOUNDED_LOSS
@@ -81,7 +85,7 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
     else:
         reason = RefusalReason.BUDGET_EXCEEDED
         message = (
-            "With this round the cohort would have spent at most epsilon"
+            f"With this round {_whose(cohort)} would have spent at most epsilon"
             f" {upper_text(requested.epsilon_upper)} {at}, which is above the budget of {budget};"
             f" it has spent at most {upper_text(view.spent.epsilon_upper)}."
         )
@@ -177,7 +181,7 @@ def _of_audience(
 
 
 def _refused_elsewhere(request: RoundRequest, refused_by: Iterable[str]) -> str:
-    if not request.windows:
+    if len(request.cohorts) == len(request.members):
         return "Other cohorts of the round's audience refused it; this one would have admitted it."
     names = ", ".join(refused_by)
     return f"Other budgets that the round is charged to refused it, {names}; this one would have admitted it."
@@ -217,15 +221,17 @@ def _draft(
 
 def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
     """Raise InvalidValue if a round is of other cohorts, larger than these together, or not one for all; or
-    if it is charged to other periods of their windows than those of the days of its collection.
+    if it is charged to other periods of their windows than those of the days of its collection, or to quotas
+    that are not its team's.
 
     Args:
         request: the round.
-        cohorts: those that it names, and the periods that it names.
+        cohorts: those that it names, and the periods and quotas that it names.
     """
     names = tuple(cohort.name for cohort in cohorts)
     if request.cohorts != names:
         raise InvalidValue(field="cohort", value=request.cohort, expected=repr(names[0]))
+    quotas = [cohort for cohort in cohorts if cohort.name in request.quotas]
     cohorts = [cohort for cohort in cohorts if cohort.name in request.members]
     if period_names(request, cohorts) != request.windows:
         expected = "the periods of the cohorts' windows that the round is collected in"
@@ -237,10 +243,19 @@ def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
             f" a fixed cohort holds must not ({fixed[0]!r} is one)"
         )
         raise InvalidValue(field="audience", value=list(request.members), expected=expected)
+    _check_quotas(request, quotas)
     population = sum(cohort.population for cohort in cohorts)
     check_sizes(request.round, population, cohorts=len(cohorts))
     for stratum, cohort in zip(request.stratified, cohorts, strict=False):
         checked_reports(stratum.users, field=f"stratified.{cohort.name}", population=cohort.population)
+
+
+def _check_quotas(request: RoundRequest, quotas: Sequence[Cohort]) -> None:
+    for cohort in quotas:
+        quota = cohort.quota
+        if quota is None or quota.cohort not in request.members or quota.team != request.team:
+            expected = f"quotas of team {request.team!r} in the round's cohorts"
+            raise InvalidValue(field="quotas", value=cohort.name, expected=expected)
 
 
 def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) -> None:
@@ -271,6 +286,22 @@ def _lacks_delta(account: AccountsReading) -> str:
         "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
         f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
         f" {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
+    )
+
+
+def _whose(cohort: Cohort) -> str:
+    if cohort.quota is None:
+        return "the cohort"
+    return f"team {cohort.quota.team!r}, of its quota in cohort {cohort.quota.cohort!r},"
+
+
+def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:
+    spent, _ = local_bounds(view.local.items())
+    after, _ = local_bounds([*view.local.items(), (accounted, 1)])
+    return (
+        "With this round the epsilon0 of a user's rounds would add up to at most"
+        f" {upper_text(after)}, which is above the cohort's local budget of"
+        f" {exact_text(view.cohort.local_budget or 0.0)}; they add up to at most {upper_text(spent)}."
     )
 
 

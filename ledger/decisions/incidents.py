@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.decisions.outcomes import (
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, overspends, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -218,11 +218,13 @@ def _drafted(
     changes: tuple[HoldingChange, ...] = ()
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
-        first = store.first_released(stored.cohort) if policy.has_chosen(view) else None
+        # A quota promises nothing, so it does not matter what chose its filters.
+        chooses = policy.has_chosen(view) and view.cohort.quota is None
+        first = store.first_released(stored.cohort) if chooses else None
         chosen_after = first is not None and not is_later(told.released, than=first.content())
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
-        overspent = overspent or chosen_after or not step.is_within(view.cohort.epsilon_budget)
+        overspent = overspent or chosen_after or overspends(view, step)
         changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
     return EntryDraft(

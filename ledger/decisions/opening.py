@@ -31,12 +31,16 @@ def open_cohort(
     accountant: Accountant | None = None,
     labels: Mapping[str, str] | None = None,
     windows: Sequence[Window] = (),
+    ceiling: float | None = None,
+    local_budget: float | None = None,
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
 
     Its labels, such as `device=phone`, are what selectors of audiences ask for; they never change. Nor do
     its windows, budgets that begin anew with every period: a round is admitted only if the cohort's own
-    budget and those of all periods that it is collected in allow it.
+    budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised up
+    to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
+    `local_budget`, no user's rounds have a larger sum of epsilon0.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -55,6 +59,8 @@ def open_cohort(
         policy=policy,
         labels=labels or {},
         windows=tuple(windows),
+        ceiling=ceiling,
+        local_budget=local_budget,
     )
     actor = checked_text("actor", actor)
     if "@" in cohort.name and not store.cohorts(only=[cohort.name]):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
-from shuffle_ledger.ledger.decisions.windows import views_of, with_windows
+from shuffle_ledger.ledger.decisions.windows import views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
@@ -61,7 +62,7 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
         Conflict, NotCollectable: as `register`.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    request = with_windows(store, request)
+    request = with_budgets(store, request)
     views = views_of(store, request)
     now = quote_for_all(store, accountant, views, request)
     try:
@@ -73,7 +74,7 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
 
 def price(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     """Return what the answer to a round would be now under a new identifier; raises what `quote` raises."""
-    request = with_windows(store, request, is_new=True)
+    request = with_budgets(store, request, is_new=True)
     return quote_for_all(store, accountant, views_of(store, request), request)
 
 
@@ -144,7 +145,8 @@ def _quoted(
     if admitted:
         held = {**view.held, decision.accounted: view.held.get(decision.accounted, 0) + 1}
         details = {**view.details, **decision.details}
-        view = dataclasses.replace(view, held=held, spent=after, details=details)
+        local = {**view.local, decision.accounted: view.local.get(decision.accounted, 0) + 1}
+        view = dataclasses.replace(view, held=held, local=local, spent=after, details=details)
     return dataclasses.replace(answer, delta_accounts=policy.delta_accounts(view)), view
 
 
@@ -161,7 +163,7 @@ def quote_batch(
         raise InvalidValue(field="rounds", value=len(requests), expected=f"1 to {BATCH_MAX} rounds")
     if len({request.cohort for request in requests}) != 1:
         raise InvalidValue(field="rounds", value="several cohorts", expected="rounds of one cohort")
-    placed = [with_windows(store, request, is_new=True) for request in requests]
+    placed = [with_budgets(store, request, is_new=True) for request in requests]
     known: dict[str, CohortView] = {}
     first, quotes = store.view(requests[0].cohort), []
     for request in placed:
@@ -187,7 +189,7 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
 
     The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
     """
-    request = with_windows(store, request, is_new=True)
+    request = with_budgets(store, request, is_new=True)
     views = views_of(store, request)
     view = next(view for view in views if view.cohort.name == request.cohort)
     base = quote_for_all(store, accountant, views, request)

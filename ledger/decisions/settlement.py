@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.base import overspends
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
@@ -69,7 +70,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, course_of(store, record), after)
         accounted = step.accounted or after
-        overspent = view.cohort.status == "overspent" or not step.is_within(view.cohort.epsilon_budget)
+        overspent = view.cohort.status == "overspent" or overspends(view, step)
         details = {
             "reports": reports,
             "accounted_before": before.to_mapping(),

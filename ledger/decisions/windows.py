@@ -98,10 +98,9 @@ def period_names(request: RoundRequest, cohorts: Sequence[Cohort]) -> tuple[str,
     """
     names: list[str] = []
     for cohort in cohorts:
-        if cohort.period is not None:
-            expected = (
-                f"{cohort.period.cohort!r}: this is a period of its window, and is charged with its rounds"
-            )
+        if cohort.parent is not None:
+            what = "a period of its window" if cohort.period else "a quota of one of its teams"
+            expected = f"{cohort.parent!r}: this is {what}, and is charged with its rounds"
             raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
         names += [period.name for period in cohort.periods(request)]
     if names and len(names) + len(cohorts) > CHAINS_MAX:

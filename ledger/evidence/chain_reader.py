@@ -77,7 +77,7 @@ class Reading:
                     reason=body.details.get("reason"),
                 )
             )
-        self._see_budget(body)
+        self._see_budget(step)
         if self._broken is None and self._replay.overspent:
             self._broken = body
 
@@ -129,7 +129,8 @@ class Reading:
                 audience=tuple(request.get("audience", ())),
             )
 
-    def _see_budget(self, body: EntryBody) -> None:
+    def _see_budget(self, step: Step) -> None:
+        body = step.body
         before, self._budget = self._budget, body.epsilon_budget
         if before is not None and before != body.epsilon_budget:
             reason = body.details.get("reason")
@@ -141,10 +142,12 @@ class Reading:
                     epsilon_before=before,
                     epsilon_after=body.epsilon_budget,
                     reason=None if reason is None else str(reason),
+                    proposed_by=body.details.get("proposed_by"),
                 )
             )
-        # Written so that anything but a number within the budget is an overspend.
-        if not body.spent.epsilon_upper <= body.epsilon_budget and body.kind is not EntryKind.REFUSED:
+        # Written so that anything but a number within what is promised is an overspend.
+        promised = step.promised
+        if not body.spent.epsilon_upper <= promised and body.kind is not EntryKind.REFUSED:
             self.overspends.append(
                 Overspend(
                     sequence=body.sequence,

@@ -76,7 +76,7 @@ class Recomputation:
             self.problems.append((place, "its numbers are none that could be bounds, or a budget"))
             return
         self.last = body
-        self.within = self.within and body.spent.epsilon_upper <= body.epsilon_budget
+        self.within = self.within and body.spent.epsilon_upper <= step.promised
         if self._numbers == "none":
             return
         self._compute_charges(step, trail)

@@ -44,6 +44,13 @@ class Promise:
     opened_by: str
     windows: tuple[Window, ...] = ()  # budgets that begin anew, each with its own promise and chain
     period: Period | None = None  # of another cohort's window, whose promise this is
+    ceiling: float | None = None  # what two persons may raise the budget to, for any reason
+    local_budget: float | None = None  # the limit on the sum of epsilon0
+
+    @property
+    def epsilon_guaranteed(self) -> float:
+        """What is promised to users whoever raises the budget, and why: the ceiling, where there is one."""
+        return self.epsilon_budget if self.ceiling is None else self.ceiling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,7 @@ class StatedBudgetChange:
     epsilon_before: float
     epsilon_after: float
     reason: str | None
+    proposed_by: str | None = None  # where two persons raised it; the actor approved it
 
 
 @dataclass(frozen=True, kw_only=True)

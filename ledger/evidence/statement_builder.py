@@ -32,11 +32,12 @@ from shuffle_ledger.ledger.evidence.statement import (
     Verdict,
 )
 from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, policy_of
-from shuffle_ledger.ledger.reports.budgets import Head, local_bounds
+from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Cohort, declared_from
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period
@@ -77,7 +78,7 @@ def make_statement(
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: `as_of` or `since` names no entry.
+        InvalidValue: `as_of` or `since` names no entry; or a quota, which promises nothing.
         Damaged: an entry cannot be read, or does not follow from those before it.
     """
     kept = list(kept_heads)
@@ -141,6 +142,9 @@ def _cohort_statement(
     kept: list[Head],
     tell: Progress,
 ) -> CohortStatement:
+    if cohort.quota is not None:
+        expected = f"{cohort.quota.cohort!r}: a quota promises nothing to users, its cohort does"
+        raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
     view = store.view(cohort.name)
     now = Head(sequence=view.head_sequence, digest=view.head_digest.hex())
     last = _last_sequence(store, cohort, as_of, now.sequence)
@@ -253,6 +257,8 @@ def _promise(opened: EntryBody, body: EntryBody) -> Promise:
         neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,
         windows=declared["windows"],
         period=period,
+        ceiling=declared["ceiling"],
+        local_budget=declared["local_budget"],
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,

@@ -32,7 +32,7 @@ class StatementWanted:
         progress: Progress | None = None,
     ) -> Statement:
         """Return the statement; raises what `evidence.statement_builder.make_statement` raises."""
-        names = cohort_names(store, self.cohorts, periods=False)
+        names = cohort_names(store, self.cohorts, parts=False)
         changes = {name: head.sequence for name, head in self.kept}
         return make_statement(
             store,
@@ -47,6 +47,6 @@ class StatementWanted:
         )
 
 
-def cohort_names(store: Store, cohorts: tuple[str, ...] | None, *, periods: bool = True) -> tuple[str, ...]:
-    """Return the cohorts that are meant; where none is named all, with the periods of windows or without."""
-    return tuple(each.name for each in store.cohorts(periods=periods)) if cohorts is None else cohorts
+def cohort_names(store: Store, cohorts: tuple[str, ...] | None, *, parts: bool = True) -> tuple[str, ...]:
+    """Return the cohorts that are meant; where none is named all, with periods and quotas or without."""
+    return tuple(each.name for each in store.cohorts(parts=parts)) if cohorts is None else cohorts

@@ -31,7 +31,12 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import Spending
-from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_FIXED, POLICY_PLAN
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_ADAPTIVE,
+    POLICY_FIXED,
+    POLICY_PLAN,
+    promised_epsilon,
+)
 
 _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
@@ -81,6 +86,11 @@ class Step:
             self.spent.epsilon_upper if self.promised_epsilon_upper is None else self.promised_epsilon_upper
         )
         return promised <= epsilon_budget
+
+
+def overspends(view: CohortView, step: Step) -> bool:
+    """Return whether a step breaks the promise of a budget."""
+    return not step.is_within(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,7 +111,8 @@ class FixedPolicy(Policy):
 def policy_for(cohort: Cohort) -> Policy:
     """Return the policy that a new cohort without a plan is opened with; raises InvalidParameter."""
     if cohort.policy == POLICY_ADAPTIVE:
-        menu = FilterMenu.for_budget(epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
+        budget = {"epsilon": cohort.epsilon_budget, "delta": cohort.delta_budget}
+        menu = FilterMenu.for_budget(**budget, ceiling=cohort.ceiling)
         return AdaptivePolicy(menu=menu)
     return FixedPolicy()
 

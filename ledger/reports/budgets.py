@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
-from fractions import Fraction
 from typing import Any
 
 from shuffle_ledger.accounting import (
@@ -30,6 +28,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window
@@ -85,6 +84,7 @@ class BudgetStatement:
     numerical_policy: str  # under which the last entry's numbers were computed
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
     local_delta_upper: float
+    local_budget: float | None = None  # the limit on local_epsilon_upper, if the cohort has one
     rounds_admitted: int  # ever; settled and voided ones included
     rounds_refused: int
     rounds_settled: int
@@ -182,6 +182,7 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
+        local_budget=cohort.local_budget,
         rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
         rounds_refused=kinds.get(EntryKind.REFUSED, 0),
         rounds_settled=kinds.get(EntryKind.SETTLED, 0),
@@ -248,13 +249,6 @@ def heads(store: Store) -> dict[str, Any]:
     return {"format": HEADS_FORMAT, "heads": listed}
 
 
-def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
-    """Return the epsilon and delta that a user may lose to rounds, each so often, without the shuffler."""
-    listed = list(counts)
-    epsilon = _sum_upper((count, each.randomizer.epsilon0) for each, count in listed)
-    return epsilon, min(1.0, _sum_upper((count, each.delta0) for each, count in listed))
-
-
 def _round(item: StoredHolding) -> ShuffledRound:
     return ShuffledRound.from_mapping(canonical.decode(item.parameters))
 
@@ -263,16 +257,3 @@ def _opened(moment: datetime | None) -> datetime:
     if moment is None:
         raise AssertionError("a stored cohort has the moment it was opened")
     return moment
-
-
-def _sum_upper(terms: Iterable[tuple[int, float]]) -> float:
-    """Return the smallest float that is at least the sum of count times value."""
-    total = Fraction(0)
-    for count, value in terms:
-        if count == 0:
-            continue
-        if math.isinf(value):
-            return math.inf
-        total += count * Fraction(value)
-    rounded = float(total)
-    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)

@@ -19,9 +19,11 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.base import changed, slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, policy_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
+from shuffle_ledger.ledger.reports.rounds_left import dearest
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.texts import checked_text
 
 
@@ -58,7 +60,7 @@ def calibrate_for(
         raise Conflict(f"cohort {cohort!r} is {view.cohort.status}: it admits no rounds")
     books = Books(store=store, accountant=accountant, keep=False)
     policy = policy_of(store, view)
-    decides = _decision(books, view, rounds)
+    decides = _with_local(view, policy, rounds, _decision(books, view, rounds))
     in_periods = [(each, _decision(books, each, rounds)) for each in views_today(store, view)]
 
     def decides_for_all(described: ShuffledRound) -> float:
@@ -85,6 +87,19 @@ def calibrate_for(
             raise
         expected = f"a number of such rounds that cohort {cohort!r} still admits with some epsilon0"
         raise InvalidParameter("rounds", rounds, expected) from error
+
+
+def _with_local(
+    view: CohortView, policy: Policy, rounds: int, decides: Callable[[ShuffledRound], float]
+) -> Callable[[ShuffledRound], float]:
+    """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
+    limit = view.cohort.local_budget
+
+    def decides_locally(described: ShuffledRound) -> float:
+        left = local_rounds_left(limit, view.local, dearest(view, policy, described))
+        return decides(described) if rounds <= left else math.inf
+
+    return decides if limit is None else decides_locally
 
 
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:

@@ -14,12 +14,20 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, ROUNDS_MAX, Room, by_frequency, room_for
+from shuffle_ledger.ledger.reports.rounds_left import (
+    KINDS_MAX,
+    ROUNDS_MAX,
+    Room,
+    by_frequency,
+    dearest,
+    room_for,
+)
 from shuffle_ledger.ledger.reports.schedules_left import periods_for
 from shuffle_ledger.ledger.reports.window_forecasts import SCHEDULED_MAX, WindowForecast, blocked, of_windows
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -302,6 +310,8 @@ def _limit(
     """Return the word and the sentence for what ends a number of rounds of one kind."""
     if count >= ROUNDS_MAX:
         return "search", f"More than {ROUNDS_MAX:,} rounds are not searched for."
+    if local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind)) <= count:
+        return "local_budget", "The sum of epsilon0 over a user's rounds would be above the local budget."
     if isinstance(policy, PlanPolicy):
         return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
     if isinstance(policy, AdaptivePolicy):

@@ -11,6 +11,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
+from shuffle_ledger.ledger.storage.rows import IS_NO_PART
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, LedgerEntry
@@ -88,16 +89,16 @@ class HeadCount:
     refused: int
 
 
-def cohort_statuses(store: Store, *, periods: bool = True) -> dict[str, CohortStatus]:
+def cohort_statuses(store: Store, *, parts: bool = True) -> dict[str, CohortStatus]:
     """Return the status of every cohort, in the order of their names: little of each, to make pages from.
 
     Args:
         store: the ledger.
-        periods: False leaves out the periods of windows.
+        parts: False leaves out the periods of windows and the quotas of teams.
     """
     query = select(heads.c.cohort, heads.c.status)
-    if not periods:
-        query = query.join(cohorts, cohorts.c.name == heads.c.cohort).where(cohorts.c.period.is_(None))
+    if not parts:
+        query = query.join(cohorts, cohorts.c.name == heads.c.cohort).where(IS_NO_PART)
     with engine.reading_once(store.engine) as connection:
         found = connection.execute(query).all()
     return {row.cohort: row.status for row in sorted(found, key=lambda row: row.cohort)}

@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 
 KINDS_MAX = 8  # kinds that one answer names
 ROUNDS_MAX = 1_000_000  # of one kind; more are not searched for
@@ -89,6 +90,22 @@ def room_for(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
+    local = local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind))
+    room = _room_in_budget(books, view, policy, kind, compositions=compositions, exactly=exactly)
+    if local < room.count:
+        return dataclasses.replace(room, count=local, is_largest=not isinstance(policy, PlanPolicy))
+    return room
+
+
+def dearest(view: CohortView, policy: Policy, kind: ShuffledRound) -> ShuffledRound:
+    """Return what a round may be accounted as, with the largest epsilon0 of the slots of a plan."""
+    slots = [slot.round for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round)]
+    return max(slots, key=lambda slot: slot.randomizer.epsilon0, default=slot_of(kind))
+
+
+def _room_in_budget(
+    books: Books, view: CohortView, policy: Policy, kind: ShuffledRound, *, compositions: int, exactly: bool
+) -> Room:
     if isinstance(policy, AdaptivePolicy):
         accounted = slot_of(kind)
         filters, total = policy.filters_for(books, view, accounted)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shuffle_ledger.accounting import ShuffledRound, fits
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy
-from shuffle_ledger.ledger.reports.rounds_left import searched
+from shuffle_ledger.ledger.reports.rounds_left import dearest, searched
 from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.local_budget import local_bounds
 
 PERIODS_MAX = 10_000  # more are not searched for
 _SIMULATED_MAX = 4_000  # rounds that are charged one by one
@@ -32,14 +34,23 @@ def periods_for(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    if isinstance(policy, AdaptivePolicy):
-        return _by_filters(books, view, policy, kinds)
-    if isinstance(policy, PlanPolicy):
-        return _by_free_slots(view, policy, kinds)
     accounted = [slot_of(kind) for kind in kinds]
-    return min(
-        searched(books, view, accounted, about=1.0, asks=compositions, exactly=True).count, PERIODS_MAX
-    )
+    if isinstance(policy, AdaptivePolicy):
+        found = _by_filters(books, view, policy, kinds)
+    elif isinstance(policy, PlanPolicy):
+        accounted = [dearest(view, policy, kind) for kind in kinds]
+        found = _by_free_slots(view, policy, kinds)
+    else:
+        found = searched(books, view, accounted, about=1.0, asks=compositions, exactly=True).count
+    limit = view.cohort.local_budget
+
+    def is_within_local(count: int) -> bool:
+        spent = Counter(view.local) + Counter(
+            {kind: count * times for kind, times in Counter(accounted).items()}
+        )
+        return limit is None or not local_bounds(spent.items())[0] > limit
+
+    return _largest(is_within_local, min(found, PERIODS_MAX))
 
 
 def _by_filters(

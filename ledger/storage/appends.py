@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -86,8 +87,10 @@ class Step(NamedTuple):
     def after(self) -> CohortView:
         """The cohort as the entry leaves it."""
         view, draft = self.view, self.draft
-        added = {change.accounted: change.count for change in draft.changes}
-        held = {kind: view.held.get(kind, 0) + count for kind, count in added.items()}
+        held, local = Counter(view.held), Counter(view.local)
+        for change in draft.changes:
+            held[change.accounted] += change.count
+            local[change.accounted] += change.local_count
         return dataclasses.replace(
             view,
             cohort=dataclasses.replace(view.cohort, status=draft.status or view.cohort.status),
@@ -96,7 +99,8 @@ class Step(NamedTuple):
             spent=draft.spent,
             recorded_at=self.body.recorded_at,
             details=draft.details,
-            held={**view.held, **held},
+            held=held,
+            local=local,
         )
 
     @property

@@ -234,7 +234,8 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
     if row.entry_body is None:
         raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
     head = LedgerEntry(**{column.name: getattr(row, f"entry_{column.name}") for column in ENTRY_COLUMNS})
-    counts = {bytes.fromhex(digest): count for digest, count in json.loads(row.held or "[]")}
+    listed = [(bytes.fromhex(digest), *numbers) for digest, *numbers in json.loads(row.held or "[]")]
+    counts = {digest: count for digest, count, _ in listed}
     body = _checked_head(row, head, counts)
     known = kinds.learn(connection, counts)
     return CohortView(
@@ -245,6 +246,7 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
         recorded_at=body.recorded_at,
         details=body.details,
         held={known[digest]: count for digest, count in counts.items() if count > 0},
+        local={known[digest]: count for digest, _, count in listed if count > 0},
         at=row.at,
         round=stored,
     )
@@ -324,12 +326,13 @@ def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool]
     """Return the statement for a cohort, its head, the clock, and if `wanted` the head's entry and what is
     held.
     """
+    counts = (holdings.c.count, holdings.c.local_count)
     if dialect_name == "sqlite":
-        pair = func.json_array(func.hex(holdings.c.accounted_digest), holdings.c.count)
-        listed = cast(func.json_group_array(pair), Text)
+        each = func.json_array(func.hex(holdings.c.accounted_digest), *counts)
+        listed = cast(func.json_group_array(each), Text)
     else:
-        pair = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), holdings.c.count)
-        listed = cast(func.json_agg(pair), Text)
+        each = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), *counts)
+        listed = cast(func.json_agg(each), Text)
     held = case((wanted, select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()))
     return select(
         cohorts,

@@ -84,6 +84,9 @@ class CohortView:
     recorded_at: datetime | None = None  # of the head's entry; the next one is never recorded before it
     details: Mapping[str, Any] = field(default_factory=dict)  # of the head's entry: the policy's standing
     held: Mapping[ShuffledRound, int] = field(default_factory=dict)
+    local: Mapping[ShuffledRound, int] = field(
+        default_factory=dict
+    )  # rounds whose reports may have been sent
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
     opening: bytes | None = None  # the body that the chain would begin with, if it is not opened yet
     # Values parsed from `details`, by name, each with its source: valid while the source is the same object.
@@ -193,6 +196,7 @@ FIRST = text("NOT rounds.shared")  # the one row that every round has, as the in
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
 )
+IS_NO_PART = and_(cohorts.c.period.is_(None), cohorts.c.quota.is_(None))  # of another cohort
 
 
 def cohort_row(connection: Connection, name: str) -> Row[Any]:
@@ -224,7 +228,7 @@ def declared_in(row: Any) -> dict[str, Any]:
 
 
 def declared_bytes(cohort: Cohort) -> dict[str, bytes]:
-    """Return labels, windows and period as a cohort's row has them: only those there are."""
+    """Return what a cohort declares as its row has it: only what there is."""
     return {name: canonical.encode(each) for name, each in declared_details(cohort).items()}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from shuffle_ledger.ledger.errors import Conflict, LostRace, NotFound
 from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
@@ -35,9 +35,11 @@ from shuffle_ledger.ledger.storage.tables import (
     heads,
     lost_cohorts,
     privacy_losses,
+    proposals,
     verifications,
 )
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
     GENESIS_DIGEST,
@@ -46,7 +48,8 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
-from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, declared_details
+from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, Proposal, declared_details
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
@@ -105,18 +108,18 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return rows.cohort_from(rows.cohort_row(connection, name))
 
-    def cohorts(self, *, only: Collection[str] | None = None, periods: bool = True) -> list[Cohort]:
+    def cohorts(self, *, only: Collection[str] | None = None, parts: bool = True) -> list[Cohort]:
         """Return all cohorts, or those named, in the order of their names.
 
         Args:
             only: the names of those that are returned.
-            periods: False leaves out the periods of windows.
+            parts: False leaves out the periods of windows and the quotas of teams.
         """
         query = rows.COHORTS_WITH_HEADS
         if only is not None:
             query = query.where(cohorts.c.name.in_(only))
-        if not periods:
-            query = query.where(cohorts.c.period.is_(None))
+        if not parts:
+            query = query.where(rows.IS_NO_PART)
         with engines.reading_once(self._engine) as connection:
             found = [rows.cohort_from(row) for row in connection.execute(query)]
         return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
@@ -172,20 +175,52 @@ class Store(RoundStore):
     def population(self, names: Sequence[str]) -> int:
         """Return how many users some cohorts have together, which never changes; raises NotFound.
 
-        Users of a window's period are those of its cohort, and are not counted again.
+        Users of a window's period, or of a quota, are those of its cohort, and are not counted again.
         """
         known = {name: self._populations[name] for name in names if name in self._populations}
         missing = [name for name in names if name not in known]
         for cohort in self.cohorts_named(missing) if missing else ():
-            known[cohort.name] = cohort.population if cohort.period is None else 0
+            known[cohort.name] = cohort.population if cohort.parent is None else 0
             self._remember(self._populations, cohort.name, known[cohort.name])
         return sum(known[name] for name in names)
 
+    def quotas_of(self, name: str) -> list[Quota]:
+        """Return the quotas that teams have in a cohort, in the order of the teams."""
+        query = select(cohorts.c.quota).where(cohorts.c.quota.is_not(None))
+        with engines.reading_once(self._engine) as connection:
+            found = [
+                Quota.from_mapping(canonical.decode(bytes(row.quota))) for row in connection.execute(query)
+            ]
+        return sorted((quota for quota in found if quota.cohort == name), key=lambda quota: quota.team)
+
+    def put_proposal(
+        self, *, cohort: str, epsilon: float, changes_before: int, reason: str, proposed_by: str
+    ) -> Proposal:
+        """Store what is proposed for a cohort, in place of what was before."""
+        with engines.writing(self._engine) as connection:
+            proposal = Proposal(
+                cohort=cohort,
+                epsilon=epsilon,
+                changes_before=changes_before,
+                reason=reason,
+                proposed_by=proposed_by,
+                proposed_at=engines.database_time(connection),
+            )
+            connection.execute(delete(proposals).where(proposals.c.cohort == cohort))
+            connection.execute(insert(proposals).values(**vars(proposal)))
+        return proposal
+
+    def proposal(self, cohort: str) -> tuple[Proposal | None, datetime]:
+        """Return what was proposed last for a cohort, if anything was, and the database's clock."""
+        with engines.reading(self._engine) as connection:
+            row = connection.execute(select(proposals).where(proposals.c.cohort == cohort)).one_or_none()
+            return None if row is None else Proposal(**row._mapping), engines.database_time(connection)
+
     def has_windows(self, names: Sequence[str]) -> bool:
-        """Return whether some cohort has windows, or is a period of one; never changes; raises NotFound."""
+        """Return whether some cohort has windows, or is a part of one; never changes; raises NotFound."""
         missing = [name for name in names if name not in self._windowed]
         for cohort in self.cohorts_named(missing) if missing else ():
-            is_windowed = bool(cohort.windows) or cohort.period is not None
+            is_windowed = bool(cohort.windows) or cohort.parent is not None
             self._remember(self._windowed, cohort.name, is_windowed)
         return any(self._windowed[name] for name in names)
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0010"  # the migration this code was written for
+SCHEMA_REVISION = "0011"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -91,9 +91,31 @@ cohorts = Table(
     Column("labels", LargeBinary),  # canonical bytes of a mapping; none: it has no labels
     Column("windows", LargeBinary),  # canonical bytes of a list; none: it has no windows
     Column("period", LargeBinary),  # canonical bytes of a mapping, of a period of a window
+    Column("quota", LargeBinary),  # canonical bytes of a mapping, of a team's quota
+    Column("ceiling", LargeBinary),  # canonical bytes of a number: the most that epsilon may be raised to
+    Column("local_budget", LargeBinary),  # canonical bytes of a number, for the sum of epsilon0
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),
+    Index(
+        "ix_cohorts_quota",
+        "name",
+        sqlite_where=text("quota IS NOT NULL"),
+        postgresql_where=text("quota IS NOT NULL"),
+    ),
+)
+
+# Raises of a budget that one person proposed and nobody approved yet, one of each cohort at most.
+proposals = Table(
+    "proposals",
+    metadata,
+    Column("cohort", NAME, ForeignKey("cohorts.name"), primary_key=True),
+    Column("epsilon", Double, nullable=False),
+    Column("changes_before", Integer, nullable=False),  # of the budget: another one ends the proposal
+    Column("reason", Text, nullable=False),
+    Column("proposed_by", NAME, nullable=False),
+    Column("proposed_at", UtcDateTime, nullable=False),
+    CheckConstraint("epsilon > 0", name="epsilon"),
 )
 
 # A row without an outcome is the outbox: whatever happens to a message, the round is still found here.
@@ -306,6 +328,7 @@ access_tokens = Table(
     Column("secret_digest", DIGEST, nullable=False),
     Column("role", String(20), nullable=False),
     Column("cohorts", LargeBinary),  # canonical bytes of the names it is limited to; none: every cohort
+    Column("team", String(60)),  # whose quotas its rounds are charged to; none: nobody's
     Column("created_by", NAME, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),

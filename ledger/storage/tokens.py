@@ -28,6 +28,7 @@ class StoredToken:
     created_at: datetime
     expires_at: datetime
     revoked_at: datetime | None
+    team: str | None = None
 
 
 def insert_token(connection: Connection, token: StoredToken) -> None:

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.values.documents import (
     record_document,
 )
 from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
@@ -31,6 +32,7 @@ from shuffle_ledger.ledger.values.requests import (
     Member,
     Outcome,
     Pending,
+    Proposal,
     Quote,
     Refused,
     RefusedBy,
@@ -62,6 +64,8 @@ __all__ = [
     "Outcome",
     "Pending",
     "Period",
+    "Proposal",
+    "Quota",
     "Quote",
     "Refused",
     "RefusedBy",

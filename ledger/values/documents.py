@@ -105,6 +105,8 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "audience": list(record.request.audience),
         "stratified": {one.cohort: [one.sampled, one.users] for one in record.request.stratified},
         "windows": list(record.request.windows),
+        "team": record.request.team,
+        "quotas": list(record.request.quotas),
         "registered_by": record.registered_by,
         "registered_at": document_of(record.registered_at),
         "decision": None if record.outcome is None else decision_document(record.outcome),
@@ -130,6 +132,8 @@ def record_of_document(document: object) -> RoundRecord:
             stratified=strata_from(content.get("stratified", {})),
             collected_until=_read(date | None, content.get("collected_until")),
             windows=tuple(content.get("windows", ())),
+            team=content.get("team"),
+            quotas=tuple(content.get("quotas", ())),
             **named,
         )
         told = [decision_of(each) for each in content.get("corrections", ())]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.values.audiences import (
     checked_labels,
     strata_from,
 )
+from shuffle_ledger.ledger.values.quotas import Quota, checked_team
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows, periods_of
 
@@ -38,7 +39,8 @@ NOTHING_LATER = "The actor attests that no entry was written after the checkpoin
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
-DECLARED = ("labels", "windows", "period")  # what entries and rows have of a cohort only where there is some
+# What entries and rows have of a cohort only where there is some.
+DECLARED = ("labels", "windows", "period", "quota", "ceiling", "local_budget")
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -54,8 +56,21 @@ class RefusalReason(StrEnum):
     DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
+    LOCAL_BUDGET_EXCEEDED = "local_budget_exceeded"  # the sum of epsilon0 would be larger than its limit
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
     REFUSED_ELSEWHERE = "refused_elsewhere"  # another cohort of the round's audience refused it
+
+
+class Declared(Protocol):
+    """What of a cohort says what its budget promises."""
+
+    @property
+    def quota(self) -> Quota | None:
+        """The quota that it is, if it is one."""
+
+    @property
+    def ceiling(self) -> float | None:
+        """What its budget may be raised to by two persons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +89,9 @@ class Cohort:
     )  # what selectors ask for; never change
     windows: tuple[Window, ...] = ()  # budgets that begin anew, beside its own; never change
     period: Period | None = None  # of another cohort's window, whose budget and chain this is
+    quota: Quota | None = None  # of a team in another cohort, whose budget and chain this is
+    ceiling: float | None = None  # the most that two persons may raise epsilon to; never changes
+    local_budget: float | None = None  # of the sum of epsilon0 over a user's rounds; never changes
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
@@ -86,12 +104,25 @@ class Cohort:
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
         object.__setattr__(self, "labels", checked_labels(self.labels))
         object.__setattr__(self, "windows", checked_windows(self.windows, cohort=self.name))
+        if self.ceiling is not None:
+            object.__setattr__(self, "ceiling", _real("ceiling", self.ceiling, math.inf))
+            if self.ceiling < self.epsilon_budget:
+                expected = f"at least epsilon, {exact_text(self.epsilon_budget)}"
+                raise InvalidValue(field="ceiling", value=self.ceiling, expected=expected)
+        if self.local_budget is not None:
+            object.__setattr__(self, "local_budget", _real("local_budget", self.local_budget, math.inf))
         if self.windows and self.policy == POLICY_FIXED:
             expected = (
                 "policy adaptive or plan for a cohort with windows: what a window refuses depends on outputs,"
                 " and what a cohort of policy fixed holds must not"
             )
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
+
+    @property
+    def parent(self) -> str | None:
+        """The cohort whose window's period, or whose team's quota, this is; None: it is a cohort itself."""
+        part = self.period or self.quota
+        return None if part is None else part.cohort
 
     def periods(self, request: RoundRequest) -> list[Period]:
         """Return the periods of the cohort's windows that a round is collected in.
@@ -111,23 +142,56 @@ class Cohort:
         return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
 
 
+def promised_epsilon(declared: Declared, budget: float) -> float:
+    """Return the epsilon that must hold, or a promise is broken.
+
+    Of a cohort with a ceiling that is the ceiling, at whatever budget rounds are refused; of a quota, which
+    promises nothing, infinity.
+
+    Args:
+        declared: the cohort.
+        budget: the epsilon in force.
+    """
+    if declared.quota is not None:
+        return math.inf
+    return budget if declared.ceiling is None else declared.ceiling
+
+
 def declared_from(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return labels, windows and period as fields of `Cohort`, from the details of a first entry."""
+    """Return what a first entry's details declare, as fields of `Cohort`."""
     return {
         "labels": dict(details.get("labels", {})),
         "windows": tuple(map(Window.from_mapping, details.get("windows", ()))),
         "period": Period.from_mapping(details["period"]) if "period" in details else None,
+        "quota": Quota.from_mapping(details["quota"]) if "quota" in details else None,
+        "ceiling": details.get("ceiling"),
+        "local_budget": details.get("local_budget"),
     }
 
 
 def declared_details(cohort: Cohort) -> dict[str, Any]:
-    """Return labels, windows and period as a first entry has them: only those there are."""
+    """Return what a cohort declares as a first entry has it: only what there is."""
     given = {
         "labels": dict(cohort.labels),
         "windows": [window.to_mapping() for window in cohort.windows],
         "period": cohort.period and cohort.period.to_mapping(),
+        "quota": cohort.quota and cohort.quota.to_mapping(),
+        "ceiling": cohort.ceiling,
+        "local_budget": cohort.local_budget,
     }
     return {name: each for name, each in given.items() if each}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A raise of a budget that one person proposed, and that another one may approve."""
+
+    cohort: str
+    epsilon: float  # the budget's from then on
+    reason: str
+    proposed_by: str
+    proposed_at: datetime
+    changes_before: int  # how often the budget had been changed: another change ends the proposal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +206,13 @@ class RoundRequest:
     use_case: str | None = None
     audience: tuple[str, ...] = ()  # all cohorts in order, if there are several; one alone has no audience
     collected_until: date | None = None  # the last day of collection, if there are several
-    windows: tuple[
-        str, ...
-    ] = ()  # the chains of all periods that it is collected in, in order; see `with_windows`
+    # The chains of all periods that it is collected in, in order; see `with_windows`.
+    windows: tuple[str, ...] = ()
     stratified: tuple[Stratum, ...] = ()  # of each cohort in the audience, in order, if it is declared
+    team: str | None = None  # whose round it is
+    quotas: tuple[
+        str, ...
+    ] = ()  # the chains of the team's quotas in its cohorts, in order; see `with_quotas`
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for an identifier, date or use case that cannot be stored."""
@@ -158,6 +225,8 @@ class RoundRequest:
         self._check_days()
         if self.use_case is not None:
             object.__setattr__(self, "use_case", checked_text("use_case", self.use_case))
+        if self.team is not None:
+            checked_team(self.team)
         if self.audience or self.stratified:
             self._check_audience()
 
@@ -188,8 +257,9 @@ class RoundRequest:
 
     @property
     def cohorts(self) -> tuple[str, ...]:
-        """The names of all chains that the round is charged to, in order: of cohorts and periods."""
-        return tuple(sorted((*self.members, *self.windows))) if self.windows else self.members
+        """The names of all chains that the round is charged to, in order: of cohorts, periods and quotas."""
+        beside = (*self.windows, *self.quotas)
+        return tuple(sorted((*self.members, *beside))) if beside else self.members
 
     @property
     def days(self) -> tuple[date, date] | None:
@@ -216,6 +286,8 @@ class RoundRequest:
             **({"stratified": strata} if strata else {}),
             **({"collected_until": self.collected_until.isoformat()} if self.collected_until else {}),
             **({"windows": list(self.windows)} if self.windows else {}),
+            **({"team": self.team} if self.team else {}),
+            **({"quotas": list(self.quotas)} if self.quotas else {}),
         }
 
     def repeats(self, content: bytes) -> bool:
@@ -223,20 +295,24 @@ class RoundRequest:
 
         The same words had other bytes before rounds declared their interaction. They repeat what was
         registered then, and are answered with what was accounted then. The periods of windows follow from the
-        cohorts and the days; without days, those of the registration are meant.
+        cohorts and the days; without days, those of the registration are meant. Whose round it is was said
+        by the registration, whoever asks again.
         """
         if content == self.to_bytes():
             return True
-        if not self.windows and b'"windows":' in content:
-            return self._placed_as(RoundRequest.from_bytes(content)).repeats(content)
-        former = self.round.formerly
-        return former is not None and content == dataclasses.replace(self, round=former).to_bytes()
+        meant = self._as_registered(RoundRequest.from_bytes(content))
+        former = meant.round.formerly
+        meant_then = None if former is None else dataclasses.replace(meant, round=former)
+        return any(one is not None and content == one.to_bytes() for one in (meant, meant_then))
 
-    def _placed_as(self, registered: RoundRequest) -> RoundRequest:
-        first, last = self.collected_on, self.collected_until
-        if first is None:
-            first, last = registered.collected_on, registered.collected_until
-        return dataclasses.replace(self, windows=registered.windows, collected_on=first, collected_until=last)
+    def _as_registered(self, registered: RoundRequest) -> RoundRequest:
+        changes: dict[str, Any] = {"team": registered.team, "quotas": registered.quotas}
+        if registered.windows and not self.windows:
+            changes["windows"] = registered.windows
+            if self.collected_on is None:
+                days = ("collected_on", "collected_until")
+                changes |= {name: getattr(registered, name) for name in days}
+        return dataclasses.replace(self, **changes)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundRequest:
@@ -254,6 +330,8 @@ class RoundRequest:
             stratified=strata_from(content.get("stratified", {})),
             collected_until=_day(content.get("collected_until")),
             windows=tuple(content.get("windows", ())),
+            team=content.get("team"),
+            quotas=tuple(content.get("quotas", ())),
         )
 
 

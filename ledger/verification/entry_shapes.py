@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.policies.plan import PlanPolicy
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import checked_labels
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
     NOTHING_LATER,
     POLICIES,
@@ -72,7 +73,10 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
 }
 # Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
 _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset({"labels", "windows", "period"}),
+    EntryKind.OPENED: frozenset(
+        {"labels", "windows", "period", "quota", "reason", "ceiling", "local_budget"}
+    ),
+    EntryKind.BUDGET_CHANGED: frozenset({"proposed_by"}),
     EntryKind.REFUSED: frozenset({"refused_by"}),
 }
 # Fields that entries of a policy may have.
@@ -92,6 +96,8 @@ _STANDING: Final = {
 }
 # Reasons of numbers beyond the budget: an account of delta may be why they are.
 _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
+# Of numbers within the budget.
+_BEYOND_LOCAL: Final = (RefusalReason.LOCAL_BUDGET_EXCEEDED, None)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
 _UNREADABLE = (
@@ -273,6 +279,10 @@ def _is_bound(value: Any) -> bool:
     return type(value) is float and value >= 0
 
 
+def _is_limit(value: Any) -> bool:
+    return type(value) is float and 0 < value < math.inf
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
@@ -332,6 +342,10 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "labels": _are_labels,
     "windows": _are_windows,
     "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
+    "proposed_by": _is_text,
+    "ceiling": _is_limit,
+    "local_budget": _is_limit,
+    "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),
     "round": lambda value: value is None or _is_round(value),
@@ -360,8 +374,10 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         return
     closed = _closed(frozen=frozen, overspent=overspent)
     expected = closed or _reason(requested, body.epsilon_budget)
-    if details["reason"] == RefusalReason.REFUSED_ELSEWHERE and closed is None and requested is None:
-        return  # this cohort alone would have admitted the round, or its numbers were not computed
+    # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
+    passed = (RefusalReason.REFUSED_ELSEWHERE, None) if requested is None else _BEYOND_LOCAL
+    if closed is None and (details["reason"], expected if requested else None) == passed:
+        return
     is_of_delta = policy == POLICY_ADAPTIVE and details["reason"] == RefusalReason.DELTA_ACCOUNT_EXHAUSTED
     if details["reason"] != expected and not (is_of_delta and expected in _BEYOND):
         yield f"its reason is not the one that its numbers and the cohort's state give, {expected}"

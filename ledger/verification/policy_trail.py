@@ -300,7 +300,8 @@ class Trail:
         for one in self.policy.menu.alternatives:
             if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
                 yield "the filters' shares are more than the budget's delta"
-            if one.filters.accounts and one.filters.accounts.epsilon < body.epsilon_budget:
+            judged_at = body.details.get("ceiling", body.epsilon_budget)
+            if one.filters.accounts and one.filters.accounts.epsilon < judged_at:
                 yield "it judges the slack of rounds at a smaller epsilon than the budget's"
 
     def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:

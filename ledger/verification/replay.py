@@ -30,11 +30,14 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
+from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     POLICY_FIXED,
+    RefusalReason,
     ReleaseTimes,
     RoundRequest,
+    promised_epsilon,
     request_digest,
 )
 from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
@@ -82,6 +85,7 @@ class Step:
     body: EntryBody
     held: Mapping[ShuffledRound, int]
     candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
+    promised: float  # the epsilon that must hold
     filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
 
 
@@ -215,6 +219,7 @@ class Replay:
             case EntryKind.OPENED:
                 self.opened = body
                 self.joint.open(body)
+                self._check_ceiling(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
@@ -238,12 +243,26 @@ class Replay:
             held=+self.held,
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
+            promised=promised_epsilon(self.joint, body.epsilon_budget),
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
-        self.overspent = self.overspent or not self.trail.promised(body) <= body.epsilon_budget
+        self.overspent = self.overspent or self._is_beyond(body)
+        self._check_ceiling(body)
+        is_raised = body.epsilon_budget > body.details["epsilon_before"]
+        is_alone = body.details.get("proposed_by") in (None, body.actor)
+        if self.joint.ceiling is not None and is_raised and is_alone:
+            self.blame(body.sequence, "one person alone raises a budget that two have to raise")
         if self.joint.period is not None:
             self.blame(body.sequence, "it changes the budget of a window's period, which never changes")
+
+    def _check_ceiling(self, body: EntryBody) -> None:
+        if self.joint.ceiling is not None and body.epsilon_budget > self.joint.ceiling:
+            self.blame(body.sequence, "the budget is above the ceiling that the cohort was opened with")
+
+    def _is_beyond(self, body: EntryBody) -> bool:
+        """Return whether an entry's numbers break a promise."""
+        return not self.trail.promised(body) <= promised_epsilon(self.joint, body.epsilon_budget)
 
     def _compare_counts(self, body: EntryBody) -> None:
         """Compare how many rounds the numbers are said to be of with how many are held."""
@@ -287,6 +306,7 @@ class Replay:
         rule = _slot_rule(body)
         if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
+        self._check_local(body, accounted)
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
         if body.kind is EntryKind.ADMITTED:
@@ -299,6 +319,14 @@ class Replay:
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self._count_locally(round_id, accounted)
         return candidate
+
+    def _check_local(self, body: EntryBody, accounted: ShuffledRound) -> None:
+        """Compare a decision with the limit on the sum of epsilon0."""
+        is_left = local_rounds_left(self.joint.local_budget, self.local, accounted) >= 1
+        if body.kind is EntryKind.ADMITTED and not is_left:
+            self.blame(body.sequence, "it admits a round beyond the cohort's local budget")
+        if body.details.get("reason") == RefusalReason.LOCAL_BUDGET_EXCEEDED and is_left:
+            self.blame(body.sequence, "it refuses a round as beyond the local budget, which holds it")
 
     def _apply_closing(self, body: EntryBody) -> None:
         round_id = str(body.round_id)
@@ -329,8 +357,7 @@ class Replay:
         """Hold what a released round is charged as, and compare what the entry makes of the budget."""
         self._note_loss(body, accounted)
         self.held[accounted] += 1
-        beyond = not self.trail.promised(body) <= body.epsilon_budget
-        self.overspent = self.overspent or is_broken or beyond
+        self.overspent = self.overspent or is_broken or self._is_beyond(body)
         if body.details["overspent"] != self.overspent:
             self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
 
@@ -383,7 +410,8 @@ class Replay:
             return
         if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
-        first = self.first_released if self.trail.has_chosen else None
+        chooses = self.trail.has_chosen and self.joint.quota is None
+        first = self.first_released if chooses else None
         chosen_after = first is not None and not is_later(released, than=first)
         if details["chosen_after"] != chosen_after:
             self.blame(body.sequence, "it says wrongly whether the release may have come before the choice")

@@ -61,10 +61,11 @@ def _read(store: Store, round_id: str, audience: tuple[str, ...]) -> dict[str, J
     names = [name for name in audience if name not in lost]
     chains = {
         cohort.name: JointRounds(
-            population=cohort.population if cohort.period is None else 0,
+            population=cohort.population if cohort.parent is None else 0,
             frozen=cohort.status == "frozen",
             windows=cohort.windows,
             period=cohort.period,
+            quota=cohort.quota,
         )
         for cohort in store.cohorts_named(names)
     }

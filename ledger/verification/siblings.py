@@ -16,6 +16,7 @@ from typing import Any, Final
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, declared_from
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
@@ -56,18 +57,23 @@ class JointRound:
 class JointRounds:
     """What one chain says of all its rounds of several cohorts."""
 
-    population: int = 0  # of a window's period: 0, for its users are those of its cohort
+    population: int = 0  # of a window's period or a quota: 0, for its users are those of its cohort
     frozen: bool = False
     windows: tuple[Window, ...] = ()
     period: Period | None = None
+    quota: Quota | None = None
+    ceiling: float | None = None  # the most that two persons may raise epsilon to
+    local_budget: float | None = None  # of the sum of epsilon0
     budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening
     rounds: dict[str, JointRound] = field(default_factory=dict)
 
     def open(self, body: EntryBody) -> None:
         """Take notice of the entry that opens the chain."""
         found = declared_from(body.details)
-        self.windows, self.period = found["windows"], found["period"]
-        self.population = body.details["population"] if self.period is None else 0
+        self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
+        self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
+        is_part = self.period is not None or self.quota is not None
+        self.population = 0 if is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
 
     def misplaced(self, body: EntryBody, request: RoundRequest) -> Iterator[str]:
@@ -77,6 +83,12 @@ class JointRounds:
             body: an entry of this chain about the round.
             request: what it quotes.
         """
+        if self.quota is not None:
+            if body.cohort not in request.quotas or self.quota.cohort not in request.members:
+                yield "its round is not charged to the cohort whose quota this is"
+            elif self.quota.team != request.team:
+                yield "its round is not of the team whose quota this is"
+            return
         if self.period is not None:
             first, last = request.days or (date.max, date.min)
             if body.cohort not in request.windows or self.period.cohort not in request.members:
@@ -153,8 +165,13 @@ def _own_numbers(body: EntryBody) -> dict[str, Any]:
 
 
 def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[str]:
-    """Yield how a period's chain differs from what its cohort declared, if that cohort's chain is known."""
+    """Yield how a chain differs from what its name says, or a period's from what its cohort declared.
+
+    A cohort does not declare quotas: they only refuse more, and change when somebody says so.
+    """
     chain = chains[cohort]
+    if chain.quota is not None and chain.quota.name != cohort:
+        yield "its name is not that of the quota that it declares"
     parent = chains.get(chain.period.cohort) if chain.period is not None else None
     if chain.period is None or parent is None:
         return

@@ -20,7 +20,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     plain,
 )
 from shuffle_ledger.cli.rendering.statements.tables import Table
-from shuffle_ledger.ledger.evidence import Breach, CohortStatement, Statement, Verdict
+from shuffle_ledger.ledger.evidence import Breach, CohortStatement, Promise, Statement, Verdict
 from shuffle_ledger.ledger.values import Window
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
@@ -136,7 +136,7 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
             " charged what really happened, and admits nothing more while it stands above the budget."
         )
     return (
-        f"The promise of epsilon¹ {plain(promise.epsilon_budget)} at delta²"
+        f"The promise of epsilon¹ {plain(promise.epsilon_guaranteed)} at delta²"
         f" {plain(promise.delta_budget)} was kept"
         " after every entry up to this statement's last one, if the conditions below hold."
     )
@@ -180,13 +180,31 @@ def _promised(cohort: CohortStatement) -> list[str]:
             f"{broken}The cohort³ {whose} has {promise.population:,} users. Whoever sees everything"
             f" that is published from their reports, even knowing {known}, learns little about"
             f" {what}: of two answers of a user that seemed equally likely before, one is at most"
-            f" {certainty(promise.epsilon_budget)} likely afterwards. This is what epsilon¹"
-            f" {plain(promise.epsilon_budget)} means. It may fail with a probability of about delta²"
+            f" {certainty(promise.epsilon_guaranteed)} likely afterwards. This is what epsilon¹"
+            f" {plain(promise.epsilon_guaranteed)} means. It may fail with a probability of about delta²"
             f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
         ),
         f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}",
         *map(_promised_of_window, promise.windows),
+        *_limits(promise),
     ]
+
+
+def _limits(promise: Promise) -> list[str]:
+    found = []
+    if promise.ceiling is not None:
+        found.append(
+            f"The ledger refuses rounds with which more than epsilon¹ {plain(promise.epsilon_budget)} would"
+            f" be spent. Two persons together may raise that to {plain(promise.ceiling)}, for any reason:"
+            f" what is promised is epsilon¹ {plain(promise.ceiling)}, whether they do or not."
+        )
+    if promise.local_budget is not None:
+        found.append(
+            "Where the shuffler is not trusted, the epsilons of a user’s reports add up. The ledger refuses"
+            f" rounds with which that sum would be above {plain(promise.local_budget)}. A release that"
+            " nothing admitted, or a correction, may still raise it."
+        )
+    return found
 
 
 def _budget_of(window: Window) -> str:
@@ -306,6 +324,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         ("Privacy unit", promise.privacy_unit),
         ("Neighbouring relation", promise.neighbours),
         ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
+        *([("Promised", f"epsilon {plain(promise.ceiling)}, the ceiling")] if promise.ceiling else []),
+        *([("Local budget", f"epsilon {plain(promise.local_budget)}")] if promise.local_budget else []),
         ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
         *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
         ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),

@@ -132,7 +132,7 @@ async def cohorts(
     after: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
     """Shows a page of the cohorts that the token may see, with the rest of their budgets."""
-    statuses = await in_thread(cohort_statuses, service.store, periods=False)
+    statuses = await in_thread(cohort_statuses, service.store, parts=False)
     seen = {name: status for name, status in statuses.items() if token.sees(name)}
     names = [name for name in seen if name > after]
     shown = names[:COHORTS_ON_PAGE]

@@ -15,14 +15,23 @@ from shuffle_ledger.ledger.api.dependencies import (
     Limit,
     Manager,
     Reader,
+    TeamName,
     in_thread,
     seen_cohort,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
-from shuffle_ledger.ledger.api.schemas.requests import ChangeBudget, ForecastRounds, OpenCohort, QuoteRounds
+from shuffle_ledger.ledger.api.schemas.requests import (
+    ApproveProposal,
+    ChangeBudget,
+    ForecastRounds,
+    OpenCohort,
+    QuoteRounds,
+)
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.opening import open_cohort
+from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
+from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.reports.forecasts import forecast
@@ -56,7 +65,7 @@ async def list_(
     limit: Limit = COHORTS_MAX,
 ) -> JSONResponse:
     """List the cohorts that the token sees, in the order of their names."""
-    statuses = await in_thread(cohort_statuses, service.store, periods=False)
+    statuses = await in_thread(cohort_statuses, service.store, parts=False)
     names = [name for name in statuses if name > after and token.sees(name)][:limit]
     return JSONResponse(document_of(await in_thread(service.store.cohorts, only=names)))
 
@@ -91,12 +100,68 @@ async def change_budget_(
     return JSONResponse(document_of(found))
 
 
+@router.get("/cohorts/{cohort}/quotas", responses=answers(200, ANSWERS.quotas, "The quotas, by team."))
+async def quotas_(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """List what teams may use of a cohort's budget, and have used."""
+    name = seen_cohort(token, cohort)
+    return JSONResponse(document_of(await in_thread(quotas_of, service.store, name)))
+
+
+@router.put(
+    "/cohorts/{cohort}/quotas/{team}", responses=answers(200, ANSWERS.quota, "The team's quota from now on.")
+)
+async def set_quota_(
+    cohort: CohortName, team: TeamName, body: ChangeBudget, token: Manager, service: Asked
+) -> JSONResponse:
+    """Set what a team's rounds may use of a cohort's budget. It is a limit, and reserves nothing."""
+    work = partial(
+        set_quota,
+        service.store,
+        cohort=seen_cohort(token, cohort),
+        team=team,
+        actor=token.name,
+        **body.model_dump(),
+    )
+    return JSONResponse(document_of(await service.deciding.run(work)))
+
+
+@router.get(
+    "/cohorts/{cohort}/proposal", responses=answers(200, ANSWERS.open_proposal, "The proposal, or null.")
+)
+async def proposal_(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
+    """Show what is proposed for a cohort with a ceiling, and waits for another person's approval."""
+    name = seen_cohort(token, cohort)
+    return JSONResponse(document_of(await in_thread(open_proposal, service.store, name)))
+
+
+@router.put("/cohorts/{cohort}/proposal", responses=answers(200, ANSWERS.proposal, "The proposal."))
+async def propose_(cohort: CohortName, body: ChangeBudget, token: Manager, service: Asked) -> JSONResponse:
+    """Propose to raise the budget of a cohort with a ceiling, in place of what was proposed before."""
+    name = seen_cohort(token, cohort)
+    found = await in_thread(propose, service.store, name, actor=token.name, **body.model_dump())
+    return JSONResponse(document_of(found))
+
+
+@router.post(
+    "/cohorts/{cohort}/proposal/approve",
+    responses=answers(200, ANSWERS.cohort, "The cohort, with the raised budget."),
+)
+async def approve_(cohort: CohortName, body: ApproveProposal, token: Manager, service: Asked) -> JSONResponse:
+    """Approve what somebody else proposed, so that it is done."""
+    name = seen_cohort(token, cohort)
+    work = partial(approve, service.store, cohort=name, epsilon=body.epsilon, actor=token.name)
+    return JSONResponse(document_of(await service.deciding.run(work)))
+
+
 @router.post("/cohorts/{cohort}/quote", responses=answers(200, ANSWERS.quote, "The prices."))
 async def quote_(cohort: CohortName, body: QuoteRounds, token: Reader, service: Asked) -> JSONResponse:
     """Price rounds as if they were registered now, in this order. Leaves no trace and promises nothing."""
     name = seen_cohort(token, cohort)
     await in_thread(service.store.cohort, name)  # before any round is looked at: no cohort, no answer
-    requests = [RoundRequest(round_id="quote", cohort=name, round=each.round()) for each in body.rounds]
+    requests = [
+        RoundRequest(round_id="quote", cohort=name, round=each.round(), team=token.team)
+        for each in body.rounds
+    ]
     work = partial(quote_batch, service.store, requests=requests, fits=body.fits)
     return JSONResponse(document_of(await service.pricing.run(work)))
 

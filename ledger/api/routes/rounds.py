@@ -66,7 +66,8 @@ async def register_(
     """
     # Before the round is looked at: no cohort, no answer.
     named, store = body.named(), service.store
-    request = body.request(await in_thread(seen_audience, store, token, named, round_id=body.round_id))
+    names = await in_thread(seen_audience, store, token, named, round_id=body.round_id)
+    request = body.request(names, team=token.team)
     waited = wait_of(prefer)
     service.door.let_guess(token)
     try:
@@ -81,7 +82,7 @@ async def register_(
 async def quote_(body: QuoteForAll, token: Reader, service: Asked) -> JSONResponse:
     """Price a round of an audience as if it were registered now. Leaves no trace and promises nothing."""
     names = await in_thread(seen_audience, service.store, token, body.named(), round_id=None)
-    request = body.request_for(names, round_id="quote")
+    request = body.request_for(names, round_id="quote", team=token.team)
     found = await service.pricing.run(lambda accountant: price(service.store, accountant, request))
     return JSONResponse(document_of(found))
 

@@ -160,6 +160,14 @@ class ChangeBudget(Body):
     )
 
 
+class ApproveProposal(Body):
+    """The epsilon that is approved: it must be the one that was proposed."""
+
+    epsilon: Epsilon
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"epsilon": 2.0}]})
+
+
 class RoundParameters(Body):
     """A round as planned: the same fields as the command line's options and the columns of an import."""
 
@@ -254,6 +262,17 @@ class OpenCohort(Body):
             " cohort's life. A round is admitted only if all of them allow it. They never change.",
         ),
     ] = []
+    ceiling: Annotated[
+        Epsilon | None,
+        Field(
+            description="The most that epsilon may be raised to, by two persons. The promise is that of the"
+            " ceiling. It never changes; left out, one person may raise epsilon."
+        ),
+    ] = None
+    local_budget: Annotated[
+        Epsilon | None,
+        Field(description="A limit on the sum of epsilon0 over a user's rounds. It never changes."),
+    ] = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -356,9 +375,9 @@ class RegisterRound(OfCohorts):
         }
     )
 
-    def request(self, audience: Sequence[str]) -> RoundRequest:
+    def request(self, audience: Sequence[str], *, team: str | None) -> RoundRequest:
         """Return what is to be registered; raises InvalidParameter, InvalidValue."""
-        return self.request_for(audience, round_id=self.round_id, use_case=self.use_case)
+        return self.request_for(audience, round_id=self.round_id, use_case=self.use_case, team=team)
 
 
 class QuoteRounds(Body):

@@ -1,0 +1,134 @@
+"""Quotas: what a team's rounds may use of a cohort's budget, decided like the budget itself.
+
+A quota is a chain beside its cohort's, of policy `adaptive` (of a cohort of policy `fixed`: `fixed`), with
+the quota as epsilon and the cohort's delta. A team's round is charged to its cohorts and to the quotas that
+its team has in them, in one commit. That refuses more, and admits nothing that the cohort's own budget would
+not, so the cohort's promise does not rest on it. Source: docs/decisions/0018-quotas-and-ceilings.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text, share_of_budget
+from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.ledger.decisions.windows import with_windows
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_ADAPTIVE,
+    POLICY_FIXED,
+    REASON_LENGTH_MAX,
+    Cohort,
+    RoundRequest,
+    checked_epsilon,
+    epsilon_left,
+)
+from shuffle_ledger.ledger.values.texts import checked_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaReading:
+    """A team's quota in a cohort, and what of it is used."""
+
+    team: str
+    budget: str  # the name of its chain: what `budget`, `forecast` and `round list` are asked about
+    epsilon: float
+    epsilon_used_upper: float  # what the team's rounds alone cost, at the cohort's delta
+    epsilon_remaining: float
+    rounds: int  # of the team, that are charged
+    share: float  # about how much of the cohort's budget it is; shares add up, epsilons do not
+
+
+def with_budgets(store: Store, request: RoundRequest, *, is_new: bool = False) -> RoundRequest:
+    """Return a request with all that it is charged to beside its cohorts: periods of windows, and quotas.
+
+    Opens nothing. A request that is repeated is charged to what it was registered with.
+
+    Raises:
+        NotFound, InvalidValue: as `with_windows`.
+    """
+    if request.team is not None:
+        request = dataclasses.replace(request, quotas=_quotas(store, request, is_new=is_new))
+    return with_windows(store, request, is_new=is_new)
+
+
+def set_quota(
+    store: Store, accountant: Accountant, cohort: str, *, team: str, epsilon: float, reason: str, actor: str
+) -> QuotaReading:
+    """Set what a team's rounds may use of a cohort's budget from now on; return what of it is used.
+
+    The team's rounds so far count if it had a quota before; a first quota begins with the next round. A quota
+    below what is used refuses all that costs anything.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: a team, reason or epsilon that cannot be one, or more than the cohort's budget; or the
+            cohort is itself a part of one.
+        TryAgain, Unavailable: as `change_budget`.
+    """
+    actor = checked_text("actor", actor)
+    reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
+    epsilon = checked_epsilon(epsilon)
+    parent = store.cohort(checked_text("cohort", cohort))
+    if parent.parent is not None:
+        raise InvalidValue(
+            field="cohort", value=cohort, expected=f"{parent.parent!r}, of which this is a part"
+        )
+    if epsilon > parent.epsilon_budget:
+        expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
+        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
+    quota = Quota(cohort=parent.name, team=team)
+    try:
+        now = store.cohort(quota.name)
+    except NotFound:
+        _open(store, parent, quota, epsilon, reason=reason, actor=actor)
+        return _reading(store, parent, quota)
+    if now.epsilon_budget != epsilon:
+        change_budget(store, accountant, quota.name, epsilon=epsilon, reason=reason, actor=actor)
+    return _reading(store, parent, quota)
+
+
+def quotas_of(store: Store, cohort: str) -> tuple[QuotaReading, ...]:
+    """Return the quotas that teams have in a cohort, in the order of the teams; raises NotFound."""
+    parent = store.cohort(checked_text("cohort", cohort))
+    return tuple(_reading(store, parent, quota) for quota in store.quotas_of(parent.name))
+
+
+def _quotas(store: Store, request: RoundRequest, *, is_new: bool) -> tuple[str, ...]:
+    if not is_new:
+        with contextlib.suppress(NotFound):
+            return RoundRequest.from_bytes(store.round(request.round_id).content).quotas
+    wanted = [Quota(cohort=name, team=request.team or "").name for name in request.members]
+    return tuple(cohort.name for cohort in store.cohorts(only=wanted))
+
+
+def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason: str, actor: str) -> None:
+    cohort = Cohort(
+        name=quota.name,
+        population=parent.population,
+        epsilon_budget=epsilon,
+        delta_budget=parent.delta_budget,
+        policy=POLICY_FIXED if parent.policy == POLICY_FIXED else POLICY_ADAPTIVE,
+        quota=quota,
+    )
+    rules = {"reason": reason, **registry.policy_for(cohort).opening()}
+    store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
+
+
+def _reading(store: Store, parent: Cohort, quota: Quota) -> QuotaReading:
+    view = store.view(quota.name)
+    epsilon, used = view.cohort.epsilon_budget, view.spent.epsilon_upper
+    return QuotaReading(
+        team=quota.team,
+        budget=quota.name,
+        epsilon=epsilon,
+        epsilon_used_upper=used,
+        epsilon_remaining=epsilon_left(epsilon, used),
+        rounds=view.spent.rounds,
+        share=share_of_budget(epsilon, whole=parent.epsilon_budget, delta=parent.delta_budget),
+    )
