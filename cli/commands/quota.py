@@ -59,7 +59,7 @@ def quota_table(found: Sequence[QuotaReading]) -> Table:
         table.add_column(column, justify="right")
     for one in found:
         used, left = upper_text(one.epsilon_used_upper), lower_text(one.epsilon_remaining)
-        share = f"{round(100 * one.share)} %"
+        share = f"{lower_text(100 * one.share, digits=3)} %"
         table.add_row(one.team, shown(one.epsilon), used, left, shown(one.rounds), share)
     if sum(one.share for one in found) > _WHOLE:
         table.caption = "The shares are more than the whole budget: not every team can use all of its quota."

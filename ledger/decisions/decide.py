@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     POLICY_FIXED,
+    POLICY_PLAN,
     Cohort,
     RefusalReason,
     RoundRequest,
@@ -58,19 +59,15 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
         details = policy.unchanged(view)
         return Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
     slot = policy.accounted(view, request.round)
-    if slot is None:
-        return Decision(
-            accounted=accounted,
-            reason=RefusalReason.NO_FREE_SLOT,
-            message="The cohort's plan has no free slot whose cost is known to cover this round.",
-            requested=None,
-            details=policy.unchanged(view),
-        )
+    if slot is None or (cohort.policy == POLICY_PLAN and not _has_local_left(view, slot)):
+        reason, message = _without_slot(view, slot)
+        details = policy.unchanged(view)
+        return Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
     accounted = slot
     step = policy.admitting(books, view, accounted)
     requested = step.spent
     is_within = step.is_within(cohort.epsilon_budget)
-    if is_within and local_rounds_left(cohort.local_budget, view.local, accounted) >= 1:
+    if is_within and _has_local_left(view, accounted):
         return Decision(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details
         )
@@ -293,6 +290,17 @@ def _whose(cohort: Cohort) -> str:
     if cohort.quota is None:
         return "the cohort"
     return f"team {cohort.quota.team!r}, of its quota in cohort {cohort.quota.cohort!r},"
+
+
+def _without_slot(view: CohortView, slot: ShuffledRound | None) -> tuple[RefusalReason, str]:
+    if slot is not None:
+        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, slot)
+    message = "The cohort's plan has no free slot whose cost is known to cover this round."
+    return RefusalReason.NO_FREE_SLOT, message
+
+
+def _has_local_left(view: CohortView, accounted: ShuffledRound) -> bool:
+    return local_rounds_left(view.cohort.local_budget, view.local, accounted) >= 1
 
 
 def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:

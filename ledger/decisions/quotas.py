@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text, share_of_budget
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.windows import with_windows
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
@@ -53,7 +54,7 @@ def with_budgets(store: Store, request: RoundRequest, *, is_new: bool = False) -
         NotFound, InvalidValue: as `with_windows`.
     """
     if request.team is not None:
-        request = dataclasses.replace(request, quotas=_quotas(store, request, is_new=is_new))
+        request = _with_quotas(store, request, is_new=is_new)
     return with_windows(store, request, is_new=is_new)
 
 
@@ -69,6 +70,7 @@ def set_quota(
         NotFound: no such cohort.
         InvalidValue: a team, reason or epsilon that cannot be one, or more than the cohort's budget; or the
             cohort is itself a part of one.
+        Conflict: the cohort is of policy `fixed`, and has admitted rounds.
         TryAgain, Unavailable: as `change_budget`.
     """
     actor = checked_text("actor", actor)
@@ -83,6 +85,11 @@ def set_quota(
         expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     quota = Quota(cohort=parent.name, team=team)
+    if parent.policy == POLICY_FIXED and store.count_entries(parent.name).get(EntryKind.ADMITTED):
+        raise Conflict(
+            f"cohort {parent.name!r} is of policy fixed, and has rounds: what it holds must not depend on"
+            " their outputs, and a quota that is set now may"
+        )
     try:
         now = store.cohort(quota.name)
     except NotFound:
@@ -99,12 +106,13 @@ def quotas_of(store: Store, cohort: str) -> tuple[QuotaReading, ...]:
     return tuple(_reading(store, parent, quota) for quota in store.quotas_of(parent.name))
 
 
-def _quotas(store: Store, request: RoundRequest, *, is_new: bool) -> tuple[str, ...]:
+def _with_quotas(store: Store, request: RoundRequest, *, is_new: bool) -> RoundRequest:
     if not is_new:
         with contextlib.suppress(NotFound):
-            return RoundRequest.from_bytes(store.round(request.round_id).content).quotas
+            registered = RoundRequest.from_bytes(store.round(request.round_id).content)
+            return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
     wanted = [Quota(cohort=name, team=request.team or "").name for name in request.members]
-    return tuple(cohort.name for cohort in store.cohorts(only=wanted))
+    return dataclasses.replace(request, quotas=tuple(each.name for each in store.cohorts(only=wanted)))
 
 
 def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason: str, actor: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
 NEIGHBOURS: Final = "substitution: two populations of the same size that differ in one user's data"
@@ -121,6 +125,21 @@ def unit_of_period(described: str, first: str, last: str) -> str:
         f"what one user sent in rounds of the cohort collected in {described}, {first} to {last}, UTC: a user"
         " sends one report per round"
     )
+
+
+def interaction_of(policy: str, kinds: Mapping[ShuffledRound, int]) -> str:
+    """Return how a cohort's rounds interact with its users, where the shuffler is not trusted.
+
+    Args:
+        policy: the cohort's.
+        kinds: rounds whose reports may have been sent, with their numbers.
+
+    Source: The Role of Interactivity in Local Differential Privacy, Definitions 2.4 to 2.6.
+    """
+    is_in_order = any(count and kind.interaction == "sequential" for kind, count in kinds.items())
+    if policy == POLICY_FIXED and not is_in_order:
+        return "noninteractive"
+    return "sequentially interactive" if sum(kinds.values()) <= 1 else "fully interactive"
 
 
 NEIGHBOURS_OF_PERIOD: Final = (

@@ -49,7 +49,7 @@ class Promise:
 
     @property
     def epsilon_guaranteed(self) -> float:
-        """What is promised to users whoever raises the budget, and why: the ceiling, where there is one."""
+        """The epsilon that is promised to users: the ceiling, if there is one, and else the budget."""
         return self.epsilon_budget if self.ceiling is None else self.ceiling
 
 
@@ -236,6 +236,7 @@ class CohortStatement:
     composition: EpsilonBounds  # of all that is held, certified now, at the budget's delta
     local_epsilon_upper: float  # what a user may lose without the shuffler
     local_delta_upper: float
+    interaction: str  # without the shuffler: noninteractive, sequentially interactive or fully interactive
     rounds: tuple[StatedRound, ...]
     refusals: tuple[StatedRefusal, ...]
     budget_changes: tuple[StatedBudgetChange, ...]

@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.evidence.conditions import (
     OF_WINDOWS,
     POLICY_UNKNOWN,
     PRIVACY_UNIT,
+    interaction_of,
     unit_of_period,
 )
 from shuffle_ledger.ledger.evidence.statement import (
@@ -189,6 +190,7 @@ def _cohort_statement(
         composition=_at(profile, delta),
         local_epsilon_upper=local[0],
         local_delta_upper=local[1],
+        interaction=interaction_of(str(opened.details["policy"]), replay.local),
         rounds=tuple(reading.rounds(alone)),
         refusals=tuple(reading.refusals),
         budget_changes=tuple(reading.budget_changes),

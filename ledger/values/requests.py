@@ -106,9 +106,7 @@ class Cohort:
         object.__setattr__(self, "windows", checked_windows(self.windows, cohort=self.name))
         if self.ceiling is not None:
             object.__setattr__(self, "ceiling", _real("ceiling", self.ceiling, math.inf))
-            if self.ceiling < self.epsilon_budget:
-                expected = f"at least epsilon, {exact_text(self.epsilon_budget)}"
-                raise InvalidValue(field="ceiling", value=self.ceiling, expected=expected)
+            self._check_ceiling(self.ceiling)
         if self.local_budget is not None:
             object.__setattr__(self, "local_budget", _real("local_budget", self.local_budget, math.inf))
         if self.windows and self.policy == POLICY_FIXED:
@@ -117,6 +115,17 @@ class Cohort:
                 " and what a cohort of policy fixed holds must not"
             )
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
+
+    def _check_ceiling(self, ceiling: float) -> None:
+        if ceiling < self.epsilon_budget:
+            expected = f"at least epsilon, {exact_text(self.epsilon_budget)}"
+            raise InvalidValue(field="ceiling", value=ceiling, expected=expected)
+        if self.policy == POLICY_FIXED:
+            expected = (
+                "none for policy fixed: when somebody raises the budget may depend on outputs, and what a"
+                " cohort of policy fixed holds must not"
+            )
+            raise InvalidValue(field="ceiling", value=ceiling, expected=expected)
 
     @property
     def parent(self) -> str | None:
@@ -295,8 +304,8 @@ class RoundRequest:
 
         The same words had other bytes before rounds declared their interaction. They repeat what was
         registered then, and are answered with what was accounted then. The periods of windows follow from the
-        cohorts and the days; without days, those of the registration are meant. Whose round it is was said
-        by the registration, whoever asks again.
+        cohorts and the days; without days, those of the registration are meant. The team is that of the
+        registration.
         """
         if content == self.to_bytes():
             return True

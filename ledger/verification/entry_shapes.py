@@ -96,8 +96,6 @@ _STANDING: Final = {
 }
 # Reasons of numbers beyond the budget: an account of delta may be why they are.
 _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
-# Of numbers within the budget.
-_BEYOND_LOCAL: Final = (RefusalReason.LOCAL_BUDGET_EXCEEDED, None)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
 _UNREADABLE = (
@@ -375,8 +373,8 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
     closed = _closed(frozen=frozen, overspent=overspent)
     expected = closed or _reason(requested, body.epsilon_budget)
     # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
-    passed = (RefusalReason.REFUSED_ELSEWHERE, None) if requested is None else _BEYOND_LOCAL
-    if closed is None and (details["reason"], expected if requested else None) == passed:
+    is_elsewhere = requested is None and details["reason"] == RefusalReason.REFUSED_ELSEWHERE
+    if closed is None and (is_elsewhere or _is_local(details["reason"], expected, policy)):
         return
     is_of_delta = policy == POLICY_ADAPTIVE and details["reason"] == RefusalReason.DELTA_ACCOUNT_EXHAUSTED
     if details["reason"] != expected and not (is_of_delta and expected in _BEYOND):
@@ -385,6 +383,13 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
         yield "it states what was requested, although nothing was computed"
     if expected is RefusalReason.NO_FREE_SLOT and policy != POLICY_PLAN:
         yield "it refuses a round for want of a slot, and its cohort has no plan"
+
+
+def _is_local(reason: object, expected: RefusalReason | None, policy: str) -> bool:
+    """Return whether a refusal is for want of a local budget, which its numbers do not tell; of a plan,
+    nothing is computed then."""
+    told = RefusalReason.NO_FREE_SLOT if policy == POLICY_PLAN else None
+    return reason == RefusalReason.LOCAL_BUDGET_EXCEEDED and expected is told
 
 
 def _closed(*, frozen: bool, overspent: bool) -> RefusalReason | None:

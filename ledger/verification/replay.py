@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     POLICY_FIXED,
+    POLICY_PLAN,
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
@@ -325,7 +326,10 @@ class Replay:
         is_left = local_rounds_left(self.joint.local_budget, self.local, accounted) >= 1
         if body.kind is EntryKind.ADMITTED and not is_left:
             self.blame(body.sequence, "it admits a round beyond the cohort's local budget")
-        if body.details.get("reason") == RefusalReason.LOCAL_BUDGET_EXCEEDED and is_left:
+        # Of a plan, a slot is refused that may have a larger epsilon0 than the round.
+        is_planned = self.opened is not None and self.opened.details["policy"] == POLICY_PLAN
+        is_refused = body.details.get("reason") == RefusalReason.LOCAL_BUDGET_EXCEEDED
+        if is_refused and is_left and not is_planned:
             self.blame(body.sequence, "it refuses a round as beyond the local budget, which holds it")
 
     def _apply_closing(self, body: EntryBody) -> None:

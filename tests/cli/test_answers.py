@@ -195,6 +195,9 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
         "labels",
         "windows",
         "period",
+        "quota",
+        "ceiling",
+        "local_budget",
     }
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"

@@ -25,6 +25,20 @@ from shuffle_ledger.ledger.values import Window
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
 DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
+_CAUSES = ("discretization", "truncation", "round-off")
+# In the words of the literature on local differential privacy, for who reads the statement without a trusted
+# shuffler.
+_INTERACTIONS = {
+    "noninteractive": "The rounds are a noninteractive protocol: what is asked does not depend on answers.",
+    "sequentially interactive": (
+        "The rounds are a sequentially interactive protocol: what is asked may depend on answers, and nobody"
+        " is asked twice."
+    ),
+    "fully interactive": (
+        "The rounds are a fully interactive protocol, compositional (k = 1): what is asked may depend on"
+        " answers, people are asked again, and their epsilons add up to no more than that."
+    ),
+}
 _COUNTS = (
     ". It counts rounds that reveal no more than the cohort's first one, up to the number whose composition"
     " with itself is certified; any other round closes it"
@@ -314,18 +328,22 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
     ]
 
 
+def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
+    given = (("Promised, the ceiling", promise.ceiling), ("Local budget", promise.local_budget))
+    return [(name, f"epsilon {plain(value)}") for name, value in given if value is not None]
+
+
 def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
     promise, spent = cohort.promise, cohort.spent
     causes = (cohort.discretization, cohort.truncation, cohort.round_off)
-    named = zip(("discretization", "truncation", "round-off"), causes, strict=True)
+    named = zip(_CAUSES, causes, strict=True)
     found = [
         ("Cohort", cohort.cohort),
         ("Users", f"{promise.population:,}"),
         ("Privacy unit", promise.privacy_unit),
         ("Neighbouring relation", promise.neighbours),
         ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
-        *([("Promised", f"epsilon {plain(promise.ceiling)}, the ceiling")] if promise.ceiling else []),
-        *([("Local budget", f"epsilon {plain(promise.local_budget)}")] if promise.local_budget else []),
+        *_limit_facts(promise),
         ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
         *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
         ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
@@ -333,9 +351,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         (
             "Spent",
             (
-                f"epsilon from {digits.lower(spent.epsilon_lower)} to"
-                f" {digits.upper(spent.epsilon_upper)}, the larger"
-                f" one decides. What the width comes from: {_causes(named)}"
+                f"epsilon from {digits.lower(spent.epsilon_lower)} to {digits.upper(spent.epsilon_upper)}, the"
+                f" larger one decides. What the width comes from: {_causes(named)}"
             ),
         ),
         ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
@@ -370,7 +387,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             "Without the shuffler",
             (
                 f"epsilon {digits.upper(cohort.local_epsilon_upper)}, delta"
-                f" {upper_text(cohort.local_delta_upper)} at most"
+                f" {upper_text(cohort.local_delta_upper)} at most: the sums over a user’s reports."
+                f" {_INTERACTIONS[cohort.interaction]}"
             ),
         ),
         ("Decided by", cohort.decided_by.split(";")[0]),  # what it assumes stands beside the policy

@@ -1,0 +1,100 @@
+"""Quotas, ceilings and local budgets over HTTP: the token says the team, and two tokens raise a budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger import access
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.decisions import quotas_of, round_record
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from tests.api.conftest import Server
+
+KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=50_000)
+OPENED: dict[str, Any] = {
+    "name": "tablets",
+    "population": 100_000,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "policy": "adaptive",
+}
+
+
+def client_of(server: Server, name: str, role: str, **more: Any) -> LedgerClient:
+    issued = access.issue(server.store, name=name, role=role, actor="tester", **more)
+    return LedgerClient(server.url, issued.token, retry_seconds=5)
+
+
+@pytest.fixture
+def client(server: Server) -> LedgerClient:
+    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+
+
+def test_the_token_says_whose_round_it_is(server: Server, client: LedgerClient) -> None:
+    client.open_cohort(**OPENED, local_budget=50.0)
+    reading = client.set_quota("tablets", team="ads", epsilon=0.05, reason="agreed")
+    assert (reading.budget, reading.rounds) == ("tablets@team=ads", 0)
+    assert client.set_quota("tablets", team="ads", epsilon=0.05, reason="agreed") == reading, "again is safe"
+    ads = client_of(server, "ads-pipeline", "registrar", team="ads", cohorts=["tablets"])
+    request = RoundRequest(round_id="one", cohort="tablets", round=KRR)
+    answer = ads.register(request)
+    assert isinstance(answer, Admitted)
+    assert [member.cohort for member in answer.audience] == ["tablets", "tablets@team=ads"]
+    assert ads.register(request) == client.register(request) == answer
+    record = ads.round("one")
+    assert (record.request.team, record.request.quotas) == ("ads", ("tablets@team=ads",))
+    assert record == round_record(server.store, "one")
+    assert ads.quotas("tablets") == client.quotas("tablets") == quotas_of(server.store, "tablets")
+    assert ads.budget("tablets@team=ads").rounds_admitted == 1
+    quoted = ads.quote("tablets", [KRR] * 40)
+    assert 0 < quoted.rounds_admitted < client.quote("tablets", [KRR] * 20).rounds_admitted
+    outcomes = [ads.register(RoundRequest(round_id=f"r{n}", cohort="tablets", round=KRR)) for n in range(12)]
+    assert sum(isinstance(each, Admitted) for each in outcomes) == quoted.rounds_admitted
+    refused = outcomes[-1]
+    assert isinstance(refused, Refused)
+    assert [each.cohort for each in refused.refused_by] == ["tablets@team=ads"]
+    with pytest.raises(NotAllowed):
+        ads.set_quota("tablets", team="ads", epsilon=1.0, reason="more")
+    assert "tablets@team=ads" not in [cohort.name for cohort in client.cohorts()]
+    assert client.verify().ok
+
+
+def test_what_quotas_do_not_allow_is_said(server: Server, client: LedgerClient) -> None:
+    client.open_cohort(**OPENED)
+    with pytest.raises(InvalidValue, match="the cohort's own budget"):
+        client.set_quota("tablets", team="ads", epsilon=2.0, reason="more")
+    with pytest.raises(NotFound):
+        client.set_quota("nowhere", team="ads", epsilon=0.1, reason="more")
+    header = {"Authorization": f"Bearer {server.tokens['admin']}"}
+    answer = httpx.put(
+        f"{server.url}/v1/cohorts/tablets/quotas/a%40b", headers=header, json={"epsilon": 0.1, "reason": "x"}
+    )
+    assert (answer.status_code, answer.json()["field"]) == (409, "team")
+    other = client_of(server, "other", "admin", cohorts=["phones"])
+    with pytest.raises(NotFound):
+        other.quotas("tablets")
+
+
+def test_two_tokens_raise_a_budget(server: Server, client: LedgerClient) -> None:
+    opened = client.open_cohort(**OPENED, ceiling=2.0, local_budget=50.0)
+    assert (opened.ceiling, opened.local_budget) == (2.0, 50.0)
+    with pytest.raises(Conflict, match="two persons"):
+        client.change_budget("tablets", epsilon=1.5, reason="more")
+    assert client.proposal("tablets") is None
+    proposal = client.propose("tablets", epsilon=1.5, reason="a longer study")
+    assert client.proposal("tablets") == proposal
+    with pytest.raises(Conflict, match="another person"):
+        client.approve("tablets", epsilon=1.5)
+    registrar = LedgerClient(server.url, server.tokens["registrar"], retry_seconds=5)
+    with pytest.raises(NotAllowed):
+        registrar.approve("tablets", epsilon=1.5)
+    bob = client_of(server, "bob", "admin")
+    assert bob.approve("tablets", epsilon=1.5).epsilon_budget == 1.5
+    assert bob.approve("tablets", epsilon=1.5).epsilon_budget == 1.5
+    assert client.proposal("tablets") is None
+    assert client.verify().ok

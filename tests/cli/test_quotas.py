@@ -1,0 +1,95 @@
+"""Quotas, ceilings and local budgets on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+KRR = ("--randomizer", "krr(k=10, epsilon0=2)", "--reports", "50000")
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+
+
+@pytest.fixture
+def tablets(phones: Run) -> Run:
+    """Return `run`, with a cohort that has a ceiling, a local budget and a quota."""
+    assert phones("cohort", "open", "tablets", *BUDGET, "--ceiling", "2", "--local-budget", "30").code == 0
+    said = ("--team", "ads", "--epsilon", "0.05", "--reason", "agreed")
+    assert phones("cohort", "quota", "tablets", *said).code == 0
+    return phones
+
+
+def test_a_team_is_charged_shown_and_refused(tablets: Run) -> None:
+    asked = ("round", "register", "tablets", *KRR, "--team", "ads")
+    first = tablets(*asked, "--id", "one", "--json").json
+    assert [member["cohort"] for member in first["audience"]] == ["tablets", "tablets@team=ads"]
+    assert tablets("round", "show", "one", "--json").json["team"] == "ads"
+    codes = [tablets(*asked, "--id", f"more-{number}").code for number in range(12)]
+    assert set(codes) == {0, 3}
+    quoted = tablets("round", "quote", "tablets", *KRR, "--team", "ads")
+    assert "team 'ads', of its quota in cohort 'tablets', would have spent" in " ".join(quoted.stdout.split())
+    assert tablets("round", "quote", "tablets", *KRR, "--check").code == 0
+    listed = tablets("cohort", "quota", "tablets")
+    assert "share of the budget" in listed.stdout
+    (reading,) = tablets("cohort", "quota", "tablets", "--json").json
+    assert (reading["team"], reading["rounds"]) == ("ads", codes.count(0) + 1)
+    assert "certainly fit" in tablets("forecast", "tablets@team=ads").stdout
+    assert "the quota of" in tablets("cohort", "show", "tablets@team=ads").stdout
+    assert "tablets@team=ads" not in tablets("cohort", "list").stdout
+    assert tablets("audit", "verify").code == 0
+
+
+def test_shares_above_the_budget_are_said(tablets: Run) -> None:
+    for team in ("maps", "mail"):
+        tablets("cohort", "quota", "tablets", "--team", team, "--epsilon", "0.9", "--reason", "agreed")
+    shown = " ".join(tablets("cohort", "quota", "tablets").stdout.split())
+    assert "The shares are more than the whole budget: not every team can use all of its quota." in shown
+
+
+def test_an_import_is_of_a_team(tablets: Run, tmp_path: Path) -> None:
+    tablets("cohort", "quota", "tablets", "--team", "ads", "--epsilon", "0.3", "--reason", "more")
+    file = tmp_path / "rounds.csv"
+    lines = [f'r{number},tablets,"krr(k=10, epsilon0=2)",50000' for number in range(3)]
+    file.write_text("\n".join(["round_id,cohort,randomizer,reports", *lines]) + "\n")
+    asked = ("round", "import", str(file), "--team", "ads", "--json")
+    rehearsed = tablets(*asked, "--dry-run").json
+    done = tablets(*asked).json
+    assert done["rounds_admitted"] == rehearsed["rounds_admitted"] == 3
+    assert tablets(*asked).json["rounds_known"] == 3
+    assert tablets("round", "import", str(file), "--json").json["rounds_known"] == 3
+    (reading,) = tablets("cohort", "quota", "tablets", "--json").json
+    assert reading["rounds"] == 3
+
+
+def test_two_persons_raise(tablets: Run) -> None:
+    raised = ("cohort", "budget", "tablets", "--epsilon", "1.5", "--reason", "more")
+    assert tablets(*raised).code == 5
+    assert tablets("cohort", "approve", "tablets", "--epsilon", "1.5").code == 4
+    proposed = tablets(
+        "cohort", "propose", "tablets", "--epsilon", "1.5", "--reason", "more", "--actor", "ann"
+    )
+    assert "another person approves it" in proposed.stdout
+    assert "by              ann" in tablets("cohort", "show", "tablets").stdout
+    assert tablets("cohort", "approve", "tablets", "--epsilon", "1.5", "--actor", "ann").code == 5
+    approved = tablets("cohort", "approve", "tablets", "--epsilon", "1.5", "--actor", "bob", "--json")
+    assert approved.json["epsilon_budget"] == 1.5
+    assert tablets("cohort", "propose", "tablets", "--epsilon", "3", "--reason", "more").code == 2
+    text = " ".join(tablets("audit", "statement", "tablets", "--format", "html").stdout.split())
+    assert text == "" or "Two persons together may raise that to 2" in text
+
+
+def test_the_sum_of_epsilon0_is_limited(tablets: Run) -> None:
+    for number in range(15):
+        assert tablets("round", "register", "tablets", *KRR, "--id", f"r{number}").code == 0
+    refused = tablets("round", "register", "tablets", *KRR, "--id", "beyond")
+    assert refused.code == 3
+    assert "local_budget_exceeded" in refused.stdout
+    assert "at most epsilon 30 of 30" in tablets("budget", "tablets").stdout
+
+
+def test_half_a_quota_is_a_usage_error(tablets: Run) -> None:
+    wrong = tablets("cohort", "quota", "tablets", "--team", "ads")
+    assert wrong.code == 2
+    assert "to set a quota, give --epsilon and --reason too" in " ".join(wrong.stderr.split())

@@ -1,0 +1,267 @@
+"""Ceilings: what is promised whoever raises a budget; two persons raise it, and never beyond."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text, update
+
+from shuffle_ledger.accounting import Accountant, FilterMenu, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    approve,
+    change_budget,
+    correct,
+    open_cohort,
+    open_proposal,
+    propose,
+    register_and_admit,
+)
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.policies.registry import rules_digest
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import proposals
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.test_adaptive import rewrite
+
+KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=10_000)
+SLACK = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=20_000, delta0=1e-15)
+
+
+class Desk:
+    """A ledger with the cohort "watches", of epsilon 0.2 and ceiling 0.4."""
+
+    def __init__(self, store: Store, accountant: Accountant) -> None:
+        self.store, self.accountant = store, accountant
+        self._names = itertools.count()
+        self.open("watches", epsilon=0.2, ceiling=0.4)
+
+    def open(self, name: str, **changes: Any) -> None:
+        values = {"population": 100_000, "delta": 1e-6, "policy": "adaptive", **changes}
+        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
+
+    def admitted(self, cohort: str = "watches", kind: ShuffledRound = KRR, most: int = 60) -> int:
+        for count in range(most):
+            request = RoundRequest(round_id=f"round-{next(self._names)}", cohort=cohort, round=kind)
+            answer, _ = register_and_admit(self.store, self.accountant, request, actor="ada")
+            if isinstance(answer, Refused):
+                return count
+        return most
+
+    def propose(self, epsilon: float, actor: str = "ada") -> None:
+        propose(self.store, "watches", epsilon=epsilon, reason="a longer study", actor=actor)
+
+    def approve(self, epsilon: float, actor: str = "bob") -> None:
+        approve(self.store, self.accountant, "watches", epsilon=epsilon, actor=actor)
+
+    def change(self, epsilon: float, cohort: str = "watches") -> None:
+        change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="why", actor="ada")
+
+    def check(self) -> None:
+        report = verify(self.store, self.accountant)
+        assert report.ok, report
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+def test_two_persons_raise_the_budget_up_to_its_ceiling(desk: Desk) -> None:
+    desk.open("small", epsilon=0.2)
+    assert desk.admitted() == desk.admitted("small")
+    with pytest.raises(Conflict, match="raised by two persons"):
+        desk.change(0.3)
+    desk.propose(0.3)
+    with pytest.raises(Conflict, match="another person"):
+        desk.approve(0.3, actor="ada")
+    with pytest.raises(InvalidValue, match=r"expected 0\.3, which 'ada' proposed"):
+        desk.approve(0.4)
+    assert desk.store.cohort("watches").epsilon_budget == 0.2
+    desk.approve(0.3)
+    desk.approve(0.3)  # again, for an answer may be lost
+    assert desk.store.cohort("watches").epsilon_budget == 0.3
+    assert desk.admitted() > 0
+    desk.change(0.25)  # one person lowers
+    for epsilon in (0.5, 1e308):
+        with pytest.raises(InvalidValue, match="the ceiling"):
+            desk.propose(epsilon)
+    with pytest.raises(InvalidValue, match="one person may lower it"):
+        desk.propose(0.2)
+    changes = [
+        each.content() for each in desk.store.entries_of("watches") if each.content().kind == "budget_changed"
+    ]
+    assert [(one.actor, one.details.get("proposed_by")) for one in changes] == [("bob", "ada"), ("ada", None)]
+    desk.check()
+
+
+def test_a_proposal_ends_with_the_next_change_and_after_seven_days(desk: Desk) -> None:
+    with pytest.raises(NotFound, match="nothing is proposed"):
+        desk.approve(0.3)
+    desk.propose(0.3)
+    desk.change(0.1)
+    assert open_proposal(desk.store, "watches") is None
+    with pytest.raises(NotFound, match="nothing is proposed"):
+        desk.approve(0.3)
+    desk.propose(0.3, actor="eve")
+    desk.propose(0.35)
+    proposal = open_proposal(desk.store, "watches")
+    assert proposal is not None
+    assert (proposal.epsilon, proposal.proposed_by) == (0.35, "ada"), "the last one counts"
+    for age, is_open in ((timedelta(days=6, hours=23), True), (timedelta(days=7), False)):
+        with desk.store.engine.begin() as connection:
+            connection.execute(update(proposals).values(proposed_at=datetime.now(UTC) - age))
+        assert (open_proposal(desk.store, "watches") is not None) == is_open
+    with pytest.raises(NotFound, match="nothing is proposed"):
+        desk.approve(0.35)
+    assert desk.store.cohort("watches").epsilon_budget == 0.1
+
+
+def test_a_change_between_the_look_and_the_commit_ends_the_proposal(desk: Desk) -> None:
+    desk.propose(0.3)
+    proposal = open_proposal(desk.store, "watches")
+    desk.change(0.1)
+    with pytest.raises(Conflict, match="changed since"):
+        change_budget(
+            desk.store, desk.accountant, "watches", epsilon=0.3, reason="why", actor="bob", approves=proposal
+        )
+
+
+def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
+    desk.open("plain", epsilon=0.2)
+    with pytest.raises(Conflict, match="without a ceiling"):
+        propose(desk.store, "plain", epsilon=0.3, reason="why", actor="ada")
+    desk.change(0.3, cohort="plain")
+    body = desk.store.entry("plain", 1).content()
+    assert body.details["rules"] == FilterMenu.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
+    assert "ceiling" not in body.details
+    for ceiling in (0.1, float("nan"), float("inf"), 0.0):
+        with pytest.raises(InvalidValue, match="ceiling"):
+            desk.open("bad", epsilon=0.2, ceiling=ceiling)
+
+
+def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
+    """The price of slack must be one on all paths, also on those on which nobody raises the budget."""
+    desk.open("low", epsilon=0.2, ceiling=3.0)
+    desk.open("none", epsilon=0.2)
+    desk.open("high", epsilon=3.0)
+    used = {}
+    for name in ("low", "none", "high"):
+        desk.admitted(name, SLACK, most=1)
+        (filters,) = {
+            one.content().details["standing"]["choice"]["alternative"]
+            for one in desk.store.entries_of(name)
+            if "choice" in one.content().details.get("standing", {})
+        }
+        menu = FilterMenu.from_mapping(desk.store.entry(name, 1).content().details["rules"])
+        accounts = menu.alternatives[filters].filters.accounts
+        assert accounts is not None
+        used[name] = accounts.epsilon
+    assert used == {"low": 3.0, "none": 0.2, "high": 3.0}
+    desk.check()
+
+
+def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk) -> None:
+    assert desk.admitted(most=3) == 3
+    told = correct(desk.store, desk.accountant, "round-0", {"reports": 1_000}, reason="a log", actor="ada")
+    assert not told.overspent
+    view = desk.store.view("watches")
+    assert 0.2 < view.spent.epsilon_upper <= 0.4
+    assert view.cohort.status == "open"
+    assert desk.admitted() == 0
+    (kind,) = forecast(
+        desk.store, desk.accountant, "watches", ForecastWanted(round=KRR), today=datetime.now(UTC).date()
+    ).kinds
+    assert kind.rounds_at_least == 0
+    statement = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC))
+    (one,) = statement.cohorts
+    assert (one.verdict, one.promise.epsilon_guaranteed, one.promise.epsilon_budget) == ("kept", 0.4, 0.2)
+    (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
+    assert found.promise_kept
+    desk.check()
+    assert correct(
+        desk.store, desk.accountant, "round-1", {"reports": 150}, reason="a log", actor="ada"
+    ).overspent
+    assert (
+        make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC)).cohorts[0].verdict
+        == "broken"
+    )
+    desk.check()
+
+
+def test_plans_have_ceilings_and_fixed_cohorts_have_none(desk: Desk) -> None:
+    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5})
+    assert desk.admitted("other") == 5
+    propose(desk.store, "other", epsilon=0.4, reason="why", actor="ada")
+    assert approve(desk.store, desk.accountant, "other", epsilon=0.4, actor="bob").epsilon_budget == 0.4
+    with pytest.raises(InvalidValue, match="may depend on outputs"):
+        desk.open("fixed", epsilon=0.2, ceiling=0.4, policy="fixed")
+    desk.check()
+
+
+FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {
+    "alone": (
+        2,
+        lambda body: dataclasses.replace(
+            body, details={k: v for k, v in body.details.items() if k != "proposed_by"}
+        ),
+        "one person alone",
+    ),
+    "with himself": (
+        2,
+        lambda body: dataclasses.replace(body, details={**body.details, "proposed_by": body.actor}),
+        "one person alone",
+    ),
+    "beyond": (2, lambda body: dataclasses.replace(body, epsilon_budget=0.5), "above the ceiling"),
+    "opened beyond": (
+        1,
+        lambda body: dataclasses.replace(body, details={**body.details, "ceiling": 0.1}),
+        "above the ceiling",
+    ),
+    "no number": (
+        1,
+        lambda body: dataclasses.replace(body, details={**body.details, "ceiling": "0.4"}),
+        "details.ceiling is not written",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_forged_raises_are_found(desk: Desk, how: str) -> None:
+    desk.propose(0.3)
+    desk.approve(0.3)
+    desk.check()
+    sequence, forge, found = FORGERIES[how]
+    rewrite(desk.store, sequence, forge)
+    report = verify(desk.store, desk.accountant)
+    assert not report.ok
+    assert found in str(report)
+
+
+def test_slack_that_is_priced_below_the_ceiling_is_found(desk: Desk) -> None:
+    def cheaper(body: EntryBody) -> EntryBody:
+        rules = FilterMenu.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
+        standing = {**body.details["standing"], "rules": rules_digest(rules)}
+        return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
+
+    rewrite(desk.store, 1, cheaper)
+    assert "smaller epsilon than the budget's" in str(verify(desk.store, desk.accountant))
+
+
+def test_the_database_keeps_what_was_declared(desk: Desk) -> None:
+    for column in ("ceiling", "quota", "local_budget"):
+        with (
+            pytest.raises(Exception, match="keeps what it was opened with"),
+            desk.store.engine.begin() as connection,
+        ):
+            connection.execute(text(f"UPDATE cohorts SET {column} = :value"), {"value": b"9.0"})  # noqa: S608

@@ -1,0 +1,182 @@
+"""Local budgets: the epsilon0 of a user's rounds never add up to more than the limit, by the exact sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    admit_together,
+    open_cohort,
+    record_incident,
+    register_and_admit,
+    void,
+)
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.test_adaptive import rewrite
+
+
+def krr(epsilon0: float) -> ShuffledRound:
+    return ShuffledRound(
+        randomizer=parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0}), reports=50_000
+    )
+
+
+TWO = krr(2.0)
+
+
+class Desk:
+    """A ledger with the cohort "watches", whose users' epsilon0 add up to at most 10."""
+
+    def __init__(self, store: Store, accountant: Accountant, **changes: Any) -> None:
+        self.store, self.accountant = store, accountant
+        self._names = itertools.count()
+        values = {"population": 10**6, "epsilon": 5.0, "delta": 1e-6, "policy": "adaptive", **changes}
+        open_cohort(
+            store, accountant=accountant, name="watches", actor="ada", **{"local_budget": 10.0, **values}
+        )
+
+    def ask(self, kind: ShuffledRound = TWO) -> Outcome:
+        request = RoundRequest(round_id=f"round-{next(self._names)}", cohort="watches", round=kind)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def check(self) -> None:
+        report = verify(self.store, self.accountant)
+        assert report.ok, report
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+def test_rounds_are_admitted_up_to_the_limit_and_voided_ones_still_count(desk: Desk) -> None:
+    outcomes = [desk.ask() for _ in range(6)]
+    assert [isinstance(each, Admitted) for each in outcomes] == [True] * 5 + [False]
+    refused = outcomes[-1]
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
+    assert "add up to at most 12, which is above the cohort's local budget of 10" in refused.message
+    void(desk.store, desk.accountant, "round-0", reason="cancelled", actor="ada")
+    assert isinstance(desk.ask(krr(0.01)), Refused), "its reports may have been sent"
+    found = budget(desk.store, desk.accountant, "watches")
+    assert (found.local_epsilon_upper, found.local_budget) == (10.0, 10.0)
+    desk.check()
+
+
+@pytest.mark.parametrize("policy", ["fixed", "plan"])
+def test_other_policies_keep_the_limit_too(store: Store, accountant: Accountant, policy: str) -> None:
+    plan = {TWO: 9} if policy == "plan" else None
+    desk = Desk(store, accountant, policy=policy, plan=plan)
+    assert [isinstance(desk.ask(), Admitted) for _ in range(6)] == [True] * 5 + [False]
+    desk.check()
+
+
+def test_forecasts_calibrations_and_what_fits_know_the_limit(desk: Desk) -> None:
+    desk.ask()
+    asked = ForecastWanted(round=TWO, every="week")
+    today = datetime.now(UTC).date()
+    (kind,) = forecast(desk.store, desk.accountant, "watches", asked, today=today).kinds
+    assert (kind.rounds_at_least, kind.next_is_refused, kind.limited_by) == (4, True, "local_budget")
+    assert budget(desk.store, desk.accountant, "watches").fits[0].rounds_at_least == 4
+    described: dict[str, Any] = {**TWO.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
+    found = calibrate_for(desk.store, desk.accountant, "watches", described, rounds=2)
+    assert 3.9 < found.epsilon0 <= 4.0
+
+
+def test_a_schedule_of_several_kinds_ends_at_the_limit(desk: Desk) -> None:
+    for kind in (TWO, krr(1.0)):
+        desk.ask(kind)
+    today = datetime.now(UTC).date()
+    found = forecast(desk.store, desk.accountant, "watches", ForecastWanted(every="week"), today=today)
+    assert found.together is not None
+    assert found.together.periods_at_least == 2, "7 are left, and a week takes 3"
+
+
+def test_an_incident_may_exceed_it_and_then_nothing_is_admitted(desk: Desk) -> None:
+    told: dict[str, Any] = {"described": krr(6.0), "reason": "a script", "actor": "eve"}
+    for name in ("a", "b"):
+        record_incident(desk.store, desk.accountant, "watches", round_id=name, **told)
+    assert isinstance(desk.ask(krr(0.01)), Refused)
+    desk.check()
+
+
+def test_many_together_and_crowds_stop_at_the_same_sum(desk: Desk) -> None:
+    desk.ask()
+    left = [RoundRequest(round_id=f"t{n}", cohort="watches", round=TWO) for n in range(8)]
+    while left:
+        some = admit_together(desk.store, desk.accountant, left[:4], actor="ada")
+        if not some:
+            register_and_admit(desk.store, desk.accountant, left[0], actor="ada")
+        left = left[max(len(some), 1) :]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: desk.ask(), range(8)))
+    assert budget(desk.store, desk.accountant, "watches").local_epsilon_upper == 10.0
+    desk.check()
+
+
+def test_without_a_limit_nothing_changes(store: Store, accountant: Accountant) -> None:
+    desk = Desk(store, accountant, local_budget=None)
+    assert all(isinstance(desk.ask(), Admitted) for _ in range(7))
+    assert "local_budget" not in desk.store.entry("watches", 1).content().details
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf"), True])
+def test_a_limit_is_a_positive_number(store: Store, accountant: Accountant, limit: float) -> None:
+    with pytest.raises(InvalidValue, match="local_budget"):
+        Desk(store, accountant, local_budget=limit)
+
+
+def test_decisions_against_the_limit_are_found(desk: Desk) -> None:
+    for _ in range(6):
+        desk.ask()
+
+    def lowered(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, "local_budget": 7.0})
+
+    def raised(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, "local_budget": 70.0})
+
+    rewrite(desk.store, 1, lowered)
+    assert "admits a round beyond the cohort's local budget" in str(verify(desk.store, desk.accountant))
+    rewrite(desk.store, 1, raised)
+    assert "beyond the local budget, which holds it" in str(verify(desk.store, desk.accountant))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.tuples(st.floats(0.01, 9.0), st.integers(0, 5)), max_size=4),
+    more=st.floats(0.01, 9.0),
+    limit=st.floats(0.01, 60.0),
+)
+def test_what_is_left_is_exact(counts: list[tuple[float, int]], more: float, limit: float) -> None:
+    spent: dict[ShuffledRound, int] = {}
+    for epsilon0, count in counts:
+        spent[krr(epsilon0)] = spent.get(krr(epsilon0), 0) + count
+    left = local_rounds_left(limit, spent, krr(more))
+    total = sum((Fraction(kind.randomizer.epsilon0) * count for kind, count in spent.items()), Fraction(0))
+    if total > Fraction(limit):
+        assert left == 0
+    else:
+        assert total + left * Fraction(more) <= Fraction(limit) < total + (left + 1) * Fraction(more)
+    upper, _ = local_bounds(spent.items())
+    assert Fraction(upper) >= total
+    assert upper == 0.0 or Fraction(math.nextafter(upper, 0.0)) < total
