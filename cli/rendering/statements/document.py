@@ -350,10 +350,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         ("Status", cohort.status),
         (
             "Spent",
-            (
-                f"epsilon from {digits.lower(spent.epsilon_lower)} to {digits.upper(spent.epsilon_upper)}, the"
-                f" larger one decides. What the width comes from: {_causes(named)}"
-            ),
+            f"epsilon from {digits.lower(spent.epsilon_lower)} to {digits.upper(spent.epsilon_upper)}, the"
+            f" larger one decides. What the width comes from: {_causes(named)}",
         ),
         ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
     ]
