@@ -65,21 +65,7 @@ def change_budget(
 
     def decide(view: CohortView) -> EntryDraft:
         cohort = view.cohort
-        if cohort.period is not None:
-            raise Conflict(
-                f"{name!r} is a period of a window of cohort {cohort.period.cohort!r}: what a window allows"
-                " is fixed when the cohort is opened"
-            )
-        if delta is not None and delta != cohort.delta_budget:
-            expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"
-            raise InvalidValue(field="delta", value=delta, expected=expected)
-        if epsilon == cohort.epsilon_budget:
-            raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
-        check_raise(cohort, epsilon)
-        if cohort.ceiling is not None and epsilon > cohort.epsilon_budget:
-            _check_approved(store, cohort, approves)
-        if cohort.status == "frozen":
-            raise Conflict(f"cohort {name!r} is frozen: nothing about it is decided any more")
+        _check(store, cohort, epsilon=epsilon, delta=delta, approves=approves)
         policy = registry.policy_of(store, view)
         step = policy.rebudgeted(Books(store=store, accountant=accountant), view, epsilon)
         return EntryDraft(
@@ -121,3 +107,25 @@ def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> 
     changes = store.count_entries(cohort.name).get(EntryKind.BUDGET_CHANGED, 0)
     if changes != approves.changes_before:
         raise Conflict(f"cohort {cohort.name!r}: the budget was changed since it was proposed to raise it")
+
+
+def _check(
+    store: Store, cohort: Cohort, *, epsilon: float, delta: float | None, approves: Proposal | None
+) -> None:
+    """Raise InvalidValue or Conflict, as `change_budget`, if a cohort must not be given this budget."""
+    if cohort.period is not None:
+        raise Conflict(
+            f"{cohort.name!r} is a period of a window of cohort {cohort.period.cohort!r}: what a window"
+            " allows is fixed when the cohort is opened"
+        )
+    if delta is not None and delta != cohort.delta_budget:
+        expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"
+        raise InvalidValue(field="delta", value=delta, expected=expected)
+    if epsilon == cohort.epsilon_budget:
+        expected = "another budget than the present one"
+        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
+    check_raise(cohort, epsilon)
+    if cohort.ceiling is not None and epsilon > cohort.epsilon_budget:
+        _check_approved(store, cohort, approves)
+    if cohort.status == "frozen":
+        raise Conflict(f"cohort {cohort.name!r} is frozen: nothing about it is decided any more")

@@ -20,7 +20,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     plain,
 )
 from shuffle_ledger.cli.rendering.statements.tables import Table
-from shuffle_ledger.ledger.evidence import Breach, CohortStatement, Promise, Statement, Verdict
+from shuffle_ledger.ledger.evidence import Breach, CohortStatement, EpsilonBounds, Promise, Statement, Verdict
 from shuffle_ledger.ledger.values import Window
 
 VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
@@ -328,6 +328,11 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
     ]
 
 
+def _interval_text(spent: EpsilonBounds, digits: Digits) -> str:
+    lower, upper = digits.lower(spent.epsilon_lower), digits.upper(spent.epsilon_upper)
+    return f"epsilon from {lower} to {upper}, the larger one decides"
+
+
 def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
     given = (("Promised, the ceiling", promise.ceiling), ("Local budget", promise.local_budget))
     return [(name, f"epsilon {plain(value)}") for name, value in given if value is not None]
@@ -350,8 +355,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         ("Status", cohort.status),
         (
             "Spent",
-            f"epsilon from {digits.lower(spent.epsilon_lower)} to {digits.upper(spent.epsilon_upper)}, the"
-            f" larger one decides. What the width comes from: {_causes(named)}",
+            f"{_interval_text(spent, digits)}. What the width comes from: {_causes(named)}",
         ),
         ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
     ]
