@@ -88,7 +88,7 @@ def make_statement(
         _cohort_statement(
             store,
             accountant,
-            store.cohort(checked_text("cohort", name)),
+            _promising(store.cohort(checked_text("cohort", name))),
             as_of=as_of,
             since=(since or {}).get(name),
             kept=[head for cohort, head in kept if cohort == name],
@@ -108,6 +108,14 @@ def make_statement(
         cohorts=made,
         checkpoint=checkpoint,
     )
+
+
+def _promising(cohort: Cohort) -> Cohort:
+    """Return a cohort, or a period of its windows; raise InvalidValue for a quota."""
+    if cohort.quota is not None:
+        expected = f"{cohort.quota.cohort!r}: a quota promises nothing to users, its cohort does"
+        raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
+    return cohort
 
 
 def _has_audiences(cohort: CohortStatement) -> bool:
@@ -143,14 +151,10 @@ def _cohort_statement(
     kept: list[Head],
     tell: Progress,
 ) -> CohortStatement:
-    if cohort.quota is not None:
-        expected = f"{cohort.quota.cohort!r}: a quota promises nothing to users, its cohort does"
-        raise InvalidValue(field="cohort", value=cohort.name, expected=expected)
     view = store.view(cohort.name)
     now = Head(sequence=view.head_sequence, digest=view.head_digest.hex())
     last = _last_sequence(store, cohort, as_of, now.sequence)
-    if since is not None and not FIRST_SEQUENCE <= since <= last:
-        raise InvalidValue(field="since", value=since, expected=f"an entry from {FIRST_SEQUENCE} to {last}")
+    _check_since(since, last)
     beginning = _Beginning(store, last, [*(head.sequence for head in kept), *([since] if since else [])])
     replay = Replay(store=beginning, cohort=cohort.name)
     reading = Reading(replay)
@@ -168,7 +172,7 @@ def _cohort_statement(
         store, accountant, reading.kinds(), delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of)
     )
     profile = _profile(store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of))
-    local = local_bounds(replay.local.items())
+    local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
     return CohortStatement(
         cohort=cohort.name,
         verdict=_verdict(replay, reading),
@@ -188,8 +192,8 @@ def _cohort_statement(
         delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta),
-        local_epsilon_upper=local[0],
-        local_delta_upper=local[1],
+        local_epsilon_upper=local_epsilon_upper,
+        local_delta_upper=local_delta_upper,
         interaction=interaction_of(str(opened.details["policy"]), replay.local),
         rounds=tuple(reading.rounds(alone)),
         refusals=tuple(reading.refusals),
@@ -207,6 +211,11 @@ def _cohort_statement(
         head=Head(sequence=replay.head_sequence, digest=replay.head_digest.hex()),
         head_now=now,
     )
+
+
+def _check_since(since: int | None, last: int) -> None:
+    if since is not None and not FIRST_SEQUENCE <= since <= last:
+        raise InvalidValue(field="since", value=since, expected=f"an entry from {FIRST_SEQUENCE} to {last}")
 
 
 def _fits(
