@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     record_of,
     users_of,
 )
+from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
@@ -64,6 +65,28 @@ def correct(
         Conflict: the round is pending, refused or voided.
         TryAgain, Unavailable: nothing was changed.
     """
+    telling = correcting(store, accountant, round_id, changes, reason=reason, actor=actor)
+    entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
+    if not entries:
+        raise Conflict(
+            f"round {telling.stored.round_id!r}: all its cohorts are frozen, and lost what they had of it"
+        )
+    corrected, audience = corrected_from(entries[0]), members_in(entries)
+    overspent = corrected.overspent or any(member.overspent for member in audience)
+    changed = corrected.changed or any(corrected_from(entry).changed for entry in entries[1:])
+    return replace(corrected, overspent=overspent, changed=changed, audience=audience)
+
+
+def correcting(
+    store: Store,
+    accountant: Accountant,
+    round_id: str,
+    changes: Mapping[str, object],
+    *,
+    reason: str,
+    actor: str,
+) -> Telling:
+    """Return what `correct` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
     if not changes:
@@ -98,13 +121,7 @@ def correct(
             return store.entry(view.cohort.name, last.sequence)
         return _draft(store, accountant, view, record, truth, told_by=(actor, reason))
 
-    entries = optimistic_append.append_to_each(store, cohorts, decide)
-    if not entries:
-        raise Conflict(f"round {stored.round_id!r}: all its cohorts are frozen, and lost what they had of it")
-    corrected, audience = corrected_from(entries[0]), members_in(entries)
-    overspent = corrected.overspent or any(member.overspent for member in audience)
-    changed = corrected.changed or any(corrected_from(entry).changed for entry in entries[1:])
-    return replace(corrected, overspent=overspent, changed=changed, audience=audience)
+    return Telling(stored=stored, cohorts=cohorts, decide=decide)
 
 
 def _draft(

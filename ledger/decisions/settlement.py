@@ -9,6 +9,7 @@ from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
 from shuffle_ledger.ledger.decisions.outcomes import closing_from, cohorts_of, members_in, record_of, users_of
+from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
 from shuffle_ledger.ledger.decisions.truths import truth_of
@@ -53,6 +54,17 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             frozen.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
+    telling = settling(store, accountant, round_id, reports=reports, actor=actor)
+    entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
+    settled, audience = closing_from(entries[0]), members_in(entries)
+    if not isinstance(settled, Settled):
+        raise Conflict(f"round {telling.stored.round_id!r} is voided")
+    overspent = settled.overspent or any(member.overspent for member in audience)
+    return replace(settled, overspent=overspent, audience=audience)
+
+
+def settling(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Telling:
+    """Return what `settle` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
     cohorts = cohorts_of(stored)
@@ -90,12 +102,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             status="overspent" if overspent else None,
         )
 
-    entries = optimistic_append.append_to_each(store, cohorts, decide)
-    settled, audience = closing_from(entries[0]), members_in(entries)
-    if not isinstance(settled, Settled):
-        raise Conflict(f"round {stored.round_id!r} is voided")
-    overspent = settled.overspent or any(member.overspent for member in audience)
-    return replace(settled, overspent=overspent, audience=audience)
+    return Telling(stored=stored, cohorts=cohorts, decide=decide)
 
 
 def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
@@ -112,6 +119,16 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
         Conflict: the round is pending, refused, settled, or voided for another reason.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
+    telling = voiding(store, accountant, round_id, reason=reason, actor=actor)
+    entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
+    voided = closing_from(entries[0])
+    if not isinstance(voided, Voided):
+        raise Conflict(f"round {telling.stored.round_id!r} is settled")
+    return replace(voided, audience=members_in(entries))
+
+
+def voiding(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Telling:
+    """Return what `void` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
     stored = store.round(checked_text("round_id", round_id))
@@ -139,11 +156,7 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
             changes=changes_of(step),
         )
 
-    entries = optimistic_append.append_to_each(store, cohorts_of(stored), decide)
-    voided = closing_from(entries[0])
-    if not isinstance(voided, Voided):
-        raise Conflict(f"round {stored.round_id!r} is settled")
-    return replace(voided, audience=members_in(entries))
+    return Telling(stored=stored, cohorts=cohorts_of(stored), decide=decide)
 
 
 def _refuse_frozen(view: CohortView) -> None:
