@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.metrics import Metrics
+from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
@@ -114,7 +115,7 @@ def create_app(
 def _offer(app: FastAPI, metrics: APIRouter) -> None:
     """Add all routes."""
     api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
-    routers = (*api, metrics, routes.router)
+    routers = (*api, metrics, routes.router, rounds_pages.router)
     for router in routers:
         app.include_router(router)
     app.state.offered = [route for router in routers for route in router.routes]

@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.rows import IS_NO_PART
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
 PAGE_MAX = 1000
@@ -70,9 +70,23 @@ def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> Entry
     return EntryPage(entries=page, after=page[-1].sequence if len(found) > limit else None)
 
 
-def latest_entries(store: Store, cohort: str, *, limit: int) -> list[LedgerEntry]:
-    """Return the last entries of a cohort, oldest first; raises NotFound."""
+def latest_entries(
+    store: Store, cohort: str, *, limit: int, before: int | None = None, kind: EntryKind | None = None
+) -> list[LedgerEntry]:
+    """Return the last entries of a cohort, oldest first; raises NotFound.
+
+    Args:
+        store: the ledger.
+        cohort: its name.
+        limit: how many at most.
+        before: only those before this one.
+        kind: only these.
+    """
     query = select(*ENTRY_COLUMNS).where(entries.c.cohort == cohort)
+    if before is not None:
+        query = query.where(entries.c.sequence < before)
+    if kind is not None:
+        query = query.where(entries.c.kind == str(kind))
     with engine.reading(store.engine) as connection:
         rows.cohort_row(connection, cohort)
         found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(min(limit, PAGE_MAX)))

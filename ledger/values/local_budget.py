@@ -1,4 +1,4 @@
-"""What users lose to rounds where the shuffler is not trusted: sums of the randomizers' epsilons and deltas.
+"""Losses of users where the shuffler is not trusted: sums of the randomizers' epsilons and deltas.
 
 Each report of a user is epsilon0-locally private by itself, so all of them together are private with the sum,
 however rounds were chosen (basic composition, which holds for adaptive choices).

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import hmac
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import security_log
-from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.access import AccessToken, Permission
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
-from shuffle_ledger.ledger.api.dependencies import Asked, Reader, Service, in_thread, seen_cohort, service_of
+from shuffle_ledger.ledger.api.dependencies import (
+    Asked,
+    Manager,
+    Reader,
+    Service,
+    in_thread,
+    seen_cohort,
+    service_of,
+)
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.charts import Moment
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
+from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
+from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
-from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.listing import cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
 
@@ -37,6 +53,12 @@ COHORTS_ON_PAGE = 100
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
 PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
+PROFILE_SECONDS_NEXT = 5  # after which a page without its profile is asked for again
+MAXIMUM_SEQUENCE = 2**63 - 1
+HISTORY_COLUMNS = (
+    *("sequence", "kind", "round_id", "actor", "recorded_at", "collected_on", "use_case"),
+    *("epsilon_spent_upper", "epsilon_spent_lower", "epsilon_requested_upper", "reason"),
+)
 FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction")
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
@@ -73,6 +95,17 @@ class Row:
     spent: float
     reason: str | None
     actor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """Which entries the history shows."""
+
+    before: int | None = None
+    kind: EntryKind | None = None
+
+
+_LAST = _Listed()
 
 
 @router.get("/style.css")
@@ -112,7 +145,7 @@ async def log_in(request: Request, service: Asked) -> Response:
 @router.post("/logout")
 async def log_out(request: Request, token: Reader, service: Asked) -> Response:
     """End the session, here and wherever else its cookie is."""
-    await _checked_form(request)
+    await checked_form(request)
     await in_thread(service.sessions.end, service.store, session_cookie(request.scope))
     security_log.record(
         Event.LOGGED_OUT,
@@ -151,23 +184,64 @@ async def cohorts(
 
 
 @router.get("/cohorts/{cohort}")
-async def cohort_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
-    """Show a cohort: its budget over time, its profile, its rounds."""
-    return await _cohort(request, service, seen_cohort(token, cohort))
+async def cohort_page(
+    *,
+    cohort: str,
+    request: Request,
+    token: Reader,
+    service: Asked,
+    before: Annotated[int | None, Query(ge=2, le=MAXIMUM_SEQUENCE)] = None,
+    kind: Annotated[EntryKind | None, Query()] = None,
+) -> HTMLResponse:
+    """Show a cohort: its budget over time, its profile, its rounds.
+
+    Args:
+        cohort: its name.
+        request: for the page.
+        token: whose page it is.
+        service: the server's.
+        before: the history shows entries before this one; None: the last ones.
+        kind: the history shows only these entries.
+    """
+    listed = _Listed(before=before, kind=kind)
+    return await _cohort(request, service, seen_cohort(token, cohort), listed=listed)
+
+
+@router.get("/cohorts/{cohort}/history.csv")
+async def history_csv(cohort: str, token: Reader, service: Asked) -> StreamingResponse:
+    """Answer a cohort's whole history as CSV."""
+    name = seen_cohort(token, cohort)
+    await in_thread(service.store.cohort, name)
+    headers = {"Content-Disposition": 'attachment; filename="history.csv"', "Cache-Control": "no-store"}
+    return StreamingResponse(_history_lines(service.store, name), media_type="text/csv", headers=headers)
+
+
+@router.post("/cohorts/{cohort}/approve")
+async def approve_page(cohort: str, request: Request, token: Manager, service: Asked) -> Response:
+    """Approve what somebody else proposed, and show the cohort."""
+    name = seen_cohort(token, cohort)
+    epsilon = (await checked_form(request)).get("epsilon", "")
+    try:
+        work = partial(approve, service.store, cohort=name, epsilon=float(epsilon), actor=token.name)
+        await service.deciding.run(work)
+    except (Conflict, InvalidValue, NotFound, ValueError) as error:
+        return page("error.html.jinja", request, status=409, title="Not approved", detail=str(error))
+    place = f"{service.root_path}/cohorts/{quote(name, safe='')}"
+    return RedirectResponse(place, status_code=303, headers={"Cache-Control": "no-store"})
 
 
 @router.post("/cohorts/{cohort}/quote")
 async def quote_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show what a planned round would cost, on the cohort's page."""
     name = seen_cohort(token, cohort)
-    form = await _checked_form(request)
+    form = await checked_form(request)
     asked = {field: form.get(field, "").strip() for field in FORM_FIELDS}
     batch: BatchQuote | None = None
     wrong = None
     try:
-        planned = RoundRequest(round_id="quote", cohort=name, round=_planned(asked))
+        wanted = RoundRequest(round_id="quote", cohort=name, round=planned(asked), team=token.team)
         batch = await service.pricing.run(
-            lambda accountant: quote_batch(service.store, accountant, [planned], fits=True)
+            lambda accountant: quote_batch(service.store, accountant, [wanted], fits=True)
         )
     except (InvalidParameter, InvalidValue) as error:
         wrong = str(error)
@@ -191,28 +265,65 @@ async def _cohort(
     asked: Mapping[str, str] | None = None,
     batch: BatchQuote | None = None,
     wrong: str | None = None,
+    listed: _Listed = _LAST,
 ) -> HTMLResponse:
     statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
     bodies = [entry.content() for entry in entries]
-    listed = bodies[-ENTRIES_LISTED:][::-1]
-    return page(
+    older = await in_thread(
+        latest_entries, service.store, name, limit=ENTRIES_LISTED, before=listed.before, kind=listed.kind
+    )
+    rows = [_row(entry.content()) for entry in older[::-1]]
+    profile = await _profile(service, view)
+    found = page(
         "cohort.html.jinja",
         request,
         status=422 if wrong else 200,
         statement=statement,
         held=view.held,
         spending=charts.spending_chart([_moment(body) for body in bodies], budget=statement.epsilon_budget),
-        profile=charts.profile_chart(
-            await _profile(service, view), epsilon=statement.epsilon_budget, delta=statement.delta_budget
-        ),
-        rows=[_row(body) for body in listed],
-        shown=len(listed),
+        profile=charts.profile_chart(profile, epsilon=statement.epsilon_budget, delta=statement.delta_budget),
+        rows=rows,
+        shown=len(rows),
+        listed=listed,
+        kinds=[kind.value for kind in EntryKind],
+        older=rows[-1].sequence if len(rows) == ENTRIES_LISTED and rows[-1].sequence > 2 else None,
+        cohort=view.cohort,
+        proposal=await in_thread(open_proposal, service.store, name) if view.cohort.ceiling else None,
+        quotas=await in_thread(quotas_of, service.store, name) if view.cohort.parent is None else (),
+        may={permission.value for permission in Permission if bearer_of(request).may(permission)},
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
         batch=batch,
         wrong=wrong,
     )
+    if not profile and view.held:
+        found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
+    return found
+
+
+def bearer_of(request: Request) -> AccessToken:
+    """Return who asks for a page that needs a token."""
+    token: AccessToken = request.state.token
+    return token
+
+
+def _history_lines(store: Store, name: str) -> Iterator[str]:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(HISTORY_COLUMNS)
+    for point in history(store, name):
+        writer.writerow([_cell(getattr(point, column)) for column in HISTORY_COLUMNS])
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+
+
+def _cell(value: object) -> object:
+    """Return a value as CSV has it; an apostrophe before a text that a program would take for a formula."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return document_of(value)
 
 
 async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ...]:
@@ -256,14 +367,15 @@ def _row(body: EntryBody) -> Row:
     )
 
 
-def _planned(asked: Mapping[str, str]) -> ShuffledRound:
+def planned(asked: Mapping[str, str]) -> ShuffledRound:
+    """Return the round that a form's fields describe; raises InvalidParameter, InvalidValue."""
     fields: dict[str, object] = {
-        "randomizer": asked["randomizer"],
-        "reports": _whole("reports", asked["reports"]),
+        "randomizer": asked.get("randomizer", ""),
+        "reports": whole("reports", asked.get("reports", "")),
     }
-    if asked["sampled_from"]:
-        fields["sampled_from"] = _whole("sampled_from", asked["sampled_from"])
-    if asked["honest_fraction"]:
+    if asked.get("sampled_from"):
+        fields["sampled_from"] = whole("sampled_from", asked["sampled_from"])
+    if asked.get("honest_fraction"):
         try:
             fields["honest_fraction"] = float(asked["honest_fraction"])
         except ValueError:
@@ -272,7 +384,8 @@ def _planned(asked: Mapping[str, str]) -> ShuffledRound:
     return ShuffledRound.from_mapping(fields)
 
 
-def _whole(field: str, text: str) -> int:
+def whole(field: str, text: str) -> int:
+    """Return the number that a form's field says; raises InvalidValue."""
     if not text.isascii() or not text.isdigit() or len(text) > 20:
         raise InvalidValue(field=field, value=text, expected="a whole number")
     return int(text)
@@ -301,7 +414,7 @@ async def _form(request: Request) -> dict[str, str]:
     return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=20))
 
 
-async def _checked_form(request: Request) -> dict[str, str]:
+async def checked_form(request: Request) -> dict[str, str]:
     """Return a form's fields; raises NotAllowed unless one of this session's own pages sent it."""
     _refuse_other_sites(request)
     form = await _form(request)

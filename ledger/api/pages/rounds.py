@@ -1,0 +1,166 @@
+"""Pages about single rounds: their history, and previews of what somebody is about to tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
+from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.api.dependencies import (
+    Asked,
+    Reader,
+    Registrar,
+    Service,
+    in_thread,
+    seen_cohort,
+    seen_round,
+)
+from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
+from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct, correcting
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.previews import Consequence, consequences
+from shuffle_ledger.ledger.decisions.settlement import settle, settling, void, voiding
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import RoundRecord, RoundRequest
+
+# What may be told of a round in these states, with the fields that its form sends.
+_ACTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "settle": (("admitted",), ("reports",)),
+    "void": (("admitted",), ("reason",)),
+    "correct": (CORRECTABLE, ("reports", "reason")),
+}
+_SAID_NO: Final = (Conflict, InvalidValue, InvalidParameter, NotCollectable)
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What somebody is about to tell, and what it would change in each chain."""
+
+    act: str
+    fields: Mapping[str, str]
+    consequences: tuple[Consequence, ...]
+
+
+@router.post("/cohorts/{cohort}/register")
+async def register_page(cohort: str, request: Request, token: Registrar, service: Asked) -> Response:
+    """Register a round that was quoted on the cohort's page, and show it."""
+    name = seen_cohort(token, cohort)
+    form = await checked_form(request)
+    try:
+        asked = RoundRequest(
+            round_id=form.get("round_id", "").strip(),
+            cohort=name,
+            round=planned(form),
+            use_case=form.get("use_case", "").strip() or None,
+            team=token.team,
+        )
+        service.door.let_guess(token)
+        await service.registered(asked, actor=token.name, wait_seconds=None)
+    except _SAID_NO as error:
+        return page("error.html.jinja", request, status=409, title="Not registered", detail=str(error))
+    return _shown(service, asked.round_id)
+
+
+@router.get("/rounds/{round_id}")
+async def round_page(round_id: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
+    """Show a round, all that happened to it, and what may be told of it."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    return await _round(request, service, token, name)
+
+
+@router.post("/rounds/{round_id}/{act}")
+async def act_page(round_id: str, act: str, request: Request, token: Registrar, service: Asked) -> Response:
+    """Show what telling something of a round would change or, once that is confirmed, tell it."""
+    name = await in_thread(seen_round, service.store, token, round_id)
+    form = await checked_form(request)
+    if act not in _ACTS:
+        raise NotFound("there is nothing at this address")
+    fields = {field: form.get(field, "").strip() for field in _ACTS[act][1]}
+    said = _Said(act=act, round_id=name, fields=fields, actor=token.name)
+    try:
+        if form.get("confirmed") != "yes":
+            found = await service.deciding.run(lambda accountant: said.foreseen(service.store, accountant))
+            return await _round(request, service, token, name, preview=found)
+        await service.deciding.run(lambda accountant: said.tell(service.store, accountant))
+    except _SAID_NO as error:
+        return await _round(request, service, token, name, wrong=str(error))
+    return _shown(service, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What somebody says of a round."""
+
+    act: str
+    round_id: str
+    fields: Mapping[str, str]
+    actor: str
+
+    @property
+    def reports(self) -> int:
+        """The number of reports that was said; raises InvalidValue."""
+        return whole("reports", self.fields["reports"])
+
+    def foreseen(self, store: Store, accountant: Accountant) -> Preview:
+        """Return what it would change."""
+        name, actor, reason = self.round_id, self.actor, self.fields.get("reason", "")
+        if self.act == "settle":
+            telling = settling(store, accountant, name, reports=self.reports, actor=actor)
+        elif self.act == "void":
+            telling = voiding(store, accountant, name, reason=reason, actor=actor)
+        else:
+            changes = {"reports": self.reports}
+            telling = correcting(store, accountant, name, changes, reason=reason, actor=actor)
+        return Preview(act=self.act, fields=self.fields, consequences=consequences(store, telling))
+
+    def tell(self, store: Store, accountant: Accountant) -> None:
+        """Write it."""
+        name, actor, reason = self.round_id, self.actor, self.fields.get("reason", "")
+        if self.act == "settle":
+            settle(store, accountant, name, reports=self.reports, actor=actor)
+        elif self.act == "void":
+            void(store, accountant, name, reason=reason, actor=actor)
+        else:
+            correct(store, accountant, name, {"reports": self.reports}, reason=reason, actor=actor)
+
+
+async def _round(
+    request: Request,
+    service: Service,
+    token: AccessToken,
+    name: str,
+    *,
+    preview: Preview | None = None,
+    wrong: str | None = None,
+) -> HTMLResponse:
+    record = await in_thread(round_record, service.store, name)
+    may = token.may(Permission.REGISTER)
+    acts = [act for act, (states, _) in _ACTS.items() if may and record.state in states]
+    return page(
+        "round.html.jinja",
+        request,
+        status=409 if wrong else 200,
+        record=record,
+        now=_described_now(record),
+        acts=acts,
+        preview=preview,
+        wrong=wrong,
+    )
+
+
+def _described_now(record: RoundRecord) -> ShuffledRound:
+    return record.corrections[-1].round if record.corrections else record.request.round
+
+
+def _shown(service: Service, round_id: str) -> RedirectResponse:
+    place = f"{service.root_path}/rounds/{quote(round_id, safe='')}"
+    return RedirectResponse(place, status_code=303, headers={"Cache-Control": "no-store"})
