@@ -107,7 +107,7 @@ class _Said:
 
     @property
     def reports(self) -> int:
-        """The number of reports that was said; raises InvalidValue."""
+        """The number of reports; raises InvalidValue."""
         return whole("reports", self.fields["reports"])
 
     def foreseen(self, store: Store, accountant: Accountant) -> Preview:
