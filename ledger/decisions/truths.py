@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
@@ -57,15 +60,25 @@ def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:
     """
     first, *later = kinds
     for kind in later:
-        is_covered = kind.randomizer.epsilon0 <= first.randomizer.epsilon0 and kind.delta0 <= first.delta0
+        is_covered = all(map(operator.le, local_privacy(kind), local_privacy(first)))
         first = first if is_covered else kind
     return first
+
+
+def local_privacy(shuffled: ShuffledRound) -> tuple[Fraction | float, Fraction]:
+    """Returns the epsilon, which may be infinite, and the delta that a user loses without the shuffler: those
+    of one report times the number of reports of a user, exactly."""
+    epsilon0, times = shuffled.randomizer.epsilon0, shuffled.reports_per_user
+    epsilon = epsilon0 if math.isinf(epsilon0) else times * Fraction(epsilon0)
+    return epsilon, times * Fraction(shuffled.delta0)
 
 
 def alone(shuffled: ShuffledRound) -> ShuffledRound:
     """Return what to charge where too few reports arrived for another honest one to hide the user."""
     try:
-        return dataclasses.replace(shuffled, reports=1, sampled_from=None, honest_fraction=1.0)
+        return dataclasses.replace(
+            shuffled, reports=shuffled.reports_per_user, sampled_from=None, honest_fraction=1.0
+        )
     except InvalidParameter:
         return IN_CLEAR  # a protocol that promises nothing for one user alone
 
@@ -73,4 +86,6 @@ def alone(shuffled: ShuffledRound) -> ShuffledRound:
 def _population(declared: ShuffledRound, reports: int) -> int:
     """Return what a sample of another size counts as drawn from: the rate stays, or rises."""
     population = declared.sampled_from or reports
+    if declared.reports_per_user > 1:  # it has no effect on the charge
+        return max(population, -(-reports // declared.reports_per_user))
     return min(population * reports // declared.reports, max(population, reports))

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
+PRIVACY_UNIT_OF_SEVERAL: Final = (
+    "one user's reports in every round of the cohort: a user sends at most as many reports as the round"
+    " states, and one where it states no number"
+)
 NEIGHBOURS: Final = "substitution: two populations of the same size that differ in one user's data"
 
 POLICY_UNKNOWN: Final = "This version of the software does not know what this policy assumes."
@@ -41,8 +45,9 @@ CONDITIONS: Final = (
         name="Honest devices",
         holds_when=(
             "In every released batch at least the declared fraction of reports comes from devices that"
-            " randomize as told, one report each: all in the same way or, of kinds in secret order, each by a"
-            " randomizer that depends on nothing but its place and the messages before."
+            " randomize as told, one report each unless the kind states more: all in the same way or, of"
+            " kinds in secret order, each by a randomizer that depends on nothing but its place and the"
+            " messages before."
         ),
         otherwise="Reports that are not randomized hide nobody, and the round cost more than is stated.",
     ),
@@ -100,6 +105,16 @@ OF_AUDIENCES: Final = Condition(
         " where reports tell the cohort, fewer people hide each other than is stated."
     ),
 )
+# Stated where a round may have several reports of a user.
+OF_SEVERAL_REPORTS: Final = Condition(
+    name="At most so many reports of each person",
+    holds_when=(
+        "No person sends more reports to a round than its kind states: reports beyond are dropped before the"
+        " count. Each report is randomized anew, and how many a person sends does not depend on the data"
+        " protected here."
+    ),
+    otherwise="The round revealed more of that person than is stated.",
+)
 # Stated where a cohort has windows, or is a period of one.
 OF_WINDOWS: Final = Condition(
     name="Days of collection",
@@ -119,7 +134,7 @@ def unit_of_period(described: str, first: str, last: str) -> str:
     """Return the privacy unit of a window's period: what may differ between two neighbouring populations."""
     return (
         f"what one user sent in rounds of the cohort collected in {described}, {first} to {last}, UTC: a user"
-        " sends one report per round"
+        " sends one report per round, or at most as many as the round states"
     )
 
 

@@ -251,8 +251,9 @@ def heads(store: Store) -> dict[str, Any]:
 def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
     """Return the epsilon and delta that a user may lose to rounds, each so often, without the shuffler."""
     listed = list(counts)
-    epsilon = _sum_upper((count, each.randomizer.epsilon0) for each, count in listed)
-    return epsilon, min(1.0, _sum_upper((count, each.delta0) for each, count in listed))
+    often = [(count * each.reports_per_user, each) for each, count in listed]
+    epsilon = _sum_upper((count, each.randomizer.epsilon0) for count, each in often)
+    return epsilon, min(1.0, _sum_upper((count, each.delta0) for count, each in often))
 
 
 def _round(item: StoredHolding) -> ShuffledRound:

@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting import FilterSet, InvalidParameter, ShuffledRound, fits
+from shuffle_ledger.accounting import (
+    MAXIMUM_ROUNDS,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+    charged_together,
+    fits,
+)
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
@@ -156,7 +163,10 @@ def _asker(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Ca
     policy, each, last = policy_of(books.store, view), Counter(kinds), kinds[-1]
 
     def ask(count: int) -> float:
-        more = {kind: count * times - (kind == last) for kind, times in each.items()}
+        wanted = {kind: count * times for kind, times in each.items()}
+        if sum(charged_together(changed(view.held, wanted)).values()) > MAXIMUM_ROUNDS:
+            return math.inf  # more than an accountant composes
+        more = {kind: number - (kind == last) for kind, number in wanted.items()}
         before = dataclasses.replace(view, held=changed(view.held, more))
         return policy.admitting(books, before, last).spent.epsilon_upper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.api.pages.charts import Moment
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
+from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.reports.listing import cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.security_log import Event
@@ -37,7 +38,7 @@ COHORTS_ON_PAGE = 100
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
 PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
-FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction")
+FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction", "reports_per_user")
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'"
@@ -212,7 +213,14 @@ async def _cohort(
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
         batch=batch,
         wrong=wrong,
+        of_several=_of_several((*view.held, *(slot.round for slot in statement.slots))),
     )
+
+
+def _of_several(kinds: Iterable[ShuffledRound]) -> str | None:
+    """Return the condition under which the page's numbers hold, if a user may send several reports."""
+    several = any(kind.reports_per_user > 1 for kind in kinds)
+    return OF_SEVERAL_REPORTS.holds_when if several else None
 
 
 async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ...]:
@@ -263,6 +271,8 @@ def _planned(asked: Mapping[str, str]) -> ShuffledRound:
     }
     if asked["sampled_from"]:
         fields["sampled_from"] = _whole("sampled_from", asked["sampled_from"])
+    if asked["reports_per_user"]:
+        fields["reports_per_user"] = _whole("reports_per_user", asked["reports_per_user"])
     if asked["honest_fraction"]:
         try:
             fields["honest_fraction"] = float(asked["honest_fraction"])
