@@ -45,12 +45,12 @@ def really_shuffled(
     slotted = functools.partial(slot_for, numerical_policy=numerical_policy)
     if not has_fixed_points(numerical_policy):
         return _slot_of_slot(accounted, declared, reports, slotted)
-    truth = truth_of(declared, reports)
     if declared.reports_per_user > 1:
+        truth = truth_of(declared, reports)
         return accounted if fits(truth, accounted) else slotted(truth)
     if _is_covered(accounted, declared, reports):
         return accounted
-    return slotted(truth)
+    return slotted(truth_of(declared, reports))
 
 
 def _is_covered(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> bool:

@@ -46,9 +46,23 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     fields = {**described.to_mapping(), **changes}
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
+    _check_rate_is_stated(described, fields, changes)
     if "randomizer" in changes:
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
     return ShuffledRound.from_mapping(fields)
+
+
+def _check_rate_is_stated(
+    described: ShuffledRound, fields: Mapping[str, object], changes: Mapping[str, object]
+) -> None:
+    """Refuses to take the number of reports for that of sampled users, where users may have sent several."""
+    becomes_single = described.reports_per_user > 1 and fields.get("reports_per_user") == 1
+    if becomes_single and fields["sampled_from"] is not None and "sampled_from" not in changes:
+        expected = (
+            "a value with reports_per_user = 1, or none: reports divided by it are then the sampling rate,"
+            " which several reports of a user do not tell"
+        )
+        raise InvalidParameter("sampled_from", described.sampled_from, expected)
 
 
 def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:

@@ -215,6 +215,8 @@ def test_what_fits_a_slot() -> None:
     for described in (krr(98, 2), krr(49), krr(1_000, 3), krr(100, 2, epsilon0=1.1), krr(1, 3)):
         assert not fits(described, slot), described
     assert not fits(krr(10**6, 2), krr(50))  # never two in one
+    # One report in all reveals no more; but a settlement may tell of more, and a local budget counts them.
+    assert not fits(krr(1, 3), krr(2, 2))
     # Two reports in all are two rounds of one; five rounds of two are more.
     assert not fits(krr(10, 5), krr(2, 5))
     assert fits(krr(2, 5), krr(2, 5))

@@ -29,11 +29,12 @@ from shuffle_ledger.ledger.decisions import (
     settle,
 )
 from shuffle_ledger.ledger.decisions.audiences import request_of
-from shuffle_ledger.ledger.decisions.truths import local_kind, truth_of
+from shuffle_ledger.ledger.decisions.truths import local_kind, restated, truth_of
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS, PRIVACY_UNIT
+from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import budget, local_bounds
@@ -190,6 +191,7 @@ def test_sizes_count_users(desk: Desk) -> None:
     with pytest.raises(InvalidValue, match="the cohort's population, 10000"):
         desk.correct("a", reports_per_user=1)
     desk.settle("a", 2 * POPULATION)
+    assert verify(desk.store, desk.accountant).ok
     with pytest.raises(InvalidValue, match="the cohort's population, 10000"):
         desk.ask("b", krr(POPULATION + 1, 1))
 
@@ -253,6 +255,41 @@ def test_fewer_reports_than_a_user_may_send_leave_nobody_to_hide_behind() -> Non
     assert charged_as(truth_of(krr(100, 5), 3)) == (krr(1, 1), 3)
     sampled = truth_of(krr(100, 2, sampled_from=60), 150)
     assert (sampled.reports, sampled.sampled_from) == (150, 75)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
+def test_more_reports_than_declared_may_come_from_one_user(desk: Desk, policy: str) -> None:
+    desk.open(policy=policy, epsilon=12.0)
+    admitted = desk.ask("a", krr(3, 5))
+    assert isinstance(admitted, Admitted)
+    assert charged_as(admitted.accounted) == (krr(1, 1), 3)
+    # Ten reports hide each other better than three, but five of them may be one user's.
+    settled = desk.settle("a", 10)
+    assert charged_as(settled.accounted) == (krr(2, 1), 5)
+    assert settled.epsilon_spent_upper > admitted.epsilon_spent_upper
+    assert desk.statement().cohorts[0].local_epsilon_upper == 10.0
+    assert verify(desk.store, desk.accountant).ok
+
+
+def test_the_second_method_answers_for_one_of_the_rounds(accountant: Accountant) -> None:
+    opinions = SecondOpinions(accountant)
+    assert opinions.on_kind(krr(200)) is None
+    assert opinions.confirmed == {krr(100, 1)}
+    held = {krr(200): 1, krr(100, 1): 1}
+    known = accountant.certify(held, delta=DELTA)
+    computed = (known.epsilon_lower, known.epsilon_upper)
+    second = opinions.on_composition(held, delta=DELTA, computed=computed)
+    assert second is not None
+    assert second.agrees
+
+
+def test_a_correction_to_one_report_states_the_sampling_rate_anew() -> None:
+    sampled = krr(1_000, sampled_from=5_000)  # of 1,000 users, say, half of whom were lost
+    with pytest.raises(InvalidParameter, match="reports divided by it are then the sampling rate"):
+        restated(sampled, {"reports_per_user": 1, "reports": 500})
+    assert restated(sampled, {"reports_per_user": 1, "sampled_from": 2_500}).sampled_from == 2_500
+    assert restated(sampled, {"reports_per_user": 1, "sampled_from": None}) == krr(1_000, 1)
+    assert restated(sampled, {"reports_per_user": 3}).sampled_from == 5_000
 
 
 def test_a_correction_to_several_reports_needs_one_randomizer_for_all(desk: Desk) -> None:
