@@ -74,13 +74,19 @@ from shuffle_ledger.accounting.randomizers import (
 from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.dominance import fits
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
+from shuffle_ledger.accounting.rounds.shuffled_round import (
+    ShuffledRound,
+    charged_as,
+    charged_together,
+    honest_share,
+)
 from shuffle_ledger.accounting.rounds.slots import has_fixed_points, slot_for
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
-from shuffle_ledger.accounting.validation import MAXIMUM_ROUNDS
+from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
 
 __all__ = [
     "DEFAULT_PRECISION",
+    "MAXIMUM_REPORTS_PER_USER",
     "MAXIMUM_ROUNDS",
     "NUMERICAL_POLICY",
     "RANDOMIZERS",
@@ -140,6 +146,8 @@ __all__ = [
     "best_local_gaussian",
     "calibrate",
     "calibrate_by",
+    "charged_as",
+    "charged_together",
     "decided_by_composition",
     "exact_text",
     "fits",

@@ -39,7 +39,13 @@ from shuffle_ledger.accounting.pld.tilting import LossSpectrum, SpectrumMemory
 from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpened_epsilon
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound, certain_round
+from shuffle_ledger.accounting.rounds.shuffled_round import (
+    RoundProfile,
+    ShuffledRound,
+    certain_round,
+    charged_as,
+    charged_together,
+)
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
 #: Relative width of intervals of epsilon by default, and the least that can be asked for.
@@ -163,11 +169,13 @@ class Accountant:
         Guarantee: its pairs enclose the round's privacy profile at every order.
 
         Raises:
-            InvalidParameter: `shuffled` is not a round.
+            InvalidParameter: `shuffled` is not a round, or its users send several reports: it is then several
+                rounds, see `charged_as`.
         """
         return self._remembered(shuffled).loss
 
     def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
+        # `RoundProfile` refuses several reports per user: the loss of such a round is not one pair's.
         if certain_round(shuffled) not in self._losses:
             self.adopt(shuffled, _privacy_loss(shuffled, self.precision))
         self._losses.move_to_end(shuffled)
@@ -175,29 +183,32 @@ class Accountant:
 
     def knows_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Returns whether the round's charge, or the privacy loss that it is computed from, is in memory."""
-        return self.remembers_charge(shuffled, filters) or shuffled in self._losses
+        return self.remembers_charge(shuffled, filters) or charged_as(shuffled)[0] in self._losses
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Returns whether the round's charge is in memory."""
-        return (shuffled, filters.without_totals) in self._charges
+        return (charged_as(shuffled)[0], filters.without_totals) in self._charges
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
-        """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`."""
+        """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`. With several
+        reports of a user, the charges of the rounds that it is charged as are added up."""
         repetition, filters = filters.repetition, filters.without_totals
-        key = (shuffled, filters)
+        single, count = charged_as(shuffled)
+        key = (single, filters)
         if key not in self._charges:
-            loss = self._remembered(shuffled).loss
+            loss = self._remembered(single).loss
             certain = 0.0 if filters.accounts is None else loss.certain
-            slack = _slack({shuffled: 1})
-            known = _known_bounds(shuffled)
+            slack = _slack({single: 1})
+            known = _known_bounds(single)
             self._charges[key] = charge_of(
                 loss.upper, filters, slack=slack, certain_loss=certain, known=known
             )
             while len(self._charges) > _CHARGES_KEPT:
                 self._charges.popitem(last=False)
+        charge = self._charges[key] if count == 1 else self._charges[key] * count
         if repetition is None:
-            return self._charges[key]
-        return dataclasses.replace(self._charges[key], repetition=(repetition.charge(shuffled),))
+            return charge
+        return dataclasses.replace(charge, repetition=(repetition.charge(shuffled),))
 
     def certify(
         self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
@@ -205,7 +216,8 @@ class Accountant:
         """Returns a certified interval of epsilon at `delta` for rounds together.
 
         Args:
-            rounds: kinds of rounds, and the number of rounds of each kind.
+            rounds: kinds of rounds, and the number of rounds of each kind. With several reports of a user, a
+                kind counts as the rounds that it is charged as; see `charged_as`.
             delta: in (0, 1).
             budget: an epsilon. If the interval contains it, so that a comparison with it is undecided,
                 intervals that are ten and a hundred times narrower are computed, unless that would take
@@ -218,7 +230,7 @@ class Accountant:
             InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
         """
         delta = validation.probability("delta", delta)
-        rounds = _checked(rounds)
+        rounds, number = _checked(rounds)
         certificate = self._answers.get(rounds, ("delta", delta), self._answer)
         if budget is not None and _leaves_open(certificate, budget) and self._are_quick(rounds):
             for share in _DECIDING_SHARES:
@@ -226,7 +238,7 @@ class Accountant:
                 certificate = self._with_precision(precision).certify(rounds, delta=delta)
                 if not _leaves_open(certificate, budget):
                     break
-        return certificate
+        return _about(certificate, number)
 
     def _with_precision(self, precision: float) -> Accountant:
         """Returns this accountant, or one with another precision, which is kept."""
@@ -253,7 +265,8 @@ class Accountant:
                 from 0.
         """
         epsilon = validation.answered_epsilon(epsilon)
-        return self._answers.get(_checked(rounds), ("epsilon", epsilon), self._answer)
+        rounds, number = _checked(rounds)
+        return _about(self._answers.get(rounds, ("epsilon", epsilon), self._answer), number)
 
     def profile(
         self, rounds: Mapping[ShuffledRound, int], *, epsilons: Sequence[float]
@@ -280,7 +293,7 @@ class Accountant:
         Raises:
             InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from 0.
         """
-        counts = _checked(rounds)
+        counts, _ = _checked(rounds)
         bounds = [(self._renyi(one, order), count) for one, count in counts.items()]
         pure = all(one.slack == 0 for one in counts)
         return RenyiBound(
@@ -513,8 +526,9 @@ class _Answers:
         self._kinds = 0
 
 
-def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
-    """Returns the rounds with positive counts, after a check of rounds and counts."""
+def _checked(rounds: Mapping[ShuffledRound, int]) -> tuple[dict[ShuffledRound, int], int]:
+    """Returns the rounds as they are charged, with positive counts, and the number of rounds given; after a
+    check of rounds and counts."""
     if not isinstance(rounds, Mapping):
         raise InvalidParameter("rounds", rounds, "a mapping of rounds to counts")
     for one in rounds:
@@ -522,11 +536,18 @@ def _checked(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
     counts = {
         one: validation.whole("count", count, 0, validation.MAXIMUM_ROUNDS) for one, count in rounds.items()
     }
-    if sum(counts.values()) > validation.MAXIMUM_ROUNDS:
-        raise InvalidParameter(
-            "count", sum(counts.values()), f"at most {validation.MAXIMUM_ROUNDS} rounds altogether"
-        )
-    return {one: count for one, count in counts.items() if count}
+    charged = charged_together(counts)
+    if sum(charged.values()) > validation.MAXIMUM_ROUNDS:
+        expected = f"at most {validation.MAXIMUM_ROUNDS} rounds altogether"
+        if charged != counts:
+            expected += ", each counted once for every report that a user may send"
+        raise InvalidParameter("count", sum(charged.values()), expected)
+    return {one: count for one, count in charged.items() if count}, sum(counts.values())
+
+
+def _about(certificate: Certificate, number: int) -> Certificate:
+    """Returns the certificate of this number of rounds, of which some may be charged as several."""
+    return certificate if certificate.rounds == number else dataclasses.replace(certificate, rounds=number)
 
 
 def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:

@@ -57,7 +57,8 @@ _LEAST_LOSS_SHARE = 1e-9
 
 
 def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
-    """Returns a lower bound on the round's true delta at `epsilon >= 0`; None if no attack on it is known.
+    """Returns a lower bound on the round's true delta at `epsilon >= 0`; None if no attack on it is known, as
+    for several reports of a user.
 
     Guarantee: the shuffled outputs of some neighbouring datasets have at least this divergence; for
     `generic`, with some epsilon0-LDP randomizer. Dishonest users tell the attacker their reports.
@@ -76,7 +77,8 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
 
 
 def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
-    """Returns a lower bound on the round's true epsilon at `delta`; None if no attack on it is known.
+    """Returns a lower bound on the round's true epsilon at `delta`; None if no attack on it is known, as for
+    several reports of a user.
 
     Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as of `attack_delta`. It
     is infinite if outcomes that exclude a value have a probability above delta.
@@ -125,6 +127,8 @@ def _beyond(losses: FloatArray) -> FloatArray:
 
 def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:
     shuffled = certain_round(shuffled)
+    if shuffled.reports_per_user > 1:
+        return None
     attained = shuffled.randomizer.attained(sampled=shuffled.sampled_from is not None)
     if attained:
         return AttainedProfile([dataclasses.replace(shuffled, randomizer=one) for one in attained])

@@ -13,6 +13,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certa
 
 # For the rounding of a dozen operations.
 _UP = 1 + 1e-14
+_SINGLE = "a round with one report of each user"
 # Conditions of the bound of 2019.
 _LEAST_REPORTS, _LARGEST_EPSILON0, _LARGEST_DELTA = 1000, 0.5, 0.01
 
@@ -62,6 +63,8 @@ def _refused(shuffled: ShuffledRound) -> str:
         return "a randomizer of finite epsilon0"
     if shuffled.sampled_from is not None or shuffled.participation is not None:
         return "a round in which all users report"
+    if shuffled.reports_per_user > 1:
+        return _SINGLE
     return "a delta0 of 0" if shuffled.delta0 > 0 else ""
 
 
@@ -74,6 +77,8 @@ def _local(shuffled: ShuffledRound) -> PublishedBound:
     epsilon0, source = shuffled.randomizer.epsilon0, "a round reveals no more than one report of the user"
     if math.isinf(epsilon0) or shuffled.delta0 > 0:
         return _bound("local", source, "a randomizer of finite epsilon0, and a delta0 of 0", 0.0)
+    if shuffled.reports_per_user > 1:
+        return _bound("local", source, _SINGLE, 0.0)
     return PublishedBound(name="local", source=source, epsilon_upper=epsilon0)
 
 

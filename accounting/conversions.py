@@ -21,7 +21,7 @@ from shuffle_ledger.accounting.randomizers import (
     PrivacyLoss,
 )
 from shuffle_ledger.accounting.randomizers.privacy_loss import LARGEST_LOSS, MAXIMUM_LOSSES
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 _MAXIMUM_DEPTH = 32  # events inside one another
 _MAXIMUM_EVENTS = 100_000  # in one event; each costs a round
@@ -65,7 +65,8 @@ def to_dp_accounting(
     """Returns a dp-accounting privacy loss distribution whose profile is at least that of a round.
 
     Args:
-        described: the round.
+        described: the round. With several reports of a user, the rounds that it is charged as are composed by
+            dp-accounting.
         accountant: computes the round's privacy loss; None makes one.
         discretization: spacing of losses in nats, from 1e-9 to 1. Only distributions with the same spacing
             compose.
@@ -85,7 +86,8 @@ def to_dp_accounting(
         from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - needed here only
     except ImportError as error:
         raise AccountingError("dp-accounting is not installed: pip install dp-accounting") from error
-    pair = (accountant or Accountant()).privacy_loss(described).upper
+    single, count = charged_as(described)
+    pair = (accountant or Accountant()).privacy_loss(single).upper
     losses = np.concatenate([-pair.losses[::-1], [0.0], pair.losses])
     room = 1 + (64 + 16 * pair.largest_loss) * UNIT_ROUND_OFF
     masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p * room])
@@ -93,9 +95,10 @@ def to_dp_accounting(
     rounded: dict[int, float] = {}
     for place, mass in zip(places.tolist(), masses.tolist(), strict=True):
         rounded[place] = rounded.get(place, 0.0) + mass
-    return privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+    found = privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
         rounded, pair.infinity * room, spacing, pessimistic_estimate=True
     )
+    return found if count == 1 else found.self_compose(count)
 
 
 def rounds_of_dp_event(event: Any, *, relation: str) -> dict[ShuffledRound, int]:

@@ -10,6 +10,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
 MAXIMUM_REPORTS = 10**12  # of one round
+MAXIMUM_REPORTS_PER_USER = 1000  # of one round; each counts as one of the `MAXIMUM_ROUNDS`
 MINIMUM_EPSILON0 = 1e-9  # of one report, in nats
 MAXIMUM_EPSILON0 = 30.0  # of one report, in nats
 MAXIMUM_EPSILON = 1e9  # at which delta can be asked for, in nats

@@ -57,6 +57,13 @@ _ROUND_HELP = {
             " may run another after earlier messages. Default: sequential for generic, else identical."
         ),
     ),
+    "reports_per_user": (
+        "M",
+        (
+            "No user sends more reports to the round; those beyond are dropped before --reports are counted"
+            " (default: 1)."
+        ),
+    ),
 }
 
 

@@ -1,4 +1,7 @@
-"""Privacy losses: computed once, stored by the digest of what determines them, checked when read."""
+"""Privacy losses: computed once, stored by the digest of what determines them, checked when read.
+
+With several reports of a user, the stored loss is that of one of the equal rounds it is charged as.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ import functools
 import logging
 from collections.abc import Iterable, Mapping
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, AccountingError, RoundLoss, ShuffledRound
+from shuffle_ledger.accounting import (
+    NUMERICAL_POLICY,
+    Accountant,
+    AccountingError,
+    RoundLoss,
+    ShuffledRound,
+    charged_as,
+    charged_together,
+)
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.storage.rows import StoredLoss
 from shuffle_ledger.ledger.storage.store import Store
@@ -37,7 +48,7 @@ def certify(
     """
     recall(store, accountant, held)
     if keep:
-        for accounted in held:
+        for accounted in charged_together(held):
             if not accountant.knows(accounted):
                 _publish(store, accountant, accounted)
     certificate = accountant.certify(held, delta=delta, budget=budget)
@@ -50,7 +61,7 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
     A damaged loss, or one that is not the round's, is reported in the log and left out: the accountant then
     computes it anew from the parameters, which are what counts, and verification names the row.
     """
-    for accounted in held:
+    for accounted in charged_together(dict.fromkeys(held, 1)):
         if accountant.knows(accounted):
             continue
         loss = _sound(store.loss(_key(accounted)), accountant, accounted)
@@ -60,7 +71,7 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
 
 def is_stored(store: Store, accounted: ShuffledRound) -> bool:
     """Return whether a round's privacy loss is stored."""
-    return store.loss_digest(_key(accounted)) is not None
+    return store.loss_digest(_key(charged_as(accounted)[0])) is not None
 
 
 def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
@@ -68,6 +79,7 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
 
     Of a stored loss that is not the round's, no digest gets into a chain: that of the right one does.
     """
+    accounted, _ = charged_as(accounted)
     stored = store.loss_digest(_key(accounted))
     recall(store, accountant, [accounted])
     if stored is not None and accountant.knows(accounted):

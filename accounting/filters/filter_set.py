@@ -87,7 +87,7 @@ class Charge:
     def __sub__(self, other: Charge) -> Charge:
         return self._combined(operator.sub, other)
 
-    def __mul__(self, count: int) -> Charge:
+    def __mul__(self, count: int | Fraction) -> Charge:
         return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
 
     @property

@@ -25,7 +25,7 @@ from shuffle_ledger.accounting.filters.repetition import (
     rebudgeted,
     repetition_of,
 )
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 # Shares, for certain loss and for slack, of the delta that repetitions leave. Cohorts that begin with a pure
 # round use the first pair, which costs the filters about 1 % of their rounds. Certain loss has less, because
@@ -226,9 +226,10 @@ class FilterMenu:
         """Returns the choice for a cohort whose first admitted round is accounted as `kind`, with its present
         budget.
 
-        Only the round's parameters and the budget decide, so the choice does not depend on the data.
+        Only the round's parameters and the budget decide, so the choice does not depend on the data. If the
+        round is charged as several rounds, these choose.
         """
-        return self._raised(self._chosen(teller, kind, epsilon), epsilon)
+        return self._raised(self._chosen(teller, charged_as(kind)[0], epsilon), epsilon)
 
     def _chosen(self, teller: Teller, kind: ShuffledRound, epsilon: float) -> Choice:
         """Returns, among the sets with the accounts that such rounds need, the first one that admits enough
@@ -271,7 +272,7 @@ class FilterMenu:
         the numbers of rounds have a relative error of at most `tolerance`."""
         chosen = self.alternatives[alternative]
         place = next(place for place, group in enumerate(self._groups) if chosen in group)
-        counts = self._counts(teller, kind, epsilon)
+        counts = self._counts(teller, charged_as(kind)[0], epsilon)
         if counts is None:
             return place == 0
         enough = max(counts) * _ACCOUNTS_GOAL

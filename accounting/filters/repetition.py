@@ -17,7 +17,7 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import Reading
 from shuffle_ledger.accounting.rounds.dominance import fits
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 #: Largest number of repetitions that is certified.
 REPETITIONS_MAX = 10**6
@@ -48,7 +48,8 @@ class Composer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RepetitionFilter:
-    """Charges one unit for a round that the kind dominates, and more than every budget for any other round.
+    """Charges one unit for a round that the kind dominates, and more than every budget for any other round. A
+    round that is charged as several rounds takes as many units.
 
     Attributes:
         kind: the round that dominates those that are charged one unit.
@@ -67,7 +68,8 @@ class RepetitionFilter:
 
     def charge(self, accounted: ShuffledRound) -> Fraction:
         """Returns the charge of a round, in units."""
-        return Fraction(1) if fits(accounted, self.kind) else _UNCOVERED_UNITS
+        single, count = charged_as(accounted)
+        return count * (Fraction(1) if fits(single, self.kind) else _UNCOVERED_UNITS)
 
     def reading(self, spent: Fraction) -> Reading:
         """Returns the smallest epsilon at which the filter is known to hold; infinite if there is none."""

@@ -8,7 +8,7 @@ import dataclasses
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_ANALYSIS
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, charged_as
 
 # Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
 NESTED = frozenset(
@@ -35,6 +35,8 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         InvalidParameter: one of the two is not a `ShuffledRound`.
     """
     described, slot = certain_round(described), certain_round(slot)
+    if described.reports_per_user > 1 or slot.reports_per_user > 1:
+        return _is_no_more_often(described, slot)
     if described.is_sequential and not slot.is_sequential:
         return False
     if slot.is_sequential and not described.is_sequential:
@@ -46,6 +48,14 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)
     )
+
+
+def _is_no_more_often(described: ShuffledRound, slot: ShuffledRound) -> bool:
+    """Returns whether the rounds that a round is charged as fit, one by one, those of a slot. The numbers of
+    reports per user are compared as well, which a local budget counts."""
+    (inner, often), (outer, count) = charged_as(described), charged_as(slot)
+    is_fewer = described.reports_per_user <= slot.reports_per_user and often <= count
+    return is_fewer and fits(inner, outer)
 
 
 def _as_sequential(described: ShuffledRound) -> ShuffledRound | None:

@@ -33,6 +33,7 @@ from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.interaction import (
+    IDENTICAL,
     SEQUENTIAL,
     SEQUENTIAL_ANALYSIS,
     UNDECLARED,
@@ -98,6 +99,9 @@ class ShuffledRound:
             all messages may be seen in their order. None means `sequential` if a part of the randomizer is
             `generic` and the analysis is `clone` or None, else `identical`. `undeclared` is the interaction
             of rounds that were recorded before rounds declared it; they are accounted as identical.
+        reports_per_user: the most reports that one user sends to the round; the collector drops those beyond
+            before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
+            users. See `charged_as`.
 
     Raises:
         InvalidParameter: a value is out of range, or two contradict each other.
@@ -111,6 +115,7 @@ class ShuffledRound:
     delta0: float = 0.0
     analysis: str | None = None
     interaction: str | None = None
+    reports_per_user: int = 1
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -121,13 +126,16 @@ class ShuffledRound:
         if self.is_sequential:
             put(self, "randomizer", in_sequence(self.randomizer))
         put(self, "reports", validation.whole("reports", self.reports, 1, validation.MAXIMUM_REPORTS))
+        most = validation.MAXIMUM_REPORTS_PER_USER
+        put(self, "reports_per_user", validation.whole("reports_per_user", self.reports_per_user, 1, most))
         put(self, "honest_fraction", validation.share("honest_fraction", self.honest_fraction))
         if self.sampled_from is not None:
             population = validation.whole("sampled_from", self.sampled_from, 1, validation.MAXIMUM_REPORTS)
-            if population < self.reports:
-                raise InvalidParameter(
-                    "sampled_from", population, f"at least the {self.reports} reports sampled from it"
-                )
+            if population < self.fewest_users:
+                expected = f"at least the {self.reports} reports sampled from it"
+                if self.reports_per_user > 1:
+                    expected = f"at least {self.fewest_users} users, who sent the {self.reports} reports"
+                raise InvalidParameter("sampled_from", population, expected)
             put(self, "sampled_from", population)
         if self.participation is not None:
             put(self, "participation", validation.share("participation", self.participation))
@@ -144,6 +152,8 @@ class ShuffledRound:
             raise InvalidParameter("delta0", self.delta0, expected)
         self._choose_analysis()
         self._check_honesty()
+        if self.reports_per_user > 1:
+            self._check_several()
 
     def _choose_analysis(self) -> None:
         names, randomizer = self.randomizer.analyses, self.randomizer
@@ -187,14 +197,46 @@ class ShuffledRound:
             expected = f"a share of the {self.reports} reports that leaves at least {count} honest"
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
 
+    def _check_several(self) -> None:
+        """Refuses several reports of one user where no bound is proven for them."""
+        expected = None
+        if not isinstance(self.randomizer, DecomposedRandomizer):
+            expected = f"1 for {self.randomizer.kind}: the bound needs reports that are randomized one by one"
+        elif self.interaction != IDENTICAL:
+            expected = (
+                f"1 for {self.interaction} rounds: the bound needs one randomizer on all devices, fixed"
+                f" before the round, which interaction = {IDENTICAL} declares"
+            )
+        elif self.participation is not None:
+            expected = (
+                "1 with participation: its coin would decide on all reports of a user together; leave it out"
+                " and count the reports that were sent"
+            )
+        elif self.sampled_from is not None and self.honest_fraction < 1:
+            expected = (
+                "1 for a partly honest sample, whose number of honest reports is random; leave sampled_from"
+                " out, which earns no credit here, and give the honest share of the reports"
+            )
+        if expected is not None:
+            raise InvalidParameter("reports_per_user", self.reports_per_user, expected)
+
+    @property
+    def fewest_users(self) -> int:
+        """Returns the least number of users who can have sent the reports."""
+        return -(-self.reports // self.reports_per_user)
+
     @property
     def slack(self) -> float:
         """Returns an upper bound on the total variation distance between the round and one that its profile
         bounds; for `generic` with delta0 it is `n delta0 (1 + exp(-epsilon0)/2)`.
 
-        With sampling, n is the expected number of honest reports, since the distance is linear in n.
+        With sampling, n is the expected number of honest reports, since the distance is linear in n. With
+        several reports of a user, the distances of the rounds that it is charged as add up.
         Source: Feldman, McMillan, Talwar, Theorem 3.8.
         """
+        if self.reports_per_user > 1:
+            single, count = charged_as(self)
+            return count * single.slack * (1 + 2 * UNIT_ROUND_OFF)
         honest = float(self.honest_reports)
         if self.sampled_from is not None:
             honest = self.reports * honest_share(self.honest_fraction, self.sampled_from) / self.sampled_from
@@ -234,8 +276,11 @@ class ShuffledRound:
         return interaction_text(str(self.interaction), self.randomizer)
 
     def describe(self) -> str:
-        """Returns the randomizer's call, followed by the interaction if the round is sequential."""
+        """Returns the randomizer's call, followed by the interaction if the round is sequential, and by the
+        number of reports per user if that is above 1."""
         call = self.randomizer.describe()
+        if self.reports_per_user > 1:
+            return f"{call}, at most {self.reports_per_user} of each user"
         return f"{call}, {self.interaction_text}" if self.is_sequential else call
 
     @property
@@ -246,7 +291,7 @@ class ShuffledRound:
         An identifier that was bound to this description stays bound to its old meaning.
         """
         words: dict[str, Any] = vars(self)["_words"]
-        if words["interaction"] == SEQUENTIAL:
+        if words["interaction"] == SEQUENTIAL or self.reports_per_user > 1:
             return None
         return dataclasses.replace(self, **{**words, "interaction": UNDECLARED})
 
@@ -256,16 +301,19 @@ class ShuffledRound:
         return {**self.to_mapping(), **words, "randomizer": words["randomizer"].to_mapping()}
 
     def to_mapping(self) -> dict[str, object]:
-        """Returns the JSON form with every field; an undeclared interaction is left out, as in older
-        records."""
+        """Returns the JSON form with every field. As in older records, an undeclared interaction and a single
+        report per user are left out."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.interaction == UNDECLARED:
             del fields["interaction"]
+        if self.reports_per_user == 1:
+            del fields["reports_per_user"]
         return {**fields, "randomizer": self.randomizer.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ShuffledRound:
-        """Reads the JSON form. A form with every field except `interaction` is an older record: undeclared.
+        """Reads the JSON form. A form with every field that there was before `interaction`, and no later one,
+        is an older record: undeclared.
 
         Raises:
             InvalidParameter: a field is unknown or missing, or a value is bad.
@@ -281,7 +329,8 @@ class ShuffledRound:
                 raise InvalidParameter("round", sorted(mapping), f"a value for {name}")
         if mapping.get("interaction") == UNDECLARED:
             raise InvalidParameter("interaction", UNDECLARED, "identical or sequential")
-        before = {"interaction": UNDECLARED} if set(names) - set(mapping) == {"interaction"} else {}
+        is_older = set(names) - set(mapping) == {"interaction", "reports_per_user"}
+        before = {"interaction": UNDECLARED} if is_older else {}
         return cls(**mapping, **before)  # type: ignore[arg-type]  # the constructor checks every value
 
 
@@ -294,6 +343,49 @@ def certain_round(value: object) -> ShuffledRound:
     if not isinstance(value, ShuffledRound):
         raise InvalidParameter("round", value, "a ShuffledRound")
     return value
+
+
+def charged_as(shuffled: ShuffledRound) -> tuple[ShuffledRound, int]:
+    """Returns the round with one report per user as which a round is charged, and how often it is charged.
+
+    A round in which no user sends more than m of n reports is `m' = min(m, n)` rounds, each of the m'-th part
+    of the honest reports, rounded down, but at least one. A round with one report per user is itself, once.
+
+    Guarantee: what the round reveals is a post-processing of what these rounds together reveal.
+    Source: docs/theory.md, section 6, "Several reports of one user".
+
+    Raises:
+        InvalidParameter: `shuffled` is not a round.
+    """
+    shuffled = certain_round(shuffled)
+    if shuffled.reports_per_user == 1:
+        return shuffled, 1
+    count = min(shuffled.reports_per_user, shuffled.reports)
+    honest = max(shuffled.honest_reports // count, 1)
+    reports = fewest_reports(honest, shuffled.honest_fraction)
+    return dataclasses.replace(shuffled, reports=reports, sampled_from=None, reports_per_user=1), count
+
+
+def charged_together(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
+    """Returns the rounds with one report per user as which rounds are charged, with their numbers; see
+    `charged_as`.
+
+    Args:
+        rounds: kinds of rounds, and the number of rounds of each kind.
+
+    Raises:
+        InvalidParameter: a key is not a round.
+    """
+    found: dict[ShuffledRound, int] = {}
+    for one, count in rounds.items():
+        single, times = charged_as(one)
+        found[single] = found.get(single, 0) + times * count
+    return found
+
+
+def fewest_reports(honest: int, fraction: float) -> int:
+    """Returns the least number of reports of which `honest` are honest, if this fraction of them is."""
+    return math.ceil(honest / Fraction(repr(fraction)))
 
 
 def honest_share(fraction: float, count: int) -> int:
@@ -319,9 +411,15 @@ class RoundProfile:
 
     Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order of at
     least 1.
+
+    Raises:
+        InvalidParameter: a user may send several reports: such a round is several rounds, see `charged_as`.
     """
 
     def __init__(self, shuffled: ShuffledRound, *, smoothing: float, listed: bool = True) -> None:
+        if shuffled.reports_per_user > 1:
+            expected = "1: several reports of a user are charged as several rounds"
+            raise InvalidParameter("reports_per_user", shuffled.reports_per_user, expected)
         self._shuffled, self._smoothing = shuffled, smoothing
         self._cells, self._honest = _honest_cells(shuffled, smoothing)
         self._every: EveryNumber | None = None

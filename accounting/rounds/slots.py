@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from fractions import Fraction
 
 from shuffle_ledger.accounting.certificate import NUMERICAL_POLICY, is_known_policy
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import WholeRelease
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, honest_share
+from shuffle_ledger.accounting.rounds.shuffled_round import (
+    ShuffledRound,
+    certain_round,
+    charged_as,
+    fewest_reports,
+    honest_share,
+)
 
 #: Ratio of neighbouring grid points.
 GRID_RATIO = 1.01
@@ -28,7 +33,8 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     Guarantee: the slot's pair dominates the round's. Without sampling, a round of more reports is a
     post-processing of one of fewer, in which the missing users are simulated; if all users contribute noise,
     more users make more noise. With sampling without replacement, the same holds at a fixed rate, and the
-    divergence grows with the rate. With Poisson participation, the same holds, and a higher rate can be
+    divergence grows with the rate. With several reports of a user, the rounds that it is charged as become
+    slots. With Poisson participation, the same holds, and a higher rate can be
     thinned.
     Source: docs/theory.md, "The slot rule".
 
@@ -42,6 +48,8 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     """
     fixed_points = has_fixed_points(numerical_policy)
     shuffled = certain_round(shuffled)
+    if shuffled.reports_per_user > 1:
+        return _slot_of_several(shuffled, numerical_policy)
     if isinstance(shuffled.randomizer, WholeRelease) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # nothing depends on their number
     if not fixed_points:
@@ -49,12 +57,20 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     if shuffled.sampled_from is not None:
         return _sampled_slot(shuffled, shuffled.sampled_from)
     # Only honest reports matter: the fewest reports with the grid's number of honest ones.
-    honest = _grid_below(shuffled.honest_reports)
-    reports = math.ceil(honest / Fraction(repr(shuffled.honest_fraction)))
+    reports = fewest_reports(_grid_below(shuffled.honest_reports), shuffled.honest_fraction)
     if shuffled.participation is None:
         return dataclasses.replace(shuffled, reports=reports)
     participation = _rate_above(shuffled.participation)
     return dataclasses.replace(shuffled, reports=reports, participation=participation)
+
+
+def _slot_of_several(shuffled: ShuffledRound, numerical_policy: str) -> ShuffledRound:
+    """Returns the round of fewest reports that is charged as the slots of the rounds that this one is charged
+    as. It is not sampled, since sampling earns no credit."""
+    single, count = charged_as(shuffled)
+    honest = count * slot_for(single, numerical_policy=numerical_policy).honest_reports
+    reports = min(fewest_reports(honest, shuffled.honest_fraction), shuffled.reports)
+    return dataclasses.replace(shuffled, reports=reports, sampled_from=None)
 
 
 def has_fixed_points(numerical_policy: str) -> bool:

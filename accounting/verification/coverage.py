@@ -9,12 +9,13 @@ still be right. Any pair above the round's profile can prove a charge: finer pai
 from __future__ import annotations
 
 from collections import OrderedDict
+from fractions import Fraction
 
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.filters.charges import is_covered
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.pld.approximate import ROUNDED
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 #: Precisions at which a proof is sought in turn, as shares of the accountant's precision.
 REFINEMENTS = (1.0, 1 / 4, 1 / 16)
@@ -46,7 +47,8 @@ class Coverage:
         self._known: OrderedDict[tuple[ShuffledRound, FilterSet, Charge], bool] = OrderedDict()
 
     def covers(self, shuffled: ShuffledRound, filters: FilterSet, charge: Charge) -> bool:
-        """Returns whether `charge` is certainly enough for the round.
+        """Returns whether `charge` is certainly enough for the round. With several reports of a user, each of
+        the rounds that it is charged as must be covered by an equal part of the charge.
 
         Guarantee: True only if the theorem of every filter holds at the charge. False means that no proof was
             found at any of `precisions`. For charges that this package computed at one of these precisions,
@@ -55,6 +57,9 @@ class Coverage:
         Raises:
             ValueError: the charge belongs to other filters.
         """
+        shuffled, count = charged_as(shuffled)
+        if count > 1:
+            charge *= Fraction(1, count)
         key = (shuffled, filters, charge)
         if key not in self._known:
             self._known[key] = any(

@@ -58,11 +58,11 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
     """Returns about the round's delta at `epsilon >= 0`, without its slack.
 
     The law of one report's gain is convolved with itself by repeated doubling, or the round's pair is summed
-    from its definition. The result is None for composite rounds, tables and Laplace noise, and if no lattice
-    is fine enough.
+    from its definition. The result is None for composite rounds, tables and Laplace noise, for several
+    reports of a user (which are several rounds, see `charged_as`), and if no lattice is fine enough.
     """
     divergence = _divergence(shuffled)
-    if divergence is None:
+    if divergence is None or shuffled.reports_per_user > 1:
         return None
     excess = math.expm1(epsilon)
     population = shuffled.sampled_from

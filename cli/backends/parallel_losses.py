@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 
-from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, charged_as, slot_for
 from shuffle_ledger.cli.backends.session import Session
 from shuffle_ledger.ledger.loss_cache import recall
 
@@ -28,7 +28,7 @@ Await = Callable[[ShuffledRound], None]
 @contextmanager
 def losses_ahead(session: Session, rounds: Sequence[ShuffledRound], *, processes: int) -> Iterator[Await]:
     """Yields a function to call before a round is decided: it waits until the accountant knows its loss."""
-    slots = list(dict.fromkeys(slot_for(each) for each in rounds))[:AHEAD_MAX]
+    slots = list(dict.fromkeys(_charged(each) for each in rounds))[:AHEAD_MAX]
     recall(session.store, session.accountant, slots)
     missing = [slot for slot in slots if not session.accountant.knows(slot)]
     processes = min(processes, PROCESSES_MAX)
@@ -40,9 +40,13 @@ def losses_ahead(session: Session, rounds: Sequence[ShuffledRound], *, processes
     with ProcessPoolExecutor(processes, mp_context=spawning, initializer=_prepare_process) as pool:
         coming = {slot: pool.submit(_loss_bytes, slot, session.accountant.precision) for slot in missing}
         try:
-            yield lambda described: _adopt(session.accountant, slot_for(described), coming)
+            yield lambda described: _adopt(session.accountant, _charged(described), coming)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _charged(described: ShuffledRound) -> ShuffledRound:
+    return charged_as(slot_for(described))[0]
 
 
 def _adopt(accountant: Accountant, slot: ShuffledRound, coming: dict[ShuffledRound, Future[bytes]]) -> None:

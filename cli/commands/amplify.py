@@ -13,6 +13,7 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     RenyiBound,
     ShuffledRound,
+    charged_as,
     exact_text,
     published_bounds,
 )
@@ -67,6 +68,7 @@ def amplify(
         document |= comparison_document(described, certificate.delta_upper)
         rows |= comparison_facts(described, certificate.delta_upper)
     rows["interaction"] = described.interaction_text
+    rows |= per_user_facts(described)
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
 
@@ -110,6 +112,17 @@ def certificate_facts(certificate: Certificate, *, of: str) -> dict[str, object]
         "interval": wide,
         "width by cause": _width(certificate),
         "method": certificate.method,
+    }
+
+
+def per_user_facts(described: ShuffledRound) -> dict[str, object]:
+    """Returns the rows that people read of several reports of a user; none for one report."""
+    if described.reports_per_user == 1:
+        return {}
+    single, count = charged_as(described)
+    return {
+        "reports of a user": f"at most {described.reports_per_user}; those beyond are not counted",
+        "charged as": f"{count} rounds of {single.reports:,} reports",
     }
 
 

@@ -7,7 +7,7 @@ import math
 import click
 
 from shuffle_ledger.accounting import Calibration, FrequencyError, calibrate, exact_text
-from shuffle_ledger.cli.commands.amplify import certificate_facts
+from shuffle_ledger.cli.commands.amplify import certificate_facts, per_user_facts
 from shuffle_ledger.cli.options import (
     REAL,
     WHOLE,
@@ -131,6 +131,7 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
         "interaction": found.round.interaction_text,
+        **per_user_facts(found.round),
     }
     if error is not None:
         deviation = upper(math.sqrt(error.per_category))

@@ -38,7 +38,7 @@ def compose(
     """Bound the privacy loss of all rounds in FILE together.
 
     FILE is CSV with a header, or JSON lines: randomizer, reports and, as needed, sampled_from, participation,
-    honest_fraction, delta0, analysis, interaction, count.
+    honest_fraction, delta0, analysis, interaction, reports_per_user, count.
     """
     rounds = read_composition(file)
     accountant = Accountant(precision=precision)

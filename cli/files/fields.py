@@ -168,6 +168,7 @@ ROUND_FIELDS: Mapping[str, Kind] = {
     "delta0": REAL,
     "analysis": TEXT,
     "interaction": TEXT,
+    "reports_per_user": WHOLE,
 }
 
 

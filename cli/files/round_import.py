@@ -234,7 +234,8 @@ def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort])
     if request.cohort not in cohorts:
         raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
     population = cohorts[request.cohort].population
-    checked_reports(request.round.reports, field="reports", population=population)
+    per_user = request.round.reports_per_user
+    checked_reports(request.round.reports, field="reports", population=population, per_user=per_user)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)

@@ -19,7 +19,7 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
 _ALIKE = 0.8  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
 # Without these a round is taken for honest, pure or single, which costs less: NaN in them is refused.
-_NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count"})
+_NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count", "reports_per_user"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,10 @@ _ROUND: Schema = {
             "type": "string",
             "description": "Absent in what was written before rounds declared it.",
         },
+        "reports_per_user": {
+            "type": "integer",
+            "description": "The most reports of one user; absent where it is 1.",
+        },
     },
     "required": ["randomizer", "reports"],
 }

@@ -257,7 +257,13 @@ def _check_quotas(request: RoundRequest, quotas: Sequence[Cohort]) -> None:
 
 def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) -> None:
     """Raise InvalidValue if a round has more reports, or a larger population to sample, than its cohorts."""
-    checked_reports(described.reports, field="reports", population=population, cohorts=cohorts)
+    checked_reports(
+        described.reports,
+        field="reports",
+        population=population,
+        cohorts=cohorts,
+        per_user=described.reports_per_user,
+    )
     if described.sampled_from is not None:
         checked_reports(described.sampled_from, field="sampled_from", population=population, cohorts=cohorts)
 

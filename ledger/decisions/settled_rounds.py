@@ -10,6 +10,7 @@ from typing import TypeAlias
 from shuffle_ledger.accounting import (
     InvalidParameter,
     ShuffledRound,
+    fits,
     has_fixed_points,
     honest_share,
     slot_for,
@@ -44,6 +45,9 @@ def really_shuffled(
     slotted = functools.partial(slot_for, numerical_policy=numerical_policy)
     if not has_fixed_points(numerical_policy):
         return _slot_of_slot(accounted, declared, reports, slotted)
+    if declared.reports_per_user > 1:
+        truth = truth_of(declared, reports)
+        return accounted if fits(truth, accounted) else slotted(truth)
     if _is_covered(accounted, declared, reports):
         return accounted
     return slotted(truth_of(declared, reports))

@@ -49,7 +49,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
 
     Raises:
         NotFound: no such round.
-        InvalidValue: `reports` is not from 1 to the cohort's population (a round without reports is voided).
+        InvalidValue: `reports` is not from 1 to the cohort's population, times the reports of each user (a
+            round without reports is voided).
         Conflict: the round is pending, refused, voided, or settled with another number; or a cohort of it is
             frozen.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
@@ -68,17 +69,19 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
     cohorts = cohorts_of(stored)
-    reports = checked_reports(reports, field="reports", **users_of(store, stored))
+    users = users_of(store, stored)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
         record = record_of(store, store.round_in(view.cohort.name, stored.round_id))
+        described = described_now(record)
+        checked_reports(reports, field="reports", per_user=described.reports_per_user, **users)
         if isinstance(record.closing, Settled) and record.closing.reports == reports:
             return store.entry(view.cohort.name, record.closing.sequence)
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         _refuse_before_collection(view, record)
         refuse_more_of_strata(record, reports)
-        after = _turned_out(view, before, described_now(record), reports)
+        after = _turned_out(view, before, described, reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, course_of(store, record), after)
         accounted = step.accounted or after

@@ -40,9 +40,9 @@ def refuse_unproven_of_strata(
         return
     if "sampled_from" not in changes:
         refuse_more_of_strata(record, truth.reports)
-    if truth.honest_fraction < 1 or truth.is_sequential:
+    if truth.honest_fraction < 1 or truth.is_sequential or truth.reports_per_user > 1:
         expected = (
-            "none, for nothing is proven about a share of honest devices or a secret order where cohorts are"
-            " sampled by themselves"
+            "none, for nothing is proven about a share of honest devices, a secret order or several reports"
+            " of a user where cohorts are sampled by themselves"
         )
         raise InvalidValue(field="sampled_from", value=truth.sampled_from, expected=expected)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
@@ -43,9 +46,23 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     fields = {**described.to_mapping(), **changes}
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
+    _check_rate_is_stated(described, fields, changes)
     if "randomizer" in changes:
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
     return ShuffledRound.from_mapping(fields)
+
+
+def _check_rate_is_stated(
+    described: ShuffledRound, fields: Mapping[str, object], changes: Mapping[str, object]
+) -> None:
+    """Refuses to take the number of reports for that of sampled users, where users may have sent several."""
+    becomes_single = described.reports_per_user > 1 and fields.get("reports_per_user") == 1
+    if becomes_single and fields["sampled_from"] is not None and "sampled_from" not in changes:
+        expected = (
+            "a value with reports_per_user = 1, or none: reports divided by it are then the sampling rate,"
+            " which several reports of a user do not tell"
+        )
+        raise InvalidParameter("sampled_from", described.sampled_from, expected)
 
 
 def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:
@@ -57,15 +74,25 @@ def local_kind(kinds: Iterable[ShuffledRound]) -> ShuffledRound:
     """
     first, *later = kinds
     for kind in later:
-        is_covered = kind.randomizer.epsilon0 <= first.randomizer.epsilon0 and kind.delta0 <= first.delta0
+        is_covered = all(map(operator.le, local_privacy(kind), local_privacy(first)))
         first = first if is_covered else kind
     return first
+
+
+def local_privacy(shuffled: ShuffledRound) -> tuple[Fraction | float, Fraction]:
+    """Returns the epsilon, which may be infinite, and the delta that a user loses without the shuffler: those
+    of one report times the number of reports of a user, exactly."""
+    epsilon0, times = shuffled.randomizer.epsilon0, shuffled.reports_per_user
+    epsilon = epsilon0 if math.isinf(epsilon0) else times * Fraction(epsilon0)
+    return epsilon, times * Fraction(shuffled.delta0)
 
 
 def alone(shuffled: ShuffledRound) -> ShuffledRound:
     """Return what to charge where too few reports arrived for another honest one to hide the user."""
     try:
-        return dataclasses.replace(shuffled, reports=1, sampled_from=None, honest_fraction=1.0)
+        return dataclasses.replace(
+            shuffled, reports=shuffled.reports_per_user, sampled_from=None, honest_fraction=1.0
+        )
     except InvalidParameter:
         return IN_CLEAR  # a protocol that promises nothing for one user alone
 
@@ -73,4 +100,6 @@ def alone(shuffled: ShuffledRound) -> ShuffledRound:
 def _population(declared: ShuffledRound, reports: int) -> int:
     """Return what a sample of another size counts as drawn from: the rate stays, or rises."""
     population = declared.sampled_from or reports
+    if declared.reports_per_user > 1:  # it has no effect on the charge
+        return max(population, -(-reports // declared.reports_per_user))
     return min(population * reports // declared.reports, max(population, reports))

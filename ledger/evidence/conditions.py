@@ -10,6 +10,10 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
+PRIVACY_UNIT_OF_SEVERAL: Final = (
+    "one user's reports in every round of the cohort: a user sends at most as many reports as the round"
+    " states, and one where it states no number"
+)
 NEIGHBOURS: Final = "substitution: two populations of the same size that differ in one user's data"
 
 POLICY_UNKNOWN: Final = "This version of the software does not know what this policy assumes."
@@ -45,8 +49,9 @@ CONDITIONS: Final = (
         name="Honest devices",
         holds_when=(
             "In every released batch at least the declared fraction of reports comes from devices that"
-            " randomize as told, one report each: all in the same way or, of kinds in secret order, each by a"
-            " randomizer that depends on nothing but its place and the messages before."
+            " randomize as told, one report each unless the kind states more: all in the same way or, of"
+            " kinds in secret order, each by a randomizer that depends on nothing but its place and the"
+            " messages before."
         ),
         otherwise="Reports that are not randomized hide nobody, and the round cost more than is stated.",
     ),
@@ -104,6 +109,16 @@ OF_AUDIENCES: Final = Condition(
         " where reports tell the cohort, fewer people hide each other than is stated."
     ),
 )
+# Stated where a round may have several reports of a user.
+OF_SEVERAL_REPORTS: Final = Condition(
+    name="At most so many reports of each person",
+    holds_when=(
+        "No person sends more reports to a round than its kind states: reports beyond are dropped before the"
+        " count. Each report is randomized anew, and how many a person sends does not depend on the data"
+        " protected here."
+    ),
+    otherwise="The round revealed more of that person than is stated.",
+)
 # Stated where a cohort has windows, or is a period of one.
 OF_WINDOWS: Final = Condition(
     name="Days of collection",
@@ -123,7 +138,7 @@ def unit_of_period(described: str, first: str, last: str) -> str:
     """Return the privacy unit of a window's period: what may differ between two neighbouring populations."""
     return (
         f"what one user sent in rounds of the cohort collected in {described}, {first} to {last}, UTC: a user"
-        " sends one report per round"
+        " sends one report per round, or at most as many as the round states"
     )
 
 
@@ -139,7 +154,8 @@ def interaction_of(policy: str, kinds: Mapping[ShuffledRound, int]) -> str:
     is_in_order = any(count and kind.interaction == "sequential" for kind, count in kinds.items())
     if policy == POLICY_FIXED and not is_in_order:
         return "noninteractive"
-    return "sequentially interactive" if sum(kinds.values()) <= 1 else "fully interactive"
+    reports = sum(count * kind.reports_per_user for kind, count in kinds.items())
+    return "sequentially interactive" if reports <= 1 else "fully interactive"
 
 
 NEIGHBOURS_OF_PERIOD: Final = (

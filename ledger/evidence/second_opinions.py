@@ -9,6 +9,8 @@ from shuffle_ledger.accounting import (
     Accountant,
     AccountingError,
     ShuffledRound,
+    charged_as,
+    charged_together,
     exact_text,
     with_summed_curves,
 )
@@ -39,6 +41,7 @@ class SecondOpinions:
 
     def on_kind(self, kind: ShuffledRound) -> str | None:
         """Return how the second method contradicts a kind's privacy loss; None if it does not."""
+        kind, _ = charged_as(kind)  # several reports of a user are several rounds
         if kind in self.confirmed or kind in self.without:
             return None
         loss = self._accountant.privacy_loss(kind)
@@ -92,6 +95,7 @@ class SecondOpinions:
 
     def _composed(self, held: Mapping[ShuffledRound, int], delta: float) -> tuple[float, float] | None:
         """Return the epsilons of the pairs below and above all rounds; None where there is no answer."""
+        held = charged_together(held)
         pairs = [(self._accountant.privacy_loss(kind), count) for kind, count in held.items()]
         slack = math.fsum(kind.slack * count for kind, count in held.items())
         uppers = [(loss.upper, count) for loss, count in pairs]

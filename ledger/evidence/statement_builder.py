@@ -17,9 +17,11 @@ from shuffle_ledger.ledger.evidence.conditions import (
     NEIGHBOURS,
     NEIGHBOURS_OF_PERIOD,
     OF_AUDIENCES,
+    OF_SEVERAL_REPORTS,
     OF_WINDOWS,
     POLICY_UNKNOWN,
     PRIVACY_UNIT,
+    PRIVACY_UNIT_OF_SEVERAL,
     interaction_of,
     unit_of_period,
 )
@@ -103,6 +105,7 @@ def make_statement(
         conditions=(
             *CONDITIONS,
             *([OF_AUDIENCES] if any(map(_has_audiences, made)) else []),
+            *([OF_SEVERAL_REPORTS] if any(map(_has_several_reports, made)) else []),
             *([OF_WINDOWS] if any(each.promise.windows or each.promise.period for each in made) else []),
         ),
         cohorts=made,
@@ -120,6 +123,12 @@ def _promising(cohort: Cohort) -> Cohort:
 
 def _has_audiences(cohort: CohortStatement) -> bool:
     return any(each.audience for each in cohort.rounds) or any(each.audience for each in cohort.refusals)
+
+
+def _has_several_reports(cohort: CohortStatement) -> bool:
+    """Return whether a round of a cohort may have several reports of a user."""
+    kinds = [each.accounted for each in cohort.rounds] + [each.accounted for each in cohort.told]
+    return any(kind.reports_per_user > 1 for kind in kinds)
 
 
 class _Beginning:
@@ -179,7 +188,7 @@ def _cohort_statement(
         chain_problems=tuple(
             f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
         ),
-        promise=_promise(opened, body),
+        promise=_promise(opened, body, replay.local),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
         epsilon_remaining=body.epsilon_remaining,
@@ -259,12 +268,14 @@ def _verdict(replay: Replay, reading: Reading) -> Verdict:
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
-def _promise(opened: EntryBody, body: EntryBody) -> Promise:
+def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> Promise:
     policy, declared = str(opened.details["policy"]), declared_from(opened.details)
     period = declared["period"]
+    is_single = all(kind.reports_per_user == 1 for kind in kinds)
+    unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
     return Promise(
         population=int(opened.details["population"]),
-        privacy_unit=PRIVACY_UNIT if period is None else _unit(period),
+        privacy_unit=unit if period is None else _unit(period),
         neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,
         windows=declared["windows"],
         period=period,

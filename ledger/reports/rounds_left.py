@@ -12,12 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting import FilterSet, InvalidParameter, ShuffledRound, fits
+from shuffle_ledger.accounting import (
+    MAXIMUM_ROUNDS,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+    charged_together,
+    fits,
+)
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
-from shuffle_ledger.ledger.values.local_budget import local_rounds_left
+from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 
 KINDS_MAX = 8  # kinds that one answer names
 ROUNDS_MAX = 1_000_000  # of one kind; more are not searched for
@@ -100,7 +107,7 @@ def room_for(
 def dearest(view: CohortView, policy: Policy, kind: ShuffledRound) -> ShuffledRound:
     """Return what a round may be accounted as, with the largest epsilon0 of the slots of a plan."""
     slots = [slot.round for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round)]
-    return max(slots, key=lambda slot: slot.randomizer.epsilon0, default=slot_of(kind))
+    return max(slots, key=lambda slot: local_bounds([(slot, 1)]), default=slot_of(kind))
 
 
 def _room_in_budget(
@@ -173,7 +180,10 @@ def _asker(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Ca
     policy, each, last = policy_of(books.store, view), Counter(kinds), kinds[-1]
 
     def ask(count: int) -> float:
-        more = {kind: count * times - (kind == last) for kind, times in each.items()}
+        wanted = {kind: count * times for kind, times in each.items()}
+        if sum(charged_together(changed(view.held, wanted)).values()) > MAXIMUM_ROUNDS:
+            return math.inf  # more than an accountant composes
+        more = {kind: number - (kind == last) for kind, number in wanted.items()}
         before = dataclasses.replace(view, held=changed(view.held, more))
         return policy.admitting(books, before, last).spent.epsilon_upper
 

@@ -118,6 +118,9 @@ def check_strata(strata: Sequence[Stratum], audience: Sequence[str], described: 
     if described.honest_fraction < 1:
         expected = f"1: nothing is proven about a share of honest devices {unproven}"
         raise InvalidValue(field="honest_fraction", value=described.honest_fraction, expected=expected)
+    if described.reports_per_user > 1:
+        expected = "1 with stratified: several reports of a user earn no credit for samples; leave it out"
+        raise InvalidValue(field="reports_per_user", value=described.reports_per_user, expected=expected)
     if described.is_sequential:
         expected = f"identical: nothing is proven about a secret order {unproven}"
         raise InvalidValue(field="interaction", value=described.interaction, expected=expected)

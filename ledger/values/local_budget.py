@@ -18,9 +18,9 @@ ROUNDS_UNLIMITED: Final = 2**62  # more rounds than any answer names
 
 def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
     """Return the epsilon and delta that a user may lose to rounds, each so often, without the shuffler."""
-    listed = list(counts)
-    epsilon = _above(_sum((count, each.randomizer.epsilon0) for each, count in listed))
-    return epsilon, min(1.0, _above(_sum((count, each.delta0) for each, count in listed)))
+    often = [(each, count * each.reports_per_user) for each, count in counts]
+    epsilon = _above(_sum((count, each.randomizer.epsilon0) for each, count in often))
+    return epsilon, min(1.0, _above(_sum((count, each.delta0) for each, count in often)))
 
 
 def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], kind: ShuffledRound) -> int:
@@ -35,12 +35,11 @@ def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], k
     """
     if limit is None:
         return ROUNDS_UNLIMITED
-    total = _sum((count, each.randomizer.epsilon0) for each, count in spent.items())
-    if total is None or math.isinf(kind.randomizer.epsilon0) or total > Fraction(limit):
+    total = _sum((count * each.reports_per_user, each.randomizer.epsilon0) for each, count in spent.items())
+    cost = _sum([(kind.reports_per_user, kind.randomizer.epsilon0)])
+    if total is None or cost is None or total > Fraction(limit):
         return 0
-    if not kind.randomizer.epsilon0:
-        return ROUNDS_UNLIMITED
-    return int((Fraction(limit) - total) // Fraction(kind.randomizer.epsilon0))
+    return int((Fraction(limit) - total) // cost) if cost else ROUNDS_UNLIMITED
 
 
 def _sum(terms: Iterable[tuple[int, float]]) -> Fraction | None:

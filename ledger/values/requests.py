@@ -576,10 +576,14 @@ def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
     return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
 
 
-def checked_reports(value: object, *, field: str, population: int, cohorts: int = 1) -> int:
-    """Return `value` if it is a whole number from 1 to the cohorts' population; else raise InvalidValue."""
+def checked_reports(
+    value: object, *, field: str, population: int, cohorts: int = 1, per_user: int = 1
+) -> int:
+    """Return `value` if it is a whole number from 1 to the cohorts' population, times the reports of each
+    user; else raise InvalidValue."""
     whose = "the cohort's population, " if cohorts == 1 else f"the population of its {cohorts} cohorts, "
-    return _whole(field, value, population, whose)
+    times = "" if per_user == 1 else f"{per_user} times "
+    return _whole(field, value, per_user * population, times + whose)
 
 
 def checked_epsilon(value: object) -> float:

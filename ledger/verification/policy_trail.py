@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import (
     FilterSet,
     RepetitionFilter,
     ShuffledRound,
+    charged_as,
     exact_text,
     fits,
     lower_text,
@@ -238,7 +239,7 @@ class Trail:
             offered = Choice.from_mapping(details["choice"])
             self._offered = (offered, _round(details), body.epsilon_budget)
             self._certified = offered.repetition
-            if offered.repetition is not None and offered.repetition.kind != _round(details):
+            if offered.repetition is not None and offered.repetition.kind != charged_as(_round(details))[0]:
                 yield "it counts repetitions of another kind than the round it is about"
             if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
                 yield "it judges the slack of rounds at a smaller epsilon than the budget's"

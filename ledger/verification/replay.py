@@ -11,6 +11,7 @@ from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
     AccountingError,
     ShuffledRound,
+    charged_as,
     is_known_policy,
     slot_for,
 )
@@ -302,7 +303,7 @@ class Replay:
         policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
         for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):
             self.blame(body.sequence, what)
-        self._check_size(body, max(request.round.reports, request.round.sampled_from or 0))
+        self._check_size(body, _users(request.round))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
         rule = _slot_rule(body)
         if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
@@ -380,7 +381,7 @@ class Replay:
         self.joint.see(body, None)
         if self.charged.get(round_id) != before:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
-        self._check_size(body, max(truth.reports, truth.sampled_from or 0))
+        self._check_size(body, _users(truth))
         if round_id in self.declared:
             self.declared[round_id] = self._kinds.setdefault(truth, truth)
         if self.frozen:
@@ -402,7 +403,7 @@ class Replay:
             self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
         self._check_registered(body)
         truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
-        self._check_size(body, max(truth.reports, truth.sampled_from or 0))
+        self._check_size(body, _users(truth))
         accounted = ShuffledRound.from_mapping(details["accounted"])
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         released = ReleaseTimes.from_mapping(details["released"])
@@ -459,7 +460,7 @@ class Replay:
                 body.sequence, f"it settles a round with {reports!r} reports: there must be at least 1"
             )
             return
-        self._check_size(body, reports)
+        self._check_size(body, -(-reports // declared.reports_per_user))
         is_of_strata = body.round_id in self.stratified and declared.sampled_from is not None
         if is_of_strata and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
@@ -491,12 +492,18 @@ class Replay:
     def _note_loss(self, body: EntryBody, accounted: ShuffledRound) -> None:
         digest = body.details["privacy_loss"]
         if digest is not None:
-            key = entries.loss_key(entries.round_bytes(accounted), body.numerical_policy)
+            single, _ = charged_as(accounted)
+            key = entries.loss_key(entries.round_bytes(single), body.numerical_policy)
             sequence, known = self.losses.setdefault(key, (body.sequence, digest))
             if known != digest:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
+
+
+def _users(described: ShuffledRound) -> int:
+    """Return the least number of users that a round needs."""
+    return max(described.fewest_users, described.sampled_from or 0)
 
 
 def _slot_rule(body: EntryBody) -> str:

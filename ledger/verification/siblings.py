@@ -50,7 +50,19 @@ class JointRound:
 
     audience: tuple[str, ...]
     users: int = 0  # the most that an entry says took part, or were sampled
+    reports_per_user: int = 1  # the most, as told last
     facts: list[Fact] = field(default_factory=list)
+
+    def note_users(self, body: EntryBody) -> None:
+        """Keep the most users that an entry says took part, or were sampled from."""
+        details = body.details
+        described = details["round"] if body.kind in _TOLD else details.get("request", {}).get("round")
+        if described:
+            self.reports_per_user = int(described.get("reports_per_user", 1))
+            self.users = max(self.users, int(described["sampled_from"] or 0))
+        for said in (described, details):
+            if said and said.get("reports") is not None:
+                self.users = max(self.users, -(-int(said["reports"]) // self.reports_per_user))
 
 
 @dataclass
@@ -118,7 +130,7 @@ class JointRounds:
         found = self.rounds.get(round_id)
         if found is not None:
             found.facts.append(fact_of(body))
-            found.users = max(found.users, _users(body))
+            found.note_users(body)
 
 
 def fact_of(body: EntryBody) -> Fact:
@@ -127,14 +139,6 @@ def fact_of(body: EntryBody) -> Fact:
     spelled = canonical.encode([str(body.kind), body.round_id, body.actor, said])
     digest = canonical.framed_digest(_DOMAIN, spelled)
     return Fact(sequence=body.sequence, kind=body.kind, digest=digest)
-
-
-def _users(body: EntryBody) -> int:
-    """Return the most users that an entry says took part in a round, or were sampled from."""
-    details = body.details
-    described = [details["round"]] if body.kind in _TOLD else [details.get("request", {}).get("round")]
-    sizes = [each[name] for each in described if each for name in ("reports", "sampled_from")]
-    return max((int(each) for each in (*sizes, details.get("reports")) if each is not None), default=0)
 
 
 def misjudged(body: EntryBody, request: RoundRequest) -> Iterator[str]:

@@ -284,6 +284,24 @@ def test_an_exported_round_keeps_its_upper_side(written: str) -> None:
     assert found.epsilon_upper >= accountant.certify({shuffled: 1}, delta=1e-6).epsilon_lower
 
 
+@pytest.mark.usefixtures("library")
+def test_several_reports_of_a_user_are_exported_as_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = []
+
+    def self_compose(loss: Loss, times: int) -> Loss:
+        composed.append((float(loss.divergence(0.2)), times))
+        return loss
+
+    monkeypatch.setattr(Loss, "self_compose", self_compose, raising=False)
+    randomizer, accountant = parse_randomizer("krr(k=4, epsilon0=1)"), Accountant()
+    single = ShuffledRound(randomizer=randomizer, reports=250)
+    several = ShuffledRound(randomizer=randomizer, reports=500, reports_per_user=2)
+    made = to_dp_accounting(single, accountant=accountant)
+    assert not composed
+    to_dp_accounting(several, accountant=accountant)
+    assert composed == [(float(made.divergence(0.2)), 2)]
+
+
 def test_an_export_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=500)

@@ -27,6 +27,7 @@ ROUNDS: list[dict[str, Any]] = [
     {"randomizer": "laplace(epsilon0=1)", "reports": 300, "analysis": "blanket"},
     {"randomizer": "oue(epsilon0=1, domain=8)", "reports": 300, "participation": 0.5},
     {"randomizer": "generic(epsilon0=1)", "reports": 100, "sampled_from": 400},
+    {"randomizer": "krr(k=4, epsilon0=1)", "reports": 600, "reports_per_user": 3},
     {"randomizer": "binomial_sum(bits=3)", "reports": 60},
     {"randomizer": "declared(epsilon=0.1, delta=1e-9)", "reports": 60},
 ]

@@ -111,6 +111,14 @@ def test_a_schedule_of_several_kinds_ends_at_the_limit(desk: Desk) -> None:
     assert found.together.periods_at_least == 2, "7 are left, and a week takes 3"
 
 
+def test_several_reports_of_a_user_count_each(desk: Desk) -> None:
+    thrice = dataclasses.replace(krr(1.5), reports_per_user=3)
+    assert [isinstance(desk.ask(thrice), Admitted) for _ in range(3)] == [True, True, False]
+    assert budget(desk.store, desk.accountant, "watches").local_epsilon_upper == 9.0
+    assert [isinstance(desk.ask(krr(0.5)), Admitted) for _ in range(3)] == [True, True, False]
+    desk.check()
+
+
 def test_an_incident_may_exceed_it_and_then_nothing_is_admitted(desk: Desk) -> None:
     told: dict[str, Any] = {"described": krr(6.0), "reason": "a script", "actor": "eve"}
     for name in ("a", "b"):

@@ -18,6 +18,7 @@ COLUMNS = (
     *("epsilon_requested_upper", "epsilon_budget", "delta_budget", "reason", "digest"),
     "rounds_more_at_least",  # of rounds accounted alike, that still fit when the statement is made
     "interaction",
+    "reports_per_user",
 )
 # A spreadsheet would take a cell that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -88,6 +89,7 @@ def _round(shuffled: ShuffledRound) -> _Cells:
         "honest_fraction": shuffled.honest_fraction,
         "delta0": shuffled.delta0,
         "interaction": shuffled.interaction,
+        "reports_per_user": shuffled.reports_per_user,
     }
 
 

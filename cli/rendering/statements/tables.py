@@ -132,9 +132,7 @@ def _told(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
             f"{each.sequence:,}",
             moment(each.recorded_at),
             f"{each.round_id}\n{'corrected' if each.kind == 'corrected' else 'incident'}",
-            f"{each.round.randomizer.describe()}, {each.round.reports:,} reports"
-            if each.round
-            else "unknown",
+            f"{each.round.describe()}, {each.round.reports:,} reports" if each.round else "unknown",
             digits.upper(each.spent.epsilon_upper) + ("\noverspent" if each.overspent else ""),
             f"{each.actor}: {each.reason}",
         )
@@ -371,6 +369,8 @@ def mechanism(shuffled: ShuffledRound) -> str:
         rest.append(f"honest fraction {plain(shuffled.honest_fraction)}")
     if shuffled.delta0:
         rest.append(f"delta0 {plain(shuffled.delta0)}")
+    if shuffled.reports_per_user > 1:
+        rest.append(f"at most {shuffled.reports_per_user} reports of each user")
     return f"{shuffled.randomizer.describe()}\n{', '.join(rest)}"
 
 

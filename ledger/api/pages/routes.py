@@ -6,7 +6,7 @@ import asyncio
 import csv
 import hmac
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -39,6 +39,7 @@ from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.listing import cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
@@ -59,7 +60,7 @@ HISTORY_COLUMNS = (
     *("sequence", "kind", "round_id", "actor", "recorded_at", "collected_on", "use_case"),
     *("epsilon_spent_upper", "epsilon_spent_lower", "epsilon_requested_upper", "reason"),
 )
-FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction")
+FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction", "reports_per_user")
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'"
@@ -296,6 +297,7 @@ async def _cohort(
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
         batch=batch,
         wrong=wrong,
+        of_several=_of_several((*view.held, *(slot.round for slot in statement.slots))),
     )
     if not profile and view.held:
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
@@ -324,6 +326,12 @@ def _cell(value: object) -> object:
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
         return f"'{value}"
     return document_of(value)
+
+
+def _of_several(kinds: Iterable[ShuffledRound]) -> str | None:
+    """Return the condition under which the page's numbers hold, if a user may send several reports."""
+    several = any(kind.reports_per_user > 1 for kind in kinds)
+    return OF_SEVERAL_REPORTS.holds_when if several else None
 
 
 async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ...]:
@@ -375,6 +383,8 @@ def planned(asked: Mapping[str, str]) -> ShuffledRound:
     }
     if asked.get("sampled_from"):
         fields["sampled_from"] = whole("sampled_from", asked["sampled_from"])
+    if asked.get("reports_per_user"):
+        fields["reports_per_user"] = whole("reports_per_user", asked["reports_per_user"])
     if asked.get("honest_fraction"):
         try:
             fields["honest_fraction"] = float(asked["honest_fraction"])

@@ -21,7 +21,13 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    MAXIMUM_REPORTS_PER_USER,
+    MAXIMUM_ROUNDS,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+)
 from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
@@ -130,6 +136,7 @@ Epsilon = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=1e-60, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=POPULATION_MAX), BeforeValidator(whole)]
+PerUser = Annotated[int, Field(ge=1, le=MAXIMUM_REPORTS_PER_USER), BeforeValidator(whole)]
 Day = Annotated[
     date,
     BeforeValidator(_calendar_date),
@@ -186,6 +193,13 @@ class RoundParameters(Body):
             " randomizer is generic and no other analysis than clone is asked for, else identical."
         ),
     ] = None
+    reports_per_user: Annotated[
+        PerUser,
+        Field(
+            description="No user sends more reports to the round. Those beyond are dropped before `reports`"
+            " are counted."
+        ),
+    ] = 1
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}]}
@@ -199,6 +213,7 @@ class RoundParameters(Body):
         "delta0",
         "analysis",
         "interaction",
+        "reports_per_user",
     )
 
     def round(self) -> ShuffledRound:
@@ -467,6 +482,8 @@ class CorrectRound(Body):
     honest_fraction: Share | None = None
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
     analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+    interaction: Literal["identical", "sequential"] | None = None
+    reports_per_user: PerUser | None = None
     reason: Reason
 
     model_config = ConfigDict(

@@ -1,0 +1,364 @@
+"""Rounds with several reports of a user in a ledger: charged, settled, corrected, replayed and bundled."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import (
+    Accountant,
+    Charge,
+    FilterMenu,
+    InvalidParameter,
+    ShuffledRound,
+    charged_as,
+    parse_randomizer,
+    slot_for,
+)
+from shuffle_ledger.ledger.decisions import (
+    correct,
+    open_cohort,
+    quote,
+    record_incident,
+    register_and_admit,
+    settle,
+)
+from shuffle_ledger.ledger.decisions.audiences import request_of
+from shuffle_ledger.ledger.decisions.truths import local_kind, restated, truth_of
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS, PRIVACY_UNIT
+from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
+from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import entries
+from shuffle_ledger.ledger.values.local_budget import local_bounds
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+
+POPULATION, DELTA = 10_000, 1e-6
+
+
+def krr(reports: int, per_user: int = 2, **more: Any) -> ShuffledRound:
+    randomizer = parse_randomizer("krr(k=10, epsilon0=2)")
+    return ShuffledRound(randomizer=randomizer, reports=reports, reports_per_user=per_user, **more)
+
+
+class Desk:
+    """A ledger, and short words for what is done to it."""
+
+    def __init__(self, store: Store, accountant: Accountant) -> None:
+        self.store, self.accountant = store, accountant
+
+    def open(self, name: str = "phones", *, policy: str = "adaptive", **more: Any) -> None:
+        values = {"population": POPULATION, "epsilon": 1.0, "delta": DELTA, **more}
+        open_cohort(self.store, accountant=self.accountant, name=name, policy=policy, actor="ada", **values)
+
+    def ask(self, name: str, described: ShuffledRound, *, audience: tuple[str, ...] = ("phones",)) -> Outcome:
+        request = request_of(audience, described, round_id=name)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def settle(self, name: str, reports: int) -> Any:
+        return settle(self.store, self.accountant, name, reports=reports, actor="ada")
+
+    def correct(self, name: str, **changes: object) -> Any:
+        return correct(self.store, self.accountant, name, changes, reason="a mistake", actor="ada")
+
+    def details(self, cohort: str = "phones") -> Any:
+        return self.store.view(cohort).details
+
+    def total(self, cohort: str = "phones") -> Charge:
+        return Charge.from_mapping(self.details(cohort)["standing"]["charged"])
+
+    def statement(self, *cohorts: str) -> Statement:
+        made_at = datetime.now(UTC)
+        return make_statement(self.store, self.accountant, cohorts or ("phones",), made_at=made_at)
+
+    def check(self) -> None:
+        """Replay everything, and have another accountant verify a bundle of it with every number."""
+        report = verify(self.store, self.accountant, numbers="all")
+        assert report.ok, report
+        names = self.store.cohort_names()
+        bundle = verify_bundle(make_bundle(self.store, names).data, Accountant(), numbers="all")
+        assert bundle.ok, bundle.findings
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+@pytest.mark.slow
+def test_an_admission_a_settlement_and_a_correction_add_up(desk: Desk) -> None:
+    desk.open(population=20_000)
+    described = krr(18_000)
+    asked = quote(desk.store, desk.accountant, request_of(("phones",), described, round_id="a"))
+    admitted = desk.ask("a", described)
+    assert isinstance(admitted, Admitted)
+    assert asked.epsilon_requested_upper == admitted.epsilon_spent_upper
+    assert admitted.accounted == slot_for(described)
+    assert desk.store.view("phones").held == {admitted.accounted: 1}
+    # By another accountant, from the definition: two rounds of half of the reports.
+    menu = FilterMenu.for_budget(epsilon=1.0, delta=DELTA)
+    single, count = charged_as(admitted.accounted)
+    assert (single, count) == (slot_for(krr(9_000, 1)), 2)
+    cost = Accountant().charge(single, menu.filters(None)) * 2
+    assert desk.total().cost == cost
+    settled = desk.settle("a", 12_000)
+    fewer = Accountant().charge(slot_for(krr(6_000, 1)), menu.filters(None)) * 2
+    assert settled.accounted == slot_for(krr(12_000))
+    assert desk.total().cost == fewer
+    corrected = desk.correct("a", reports_per_user=3)
+    thrice = Accountant().charge(slot_for(krr(4_000, 1)), menu.filters(None)) * 3
+    assert corrected.accounted == slot_for(krr(12_000, 3))
+    assert desk.total().cost == thrice
+    assert not desk.correct("a", reports_per_user=1).changed  # a charge never shrinks
+    assert desk.total().cost == thrice
+    assert isinstance(desk.ask("b", krr(9_000, 1)), Admitted)
+    desk.check()
+
+
+def test_the_total_of_a_fixed_cohort_is_the_composition_of_the_rounds(desk: Desk) -> None:
+    desk.open(policy="fixed", epsilon=4.0)
+    for name in ("a", "b"):
+        assert isinstance(desk.ask(name, krr(2_000)), Admitted)
+    assert isinstance(desk.ask("c", krr(1_000, 1)), Admitted)
+    spent = desk.store.view("phones").spent
+    known = Accountant().certify({slot_for(krr(1_000, 1)): 5}, delta=DELTA)
+    assert math.isclose(spent.epsilon_upper, known.epsilon_upper, rel_tol=1e-9)
+    assert spent.rounds == 3
+    assert verify(desk.store, desk.accountant, numbers="all").ok
+    # One privacy loss is stored: that of one round with one report of each user.
+    assert len(list(desk.store.losses())) == 1
+
+
+def test_a_first_round_of_several_reports_counts_as_many_repetitions(desk: Desk) -> None:
+    desk.open(epsilon=4.0)
+    few = krr(40)
+    assert isinstance(desk.ask("a", few), Admitted)
+    choice = desk.details()["standing"]["choice"]
+    assert ShuffledRound.from_mapping(choice["repetition"]["kind"]) == charged_as(few)[0]
+    assert [*map(int, desk.total().repetition)] == [2]
+    assert isinstance(desk.ask("b", krr(20, 1)), Admitted)
+    assert [*map(int, desk.total().repetition)] == [3]
+    assert verify(desk.store, desk.accountant, numbers="all").ok
+
+
+@pytest.mark.slow
+def test_a_plan_reserves_slots_of_several_reports(desk: Desk) -> None:
+    slot, small = krr(4_000), krr(1_500, 1)
+    desk.open(policy="plan", plan={slot: 1, small: 1})
+    assert isinstance(desk.ask("three", krr(6_000, 3)), Refused)  # never three in two
+    assert isinstance(desk.ask("a", krr(5_000)), Admitted)
+    assert isinstance(desk.ask("many", krr(9_000)), Refused)  # two are never one
+    admitted = desk.ask("b", krr(2_000, 1))
+    assert isinstance(admitted, Admitted)
+    assert admitted.accounted == small
+    assert desk.settle("a", 4_000).overspent is False
+    desk.check()
+    statement = desk.statement().cohorts[0]
+    assert statement.local_epsilon_upper == 2 * 2.0 + 2.0
+    # Two rounds of 1,999 reports fit nothing: fewer hide each other than the slot says.
+    assert desk.correct("a", reports=3_998).overspent is True
+    desk.check()
+
+
+def test_a_round_of_one_report_may_take_a_slot_of_several(desk: Desk) -> None:
+    slot = krr(4_000)
+    desk.open(policy="plan", plan={slot: 1})
+    admitted = desk.ask("a", krr(2_000, 1))
+    assert isinstance(admitted, Admitted)
+    assert admitted.accounted == slot
+
+
+def test_sizes_count_users(desk: Desk) -> None:
+    desk.open()
+    with pytest.raises(InvalidValue, match="2 times the cohort's population, 20000"):
+        desk.ask("a", krr(2 * POPULATION + 1))
+    with pytest.raises(InvalidValue, match="sampled_from"):
+        desk.ask("a", krr(100, sampled_from=POPULATION + 1))
+    assert isinstance(desk.ask("a", krr(2 * POPULATION)), Admitted)
+    with pytest.raises(InvalidValue, match="2 times the cohort's population, 20000"):
+        desk.settle("a", 2 * POPULATION + 1)
+    with pytest.raises(InvalidValue, match="the cohort's population, 10000"):
+        desk.correct("a", reports_per_user=1)
+    desk.settle("a", 2 * POPULATION)
+    assert verify(desk.store, desk.accountant).ok
+    with pytest.raises(InvalidValue, match="the cohort's population, 10000"):
+        desk.ask("b", krr(POPULATION + 1, 1))
+
+
+@pytest.mark.slow
+def test_a_round_of_two_cohorts_has_reports_of_the_users_of_both(desk: Desk) -> None:
+    both = ("phones", "tablets")
+    for name in both:
+        desk.open(name)
+    with pytest.raises(InvalidValue, match="2 times the population of its 2 cohorts, 40000"):
+        desk.ask("a", krr(40_001), audience=both)
+    assert isinstance(desk.ask("a", krr(39_000), audience=both), Admitted)
+    desk.settle("a", 38_000)
+    desk.correct("a", reports_per_user=3)
+    assert desk.total("phones") == desk.total("tablets")
+    desk.check()
+    with pytest.raises(InvalidValue, match="several reports of a user earn no credit for samples"):
+        request_of(both, krr(200), round_id="b", stratified={"phones": [100, 900], "tablets": [100, 900]})
+
+
+def test_an_incident_is_charged_as_its_rounds(desk: Desk) -> None:
+    desk.open()
+    record_incident(
+        desk.store,
+        desk.accountant,
+        "phones",
+        round_id="lost",
+        described=krr(8_000),
+        reason="a bug",
+        actor="ada",
+    )
+    cost = Accountant().charge(
+        slot_for(krr(4_000, 1)), FilterMenu.for_budget(epsilon=1, delta=DELTA).filters(None)
+    )
+    assert desk.total().cost == cost * 2
+    assert verify(desk.store, desk.accountant, numbers="all").ok
+
+
+def test_the_local_budget_counts_every_report() -> None:
+    one, several = krr(100, 1), krr(100, 3, honest_fraction=0.5)
+    assert local_bounds([(several, 2), (one, 1)])[0] == 14.0
+    local = ShuffledRound(
+        randomizer=parse_randomizer("generic(epsilon0=1)"),
+        reports=100,
+        delta0=1e-9,
+        analysis="clone",
+        interaction="identical",
+        reports_per_user=3,
+    )
+    assert math.isclose(local_bounds([(local, 1)])[1], 3e-9, rel_tol=1e-12)
+    assert local_kind([several, one]) == several
+    assert local_kind([one, several]) == several
+    more = dataclasses.replace(one, randomizer=parse_randomizer("krr(k=10, epsilon0=5)"))
+    assert local_kind([several, more]) == several
+    assert local_kind([krr(100, 2), more]) == more
+
+
+def test_fewer_reports_than_a_user_may_send_leave_nobody_to_hide_behind() -> None:
+    few = truth_of(krr(100, 5, honest_fraction=0.1), 3)
+    assert charged_as(few) == (krr(1, 1), 5)
+    assert charged_as(truth_of(krr(100, 5), 3)) == (krr(1, 1), 3)
+    sampled = truth_of(krr(100, 2, sampled_from=60), 150)
+    assert (sampled.reports, sampled.sampled_from) == (150, 75)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
+def test_more_reports_than_declared_may_come_from_one_user(desk: Desk, policy: str) -> None:
+    desk.open(policy=policy, epsilon=12.0)
+    admitted = desk.ask("a", krr(3, 5))
+    assert isinstance(admitted, Admitted)
+    assert charged_as(admitted.accounted) == (krr(1, 1), 3)
+    # Ten reports hide each other better than three, but five of them may be one user's.
+    settled = desk.settle("a", 10)
+    assert charged_as(settled.accounted) == (krr(2, 1), 5)
+    assert settled.epsilon_spent_upper > admitted.epsilon_spent_upper
+    assert desk.statement().cohorts[0].local_epsilon_upper == 10.0
+    assert verify(desk.store, desk.accountant).ok
+
+
+def test_the_second_method_answers_for_one_of_the_rounds(accountant: Accountant) -> None:
+    opinions = SecondOpinions(accountant)
+    assert opinions.on_kind(krr(200)) is None
+    assert opinions.confirmed == {krr(100, 1)}
+    held = {krr(200): 1, krr(100, 1): 1}
+    known = accountant.certify(held, delta=DELTA)
+    computed = (known.epsilon_lower, known.epsilon_upper)
+    second = opinions.on_composition(held, delta=DELTA, computed=computed)
+    assert second is not None
+    assert second.agrees
+
+
+def test_a_correction_to_one_report_states_the_sampling_rate_anew() -> None:
+    sampled = krr(1_000, sampled_from=5_000)  # of 1,000 users, say, half of whom were lost
+    with pytest.raises(InvalidParameter, match="reports divided by it are then the sampling rate"):
+        restated(sampled, {"reports_per_user": 1, "reports": 500})
+    assert restated(sampled, {"reports_per_user": 1, "sampled_from": 2_500}).sampled_from == 2_500
+    assert restated(sampled, {"reports_per_user": 1, "sampled_from": None}) == krr(1_000, 1)
+    assert restated(sampled, {"reports_per_user": 3}).sampled_from == 5_000
+
+
+def test_a_correction_to_several_reports_needs_one_randomizer_for_all(desk: Desk) -> None:
+    desk.open()
+    generic = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=5_000)
+    assert isinstance(desk.ask("a", generic), Admitted)
+    with pytest.raises(InvalidParameter, match="interaction = identical"):
+        desk.correct("a", reports_per_user=2)
+    told = desk.correct("a", reports_per_user=2, interaction="identical")
+    assert told.accounted.reports_per_user == 2
+    assert desk.statement().cohorts[0].local_epsilon_upper == 2.0
+    assert verify(desk.store, desk.accountant, numbers="all").ok
+
+
+def test_too_small_a_charge_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.open()
+    real = Accountant.charge
+    monkeypatch.setattr(
+        Accountant, "charge", lambda own, one, filters: real(own, charged_as(one)[0], filters)
+    )
+    assert isinstance(desk.ask("a", krr(8_000)), Admitted)
+    monkeypatch.undo()
+    (found,) = verify(desk.store, Accountant()).cohorts
+    assert any("the charge it states is too small" in problem.what for problem in found.problems)
+
+
+def test_a_statement_says_on_which_condition(desk: Desk) -> None:
+    desk.open()
+    desk.ask("a", krr(5_000, 1))
+    before = desk.statement()
+    assert OF_SEVERAL_REPORTS not in before.conditions
+    assert before.cohorts[0].promise.privacy_unit == PRIVACY_UNIT
+    desk.ask("b", krr(8_000))
+    after = desk.statement()
+    assert OF_SEVERAL_REPORTS in after.conditions
+    assert "at most as many reports as the round states" in after.cohorts[0].promise.privacy_unit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
+def test_as_many_fit_as_a_forecast_says(desk: Desk, policy: str) -> None:
+    desk.open(policy=policy)
+    found = forecast(
+        desk.store,
+        desk.accountant,
+        "phones",
+        ForecastWanted(round=krr(3_000)),
+        today=date(2026, 1, 5),
+    )
+    (kind,) = found.kinds
+    assert 1 <= kind.rounds_at_least <= 60
+    for number in range(kind.rounds_at_least):
+        assert isinstance(desk.ask(f"round-{number}", krr(3_000)), Admitted)
+    if policy == "fixed":
+        refused = desk.ask("one more", krr(3_000))
+        assert isinstance(refused, Refused)
+        assert refused.reason == RefusalReason.BUDGET_EXCEEDED
+    fits = budget(desk.store, desk.accountant, "phones").fits
+    assert all(one.round.reports_per_user == 2 for one in fits or ())
+
+
+def test_requests_without_the_field_keep_their_bytes() -> None:
+    request = RoundRequest(round_id="a", cohort="phones", round=krr(1_000, 1))
+    known = "b3fec5f56dc606b36c9f1cfd03c0fbbfb40a6500467f4b097367744d5d2630b5"
+    assert hashlib.sha256(request.to_bytes()).hexdigest() == known
+    several = dataclasses.replace(request, round=krr(1_000, 2))
+    assert b'"reports_per_user":2' in several.to_bytes()
+    assert RoundRequest.from_bytes(several.to_bytes()) == several
+    assert not several.repeats(request.to_bytes())
+    assert not request.repeats(several.to_bytes())
+    assert entries.round_bytes(krr(1_000, 1)) == entries.round_bytes(charged_as(krr(2_000))[0])
