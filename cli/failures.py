@@ -11,6 +11,8 @@ from enum import IntEnum
 
 import click
 
+from shuffle_ledger.cli.usage import usage_message, usage_text
+
 
 class ExitCode(IntEnum):
     """The exit codes that scripts depend on."""
@@ -39,19 +41,12 @@ class BadValue(CommandLineError):
         expected: what would have been accepted, as a phrase.
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field}: got {shortened(value)}, expected {expected}")
+    def __init__(self, field: str, value: object, expected: str, message: str | None = None) -> None:
+        given = "is empty" if value == "" else f"got {shortened(value)}"  # as `accounting.given_text`
+        super().__init__(message or f"{field}: {given}, expected {expected}")
         self.field = field
         self.value = value
         self.expected = expected
-
-
-class EmptyField(BadValue):
-    """A field that must be given and is empty."""
-
-    def __init__(self, field: str, expected: str) -> None:
-        super().__init__(field, "", expected)
-        self.args = (f"{field}: is empty, expected {expected}",)
 
 
 class BadLine(CommandLineError):
@@ -93,6 +88,7 @@ class Failure:
     state: str | None = None  # of a round that was admitted and must not be collected any more
     cohort_status: str | None = None
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
+    usage: str | None = None  # how the command is called; shown to people in place of the message
     lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
 
@@ -142,6 +138,7 @@ def failure_of(error: BaseException) -> Failure:
         round_id=getattr(reason, "round_id", None),
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
+        usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
     )
 
 
@@ -211,7 +208,7 @@ def _is_of_interruption(error: BaseException) -> bool:
 
 def _message_of(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return usage_message(error)
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 

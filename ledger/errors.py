@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shuffle_ledger.accounting import exact_text, upper_text
+from shuffle_ledger.accounting import exact_text, given_text, upper_text
 
 
 class LedgerError(Exception):
@@ -31,9 +31,9 @@ class NotCollectable(Conflict):
 class InvalidValue(LedgerError, ValueError):
     """A value that cannot be stored. The message names the field, the given value and the accepted values."""
 
-    def __init__(self, *, field: str, value: object, expected: str) -> None:
-        """Compose the sentence "field: got value, expected ..."."""
-        super().__init__(f"{field}: got {value!r}, expected {expected}")
+    def __init__(self, *, field: str, value: object, expected: str, message: str | None = None) -> None:
+        """Compose the sentence "field: got value, expected ...", unless `message` says it in other words."""
+        super().__init__(message or f"{field}: {given_text(value)}, expected {expected}")
         self.field = field
         self.value = value
         self.expected = expected

@@ -25,7 +25,7 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
-from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Window
+from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, POLICY_PLAN, Cohort, Window
 
 
 @click.command("open")
@@ -74,6 +74,7 @@ def open_(
     **content: Any,
 ) -> None:
     """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
+    _check_plan(content["policy"], plan)
     planned = read_composition(plan) if plan is not None else None
     labelled, declared = _labels(labels), [Window.from_text(text) for text in windows]
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
@@ -143,6 +144,15 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         found = ledger.cohort(name)
     present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
+
+
+def _check_plan(policy: str, plan: Path | None) -> None:
+    """Raise BadValue unless a plan is given to policy plan, and to no other."""
+    if policy == POLICY_PLAN and plan is None:
+        raise BadValue("plan", "", "a file of the plan's rounds", "policy plan needs --plan FILE")
+    if policy in POLICIES and policy != POLICY_PLAN and plan is not None:
+        message = f"policy {policy} has no plan: leave --plan out, or say --policy plan"
+        raise BadValue("plan", str(plan), "nothing: only policy plan has a plan", message)
 
 
 def _labels(given: Sequence[str]) -> dict[str, str]:

@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shuffle_ledger.cli.backends.database import Ledger
-from shuffle_ledger.cli.failures import BadLine
+from shuffle_ledger.cli.failures import BadLine, BadValue
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.decisions import check_collection, refuse_other_content, refuse_uncollectable
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.values import (
+    POLICY_PLAN,
     Admitted,
     Cohort,
     Outcome,
@@ -95,6 +96,7 @@ def plan_import(
     for wanted in cohorts:
         with problems.of(wanted.line):
             if _is_missing(ledger, wanted.cohort):
+                _refuse_plan(wanted.cohort)
                 opening.append(wanted.cohort)
     problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
@@ -228,6 +230,17 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
     if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
         raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
     return False
+
+
+def _refuse_plan(cohort: Cohort) -> None:
+    """Raise BadValue for a cohort to be opened with a plan, which a file of cohorts has no column for."""
+    if cohort.policy == POLICY_PLAN:
+        expected = "adaptive or fixed: a file of cohorts has no plans"
+        message = (
+            f"policy plan needs a plan, which a file of cohorts cannot give: open cohort {cohort.name!r} with"
+            " `cohort open --policy plan --plan FILE`"
+        )
+        raise BadValue("policy", cohort.policy, expected, message)
 
 
 def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shuffle_ledger.cli.failures import BadValue, EmptyField, FileRefused
+from shuffle_ledger.cli.failures import BadValue, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
 from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
 from shuffle_ledger.cli.files.problems import Problems
@@ -139,7 +139,7 @@ def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
     given = {name: cell for name, cell in known.items() if not _is_absent(name, cell, text=text)}
     for name in table.required:
         if name not in given:
-            raise EmptyField(name, columns[name].expected)
+            raise BadValue(name, "", columns[name].expected)
     return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
 
 

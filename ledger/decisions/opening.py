@@ -89,8 +89,15 @@ def _rules(
 ) -> dict[str, Any]:
     """Return what a cohort's policy writes into the first entry."""
     if (cohort.policy == POLICY_PLAN) != (plan is not None):
-        expected = "the rounds of the plan" if plan is None else "nothing: only policy plan has a plan"
-        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected)
+        if plan is None:
+            expected = "the rounds of the plan"
+            message = f"policy {POLICY_PLAN} needs the field plan: {expected}"
+        else:
+            expected = "nothing: only policy plan has a plan"
+            message = (
+                f"policy {cohort.policy} has no plan: leave the field plan out, or open with policy plan"
+            )
+        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected, message=message)
     if plan is None:
         return registry.policy_for(cohort).opening()
     if accountant is None:

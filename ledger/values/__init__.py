@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
+    POLICY_PLAN,
     Admitted,
     Cohort,
     Corrected,
@@ -49,6 +50,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window
 __all__ = [
     "POLICIES",
     "POLICY_ADAPTIVE",
+    "POLICY_PLAN",
     "Admitted",
     "Checkpoint",
     "Cohort",
