@@ -88,6 +88,7 @@ class Failure:
     state: str | None = None  # of a round that was admitted and must not be collected any more
     cohort_status: str | None = None
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
+    differences: tuple[Mapping[str, object], ...] = ()  # of a request from what its identifier is bound to
     usage: str | None = None  # how the command is called; shown to people in place of the message
     lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
@@ -138,6 +139,7 @@ def failure_of(error: BaseException) -> Failure:
         round_id=getattr(reason, "round_id", None),
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
+        differences=tuple(map(vars, getattr(reason, "differences", ()))),
         usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
     )
 

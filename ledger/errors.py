@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from shuffle_ledger.accounting import exact_text, given_text, upper_text
 
 
@@ -15,6 +18,24 @@ class NotFound(LedgerError):
 
 class Conflict(LedgerError):
     """The same identifier with different content, or a round whose state forbids the operation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A field in which a request differs from what is stored under its identifier; values are JSON's."""
+
+    field: str
+    stored: object  # None: nothing
+    given: object
+
+
+class OtherContent(Conflict):
+    """The same identifier with different content: which fields differ, for readers of what is stored."""
+
+    def __init__(self, message: str, *, differences: Sequence[Difference]) -> None:
+        """Keep the fields that differ beside the sentence."""
+        super().__init__(message)
+        self.differences = tuple(differences)
 
 
 class NotCollectable(Conflict):

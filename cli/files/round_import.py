@@ -33,6 +33,7 @@ from shuffle_ledger.ledger.values import (
     Refused,
     RoundRequest,
     checked_reports,
+    other_cohort,
 )
 
 TOGETHER_MAX = 32  # rounds in one commit
@@ -228,7 +229,7 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
     except NotFound:
         return True
     if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
-        raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
+        raise other_cohort(found, wanted, declared=False)
     return False
 
 

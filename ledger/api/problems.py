@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.routing import Match, Route
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger import request_ids, security_log
 from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.invalid_requests import wrong_field
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
     BadSignature,
@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.errors import (
     NotAllowed,
     NotCollectable,
     NotFound,
+    OtherContent,
     RoundStuck,
     TryAgain,
     Unavailable,
@@ -43,7 +44,6 @@ _FAILED = "The server failed, and wrote down why. Ask again with the same identi
 _UNAVAILABLE = "The database cannot be used now. Ask again with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _PRESENT = ("round_id", "state", "cohort_status")
-_EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
 
 _log = logging.getLogger(__name__)
 
@@ -191,6 +191,8 @@ def problem_of(error: Exception) -> JSONResponse:
         members = {name: document_of(getattr(error, name)) for name in _BEYOND}
     if isinstance(error, NotCollectable):
         members = {name: document_of(getattr(error, name)) for name in _PRESENT}
+    if isinstance(error, OtherContent):
+        members = {"differences": [document_of(one) for one in error.differences]}
     return problem(kind, str(error), members=members)
 
 
@@ -217,17 +219,11 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     first: Mapping[str, Any] = error.errors()[0]
     if first["type"] == "json_invalid":
         return _unreadable()
-    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
-    field, value, expected = ".".join(place) or str(first["loc"][0]), first.get("input"), str(first["msg"])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidParameter):
-        inner = "" if cause.field.split(" ")[0] in field.split(".") else f".{cause.field}"
-        field, value, expected = field + inner, cause.value, cause.expected
-    else:
-        expected = _EXPECTED.sub("", expected)
-    shown = _shown(value)
-    members: dict[str, Json] = {"field": field, "value": shown, "expected": expected}
-    return problem(BAD_VALUE, f"{field}: got {shown}, expected {expected}", members=members)
+    wrong = wrong_field(first)
+    shown = None if wrong.value is None else _shown(wrong.value)
+    members: dict[str, Json] = {"field": wrong.field, "value": shown, "expected": wrong.expected}
+    detail = wrong.message or f"{wrong.field}: got {shown}, expected {wrong.expected}"
+    return problem(BAD_VALUE, detail, members=members)
 
 
 async def on_http(request: Request, error: Exception) -> JSONResponse:

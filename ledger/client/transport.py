@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -17,11 +17,13 @@ from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     BeyondBudget,
     Conflict,
+    Difference,
     InvalidValue,
     LedgerError,
     NotAllowed,
     NotCollectable,
     NotFound,
+    OtherContent,
     RoundStuck,
     TryAgain,
     Unauthorized,
@@ -174,7 +176,10 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     if kind in ("bad_value", "contradiction"):
         given = _as_given(document.get("value"))
         return InvalidValue(
-            field=str(document.get("field")), value=given, expected=str(document.get("expected"))
+            field=str(document.get("field")),
+            value=given,
+            expected=str(document.get("expected")),
+            message=detail,
         )
     if kind == "beyond_budget":
         numbers = ("epsilon_upper", "epsilon_budget", "delta_budget")
@@ -183,11 +188,21 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     if kind == "not_collectable":
         present = {name: str(document.get(name)) for name in ("round_id", "state", "cohort_status")}
         return NotCollectable(detail, **present)
+    if kind == "conflict" and isinstance(document.get("differences"), list):
+        return OtherContent(detail, differences=_differences(document["differences"]))
     error = _KINDS.get(kind, LedgerError)(detail)
     if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
     return error
+
+
+def _differences(listed: Sequence[object]) -> list[Difference]:
+    each = [one for one in listed if isinstance(one, Mapping)]
+    return [
+        Difference(field=str(one.get("field")), stored=one.get("stored"), given=one.get("given"))
+        for one in each
+    ]
 
 
 def _as_given(text: object) -> object:

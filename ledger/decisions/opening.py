@@ -7,11 +7,12 @@ from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -65,9 +66,17 @@ def open_cohort(
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
-        if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
-            raise Conflict(f"cohort {opened.name!r} exists with another plan")
+        slots = canonical.decode(canonical.encode(rules["rules"]["slots"]))
+        if stored["rules"]["slots"] != slots:
+            what = f"cohort {opened.name!r} exists with another plan"
+            raise other_content(what, _counts_of(stored["rules"]["slots"]), _counts_of(slots))
     return opened
+
+
+def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many rounds of each kind a plan has, by the kind in words."""
+    kinds = [(ShuffledRound.from_mapping(slot["round"]), slot["count"]) for slot in slots]
+    return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
 
 
 def _as_opened(

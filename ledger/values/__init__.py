@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.values.calculations import (
     certified,
 )
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.differences import other_cohort
 from shuffle_ledger.ledger.values.documents import (
     Decision,
     Json,
@@ -85,6 +86,7 @@ __all__ = [
     "decision_document",
     "document_of",
     "number",
+    "other_cohort",
     "read_json",
     "read_public_key",
     "record_document",

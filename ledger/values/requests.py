@@ -228,11 +228,21 @@ class RoundRequest:
         if content == self.to_bytes():
             return True
         if not self.windows and b'"windows":' in content:
-            return self._placed_as(RoundRequest.from_bytes(content)).repeats(content)
+            return self.placed_as(RoundRequest.from_bytes(content)).repeats(content)
         former = self.round.formerly
         return former is not None and content == dataclasses.replace(self, round=former).to_bytes()
 
-    def _placed_as(self, registered: RoundRequest) -> RoundRequest:
+    def as_before(self, registered: ShuffledRound) -> RoundRequest:
+        """Return the request in the words of before rounds declared their interaction, if `registered` is."""
+        former = self.round.formerly
+        if former is None or "interaction" in registered.to_mapping():
+            return self
+        return dataclasses.replace(self, round=former)
+
+    def placed_as(self, registered: RoundRequest) -> RoundRequest:
+        """Return the request in the periods of a registration, and on its days if it has none."""
+        if self.windows or not registered.windows:
+            return self
         first, last = self.collected_on, self.collected_until
         if first is None:
             first, last = registered.collected_on, registered.collected_until

@@ -130,6 +130,51 @@ def test_a_policy_and_a_plan_belong_together(phones: Run, tmp_path: Path) -> Non
     )
 
 
+def test_other_content_names_what_is_stored_and_what_was_given(phones: Run, tmp_path: Path) -> None:
+    register = ("round", "register", "phones", "--id", "a", "--randomizer", "krr(k=2, epsilon0=0.5)")
+    assert phones(*register, "--reports", "1000", "--use-case", "emoji").code == 0
+    said = (
+        "round 'a' was registered with other content: use_case: stored emoji, given nothing; reports: stored"
+    )
+    assert _said(phones, *register, "--reports", "2000", code=5) == f"{said} 1000, given 2000"
+    assert phones(*register, "--reports", "2000", "--json").json["error"]["differences"] == [
+        {"field": "use_case", "stored": "emoji", "given": None},
+        {"field": "reports", "stored": 1000, "given": 2000},
+    ]
+    other = ("cohort", "open", "phones", "--population", "99000", "--epsilon", "1.5", "--delta", "1e-6")
+    changed = "population: stored 100000, given 99000; epsilon: stored 1, given 1.5"
+    said = f"cohort 'phones' exists with other parameters: {changed}"
+    assert _said(phones, *other, code=5) == said
+    windows = _said(phones, *other[:-4], "--epsilon", "1", "--delta", "1e-6", "--label", "a=b", code=5)
+    assert windows.endswith('labels: stored nothing, given {"a": "b"}')
+    cohorts, rounds = tmp_path / "cohorts.csv", tmp_path / "rounds.csv"
+    cohorts.write_text("cohort,population,epsilon,delta\nphones,99000,1.5,1e-6\n")
+    rounds.write_text('round_id,cohort,randomizer,reports\na,phones,"krr(k=2, epsilon0=0.5)",1001\n')
+    imported = ("round", "import", str(rounds))
+    assert _said(phones, *imported, "--cohorts", str(cohorts), code=5) == f"{cohorts}, line 2: {said}"
+    said = _said(phones, *imported, code=5)
+    assert said.startswith(f"{rounds}, line 2: round 'a' was registered with other content: use_case: stored")
+
+
+def test_another_plan_names_the_kinds_that_differ(directory: Path, run: Run) -> None:
+    plan, opening = directory / "plan.csv", ("cohort", "open", "x", *OPENING, "--policy", "plan", "--plan")
+    plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,2\n')
+    assert run(*opening, str(plan)).code == 0
+    plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,1\n')
+    assert _said(run, *opening, str(plan), code=5) == (
+        "cohort 'x' exists with another plan: krr(epsilon0=0.5, k=2), 1,000 reports: stored 2, given 1"
+    )
+
+
+def test_another_incident_names_what_differs(phones: Run) -> None:
+    record = ("incident", "record", "phones", "--id", "x", "--unknown", "--reason")
+    assert phones(*record, "an export").code == 3
+    assert _said(phones, *record, "another export", code=5) == (
+        "incident 'x' was recorded with other content (correct the round to change it): reason: stored an"
+        " export, given another export"
+    )
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
-from shuffle_ledger.ledger.api.schemas.requests import Body, Name, whole
+from shuffle_ledger.ledger.api.schemas.requests import DIGEST_PATTERN, Body, Name, whole
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import Head
@@ -15,6 +23,16 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature,
 KEPT_MAX = COHORTS_MAX = 1000
 SequenceNumber = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)]
 Moment = Annotated[AwareDatetime, Field(strict=False)]
+
+
+def _moment_or_entry(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    """Read one of two kinds, with one error in place of one for each."""
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError("a time with its zone, as 2025-01-06T12:00:00Z, or an entry's sequence") from None
+
+
 Cohorts = Annotated[list[Name] | None, Field(min_length=1, max_length=COHORTS_MAX)]
 
 
@@ -27,7 +45,7 @@ class VerifyChains(Body):
         dict[str, Any] | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
     ] = None
     public_key: Annotated[
-        str | None, Field(pattern="^[0-9a-f]{64}$", description="The key that must have signed it.")
+        str | None, Field(pattern=DIGEST_PATTERN, description="The key that must have signed it.")
     ] = None
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"cohort": "nz-phone", "numbers": "all"}]})
@@ -55,7 +73,7 @@ class KeptHead(Body):
 
     cohort: Name
     sequence: SequenceNumber
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
 
 
 class MakeStatement(Body):
@@ -63,7 +81,9 @@ class MakeStatement(Body):
 
     cohorts: Cohorts = None
     as_of: Annotated[
-        Moment | SequenceNumber | None, Field(description="A moment with its zone, or an entry.")
+        Moment | SequenceNumber | None,
+        Field(description="A moment with its zone, or an entry."),
+        WrapValidator(_moment_or_entry),
     ] = None
     since: SequenceNumber | None = None
     kept: Annotated[list[KeptHead], Field(default_factory=list, max_length=KEPT_MAX)]

@@ -6,7 +6,7 @@ The names and bounds are the ledger's own; the schema repeats them so that the p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,14 +18,16 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
+    model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
 from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.requests import (
@@ -116,6 +118,24 @@ def _randomizer(value: object) -> object:
         return written  # `RoundParameters.round` refuses it again, as values that contradict each other
 
 
+_LABEL = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"
+_SELECTOR = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
+DIGEST_PATTERN = "^[0-9a-f]{64}$"
+# The texts that a pattern takes, in words. The words leave out rare characters that the pattern lacks.
+PATTERNS: Mapping[str, str] = {
+    _text_pattern(
+        NAME_LENGTH_MAX
+    ): f"1 to {NAME_LENGTH_MAX} printable characters, none of the outer ones blank",
+    _text_pattern(
+        REASON_LENGTH_MAX
+    ): f"1 to {REASON_LENGTH_MAX} printable characters, none of the outer ones blank",
+    _LABEL: "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends",
+    _SELECTOR: "names with commas between, or labels: device=phone,country=de",
+    DIGEST_PATTERN: "64 hexadecimal digits in small letters",
+    CURSOR_PATTERN: "a cursor: `after` of the last page, or of an event",
+}
+UNKNOWN_FIELD = "unknown_field"  # kind of the error about a field that a body does not have
+
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX, pattern=_text_pattern(NAME_LENGTH_MAX))
 ]
@@ -147,6 +167,17 @@ class Body(BaseModel):
     """The base of all request bodies: unknown fields and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields_only(cls, written: object) -> object:
+        """Raise for the first unknown field, naming those there are: Pydantic's error names none."""
+        fields = written if isinstance(written, dict) else {}
+        for name, value in fields.items():
+            if name not in cls.model_fields:
+                about = {"name": name, "value": value, "known": ", ".join(cls.model_fields)}
+                raise PydanticCustomError(UNKNOWN_FIELD, "unknown field", about)
+        return written
 
 
 class ChangeBudget(Body):
@@ -206,7 +237,7 @@ class PlannedRound(RoundParameters):
 
 Label = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=60, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"),
+    StringConstraints(min_length=1, max_length=60, pattern=_LABEL),
 ]
 # Pydantic publishes the pattern of keys, and not that there are no others.
 _NO_OTHER_KEYS: dict[str, Any] = {"additionalProperties": False}
@@ -217,9 +248,7 @@ Strata = Annotated[
 ]
 Selector = Annotated[
     str,
-    StringConstraints(
-        min_length=3, max_length=4000, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
-    ),
+    StringConstraints(min_length=3, max_length=4000, pattern=_SELECTOR),
 ]
 
 
