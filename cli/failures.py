@@ -8,10 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import click
 
 from shuffle_ledger.cli.usage import usage_message, usage_text
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.errors import UnacceptedWarnings
 
 
 class ExitCode(IntEnum):
@@ -68,6 +72,14 @@ class BadLines(CommandLineError):
         self.total = total
 
 
+class NeedsYes(CommandLineError):
+    """A cohort with unusual parameters, and `--yes` was not said."""
+
+    def __init__(self, refused: UnacceptedWarnings) -> None:
+        super().__init__(f"{refused.reasons}. If that is meant, say --yes")
+        self.warnings = refused.warnings
+
+
 class FileRefused(CommandLineError):
     """A file that cannot be read as what it should be, as a whole."""
 
@@ -89,6 +101,7 @@ class Failure:
     cohort_status: str | None = None
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
     differences: tuple[Mapping[str, object], ...] = ()  # of a request from what its identifier is bound to
+    warnings: tuple[Mapping[str, object], ...] = ()  # of a cohort that was not opened for them
     usage: str | None = None  # how the command is called; shown to people in place of the message
     lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
@@ -140,6 +153,7 @@ def failure_of(error: BaseException) -> Failure:
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
         differences=tuple(map(vars, getattr(reason, "differences", ()))),
+        warnings=tuple(map(vars, getattr(reason, "warnings", ()))),
         usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
     )
 
@@ -164,6 +178,7 @@ def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
         (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
         (errors.InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
         (BadValue, ExitCode.BAD_VALUE, "bad_value"),
+        (NeedsYes, ExitCode.BAD_VALUE, "unaccepted_warnings"),
         (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
         (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
         (errors.Conflict, ExitCode.CONFLICT, "conflict"),

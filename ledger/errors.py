@@ -81,6 +81,27 @@ class BeyondBudget(LedgerError):
         self.delta_budget = delta
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpeningWarning:
+    """One thing that is unusual about a cohort that is to be opened."""
+
+    field: str  # as requests write it
+    message: str
+
+
+class UnacceptedWarnings(LedgerError):
+    """A cohort whose parameters are unusual, and the caller did not say that they are meant; nothing was
+    opened."""
+
+    def __init__(self, cohort: str, warnings: Sequence[OpeningWarning]) -> None:
+        """Compose the sentence that names every warning, and how to accept them."""
+        reasons = "; ".join(each.message for each in warnings)
+        self.reasons = f"cohort {cohort!r} was not opened: {reasons}"
+        super().__init__(f"{self.reasons}. If that is meant, ask again with accept_warnings: true")
+        self.cohort = cohort
+        self.warnings = tuple(warnings)
+
+
 class TryAgain(LedgerError):
     """Others were faster every time, or the database stayed locked. What failed so changed nothing; what the
     same request did before, as registering the round to be decided, stays."""

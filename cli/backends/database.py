@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.decisions import (
     admit_in_order,
     admit_together,
     change_budget,
+    check_opening,
     correct,
     open_cohort,
     price,
@@ -83,8 +84,9 @@ class Ledger(Protocol):
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        accept_warnings: bool = False,
     ) -> Cohort:
-        """See `ledger.decisions.open_cohort`."""
+        """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `ledger.decisions.change_budget`."""
@@ -202,8 +204,19 @@ class DatabaseLedger:
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
+        wanted = Cohort(
+            name=name,
+            population=population,
+            epsilon_budget=epsilon,
+            delta_budget=delta,
+            policy=policy,
+            windows=tuple(windows),
+        )
+        if not accept_warnings:
+            check_opening(self.session.store, wanted)
         return open_cohort(
             self.session.store,
             name=name,

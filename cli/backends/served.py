@@ -66,6 +66,7 @@ class ServedLedger:
         plan: Mapping[ShuffledRound, int] | None = None,
         labels: Mapping[str, str] | None = None,
         windows: Sequence[Window] = (),
+        accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
         budget = {"epsilon": epsilon, "delta": delta}
@@ -76,6 +77,7 @@ class ServedLedger:
             plan=plan,
             labels=labels,
             windows=windows,
+            accept_warnings=accept_warnings,
             **budget,
         )
 

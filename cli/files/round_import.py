@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shuffle_ledger.cli.backends.database import Ledger
-from shuffle_ledger.cli.failures import BadLine, BadValue
+from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.decisions import check_collection, refuse_other_content, refuse_uncollectable
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     POLICY_PLAN,
     Admitted,
@@ -33,6 +33,7 @@ from shuffle_ledger.ledger.values import (
     Refused,
     RoundRequest,
     checked_reports,
+    opening_warnings,
     other_cohort,
 )
 
@@ -85,19 +86,22 @@ def plan_import(
     *,
     file: Path,
     cohort_file: Path | None = None,
+    accept_warnings: bool = False,
 ) -> ImportPlan:
     """Returns what is to be done, having written nothing.
 
     Raises:
         BadLine, BadLines: lines that the ledger would not take: a cohort or round that exists with other
-            content, a cohort that is not opened, more reports than users, a round that must not be collected
-            any more.
+            content, a cohort that is not opened, or would be with unusual values, more reports than users, a
+            round that must not be collected any more.
     """
     opening, problems = [], Problems(cohort_file or file)
     for wanted in cohorts:
         with problems.of(wanted.line):
             if _is_missing(ledger, wanted.cohort):
                 _refuse_plan(wanted.cohort)
+                if not accept_warnings:
+                    _refuse_unusual(wanted.cohort)
                 opening.append(wanted.cohort)
     problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
@@ -244,6 +248,12 @@ def _refuse_plan(cohort: Cohort) -> None:
         raise BadValue("policy", cohort.policy, expected, message)
 
 
+def _refuse_unusual(cohort: Cohort) -> None:
+    """Raise NeedsYes for a cohort to be opened with unusual values."""
+    if warnings := opening_warnings(cohort):
+        raise NeedsYes(UnacceptedWarnings(cohort.name, warnings))
+
+
 def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
     if request.cohort not in cohorts:
         raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
@@ -269,6 +279,7 @@ def _open(ledger: Ledger, cohort: Cohort) -> None:
         epsilon=cohort.epsilon_budget,
         delta=cohort.delta_budget,
         policy=cohort.policy,
+        accept_warnings=True,  # the plan was checked
     )
 
 

@@ -58,6 +58,7 @@ def _present_error(failure: Failure) -> None:
 
 def _detailed(failure: Failure) -> dict[str, object]:
     known = {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
-    if failure.differences:
-        known["differences"] = failure.differences
+    for name in ("differences", "warnings"):
+        if getattr(failure, name):
+            known[name] = getattr(failure, name)
     return {"kind": failure.kind, "message": failure.message, **known}

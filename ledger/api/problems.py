@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.errors import (
     OtherContent,
     RoundStuck,
     TryAgain,
+    UnacceptedWarnings,
     Unavailable,
 )
 from shuffle_ledger.ledger.security_log import Event
@@ -79,6 +80,9 @@ REFUSED = ProblemType(kind="refused", status=409, title="The budget does not all
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
 )
+UNACCEPTED_WARNINGS = ProblemType(
+    kind="unaccepted_warnings", status=409, title="Unusual values that were not said to be meant"
+)
 BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan costs more than the budget")
 OTHER_TYPE = ProblemType(
     kind="unsupported_media_type", status=415, title="The body has another type than what is read here"
@@ -106,6 +110,7 @@ PROBLEMS = (
     NOT_COLLECTABLE,
     REFUSED,
     CONTRADICTION,
+    UNACCEPTED_WARNINGS,
     BEYOND_BUDGET,
     BAD_SIGNATURE,
     TOO_LARGE,
@@ -123,6 +128,7 @@ PROBLEMS = (
 _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (InvalidParameter, CONTRADICTION),
     (InvalidValue, CONTRADICTION),
+    (UnacceptedWarnings, UNACCEPTED_WARNINGS),
     (BeyondBudget, BEYOND_BUDGET),
     (BadSignature, BAD_SIGNATURE),
     (NotAllowed, FORBIDDEN),
@@ -191,6 +197,8 @@ def problem_of(error: Exception) -> JSONResponse:
         members = {name: document_of(getattr(error, name)) for name in _BEYOND}
     if isinstance(error, NotCollectable):
         members = {name: document_of(getattr(error, name)) for name in _PRESENT}
+    if isinstance(error, UnacceptedWarnings):
+        members = {"cohort": error.cohort, "warnings": [document_of(one) for one in error.warnings]}
     if isinstance(error, OtherContent):
         members = {"differences": [document_of(one) for one in error.differences]}
     return problem(kind, str(error), members=members)

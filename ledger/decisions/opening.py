@@ -7,7 +7,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
 from shuffle_ledger.ledger.values.windows import Window
 
 
@@ -77,6 +78,15 @@ def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many rounds of each kind a plan has, by the kind in words."""
     kinds = [(ShuffledRound.from_mapping(slot["round"]), slot["count"]) for slot in slots]
     return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
+
+
+def check_opening(store: Store, cohort: Cohort) -> None:
+    """Raise UnacceptedWarnings for a cohort with unusual parameters, unless its name is open already: then
+    opening it again changes nothing, or is a conflict.
+    """
+    warnings = opening_warnings(cohort)
+    if warnings and not store.cohorts(only=[cohort.name]):
+        raise UnacceptedWarnings(cohort.name, warnings)
 
 
 def _as_opened(

@@ -87,6 +87,8 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
                 field="database_url", value=shown, expected="a database file: one in memory forgets"
             )
         if (problem := problem_of_file(url, creating=migrating)) is not None:
+            if not migrating and not Path(url.database).exists():
+                raise SchemaError(f"there is no ledger in {shown}: {problem}")
             expected, message = "a database file in a folder that exists", f"database_url {shown}: {problem}"
             raise InvalidValue(field="database_url", value=shown, expected=expected, message=message)
         if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():

@@ -46,6 +46,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
+from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
 from shuffle_ledger.ledger.values.windows import Period, Window
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "decision_document",
     "document_of",
     "number",
+    "opening_warnings",
     "other_cohort",
     "read_json",
     "read_public_key",

@@ -205,7 +205,17 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
 
 def test_a_cohort_of_other_content_is_a_conflict(phones: Run) -> None:
     answer = phones(
-        "cohort", "open", "phones", "--population", "1", "--epsilon", "1", "--delta", "1e-6", "--json"
+        "cohort",
+        "open",
+        "phones",
+        "--population",
+        "1",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+        "--yes",
+        "--json",
     )
     assert answer.code == 5
     assert answer.json["error"]["kind"] == "conflict"

@@ -22,16 +22,17 @@ def _error(run: Run, url: str, command: tuple[str, ...] = ("budget", "phones")) 
     return answer.code, message
 
 
-@pytest.mark.parametrize("command", [("budget", "phones"), ("init",)])
-def test_a_file_that_cannot_be_one_is_named(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_file_that_cannot_be_one_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for path, said in (
-        (tmp_path / "none" / "a.db", f"the folder {tmp_path / 'none'} does not exist"),
-        (tmp_path, f"{tmp_path} is a folder, expected a file"),
-        (tmp_path / "file" / "a.db", f"{tmp_path / 'file'} is no folder"),
+    for path, said, there in (
+        (tmp_path / "none" / "a.db", f"the folder {tmp_path / 'none'} does not exist", False),
+        (tmp_path, f"{tmp_path} is a folder, expected a file", True),
+        (tmp_path / "file" / "a.db", f"{tmp_path / 'file'} is no folder", False),
     ):
         url = f"sqlite:///{path}"
-        assert _error(run, url, command) == (2, f"database_url {url}: {said}")
+        wrong, missing = f"database_url {url}: {said}", f"there is no ledger in {url}: {said}"
+        assert _error(run, url, ("init",)) == (2, wrong)
+        assert _error(run, url) == ((2, wrong) if there else (1, missing))
 
 
 def test_a_file_that_is_no_database_is_named(run: Run, tmp_path: Path) -> None:

@@ -9,12 +9,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
 )
 
-from shuffle_ledger.ledger.api.schemas.requests import DIGEST_PATTERN, Body, Name, whole
+from shuffle_ledger.ledger.api.schemas.requests import DIGEST_PATTERN, Body, Name, one_of_two, whole
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import Head
@@ -23,16 +20,6 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature,
 KEPT_MAX = COHORTS_MAX = 1000
 SequenceNumber = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)]
 Moment = Annotated[AwareDatetime, Field(strict=False)]
-
-
-def _moment_or_entry(value: object, read: ValidatorFunctionWrapHandler) -> object:
-    """Read one of two kinds, with one error in place of one for each."""
-    try:
-        return read(value)
-    except ValidationError:
-        raise ValueError("a time with its zone, as 2025-01-06T12:00:00Z, or an entry's sequence") from None
-
-
 Cohorts = Annotated[list[Name] | None, Field(min_length=1, max_length=COHORTS_MAX)]
 
 
@@ -83,7 +70,7 @@ class MakeStatement(Body):
     as_of: Annotated[
         Moment | SequenceNumber | None,
         Field(description="A moment with its zone, or an entry."),
-        WrapValidator(_moment_or_entry),
+        one_of_two("a time with its zone, as 2025-01-06T12:00:00Z, or an entry's sequence"),
     ] = None
     since: SequenceNumber | None = None
     kept: Annotated[list[KeptHead], Field(default_factory=list, max_length=KEPT_MAX)]

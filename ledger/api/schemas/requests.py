@@ -18,6 +18,9 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -36,6 +39,7 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     REASON_LENGTH_MAX,
     UNADDRESSABLE,
+    Cohort,
     ReleaseTimes,
     RoundRequest,
 )
@@ -163,6 +167,18 @@ Moment = Annotated[
 Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
 
 
+def one_of_two(expected: str) -> WrapValidator:
+    """Return a validator of a field of two kinds: it raises one error in place of one for each kind."""
+
+    def read(value: object, either: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return either(value)
+        except ValidationError:
+            raise ValueError(expected) from None
+
+    return WrapValidator(read)
+
+
 class Body(BaseModel):
     """The base of all request bodies: unknown fields and values of another type are errors."""
 
@@ -283,12 +299,30 @@ class OpenCohort(Body):
             " cohort's life. A round is admitted only if all of them allow it. They never change.",
         ),
     ] = []
+    accept_warnings: Annotated[
+        bool,
+        Field(
+            description="Whether unusual values are meant: an epsilon above 10, a delta of at least 1 divided"
+            " by the population, fewer than 100 users. Left out, they are refused."
+        ),
+    ] = False
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
         }
     )
+
+    def cohort(self) -> Cohort:
+        """Return the cohort as it would be opened; raises InvalidValue."""
+        return Cohort(
+            name=self.name,
+            population=self.population,
+            epsilon_budget=self.epsilon,
+            delta_budget=self.delta,
+            policy=self.policy,
+            windows=tuple(self.declared()),
+        )
 
     def declared(self) -> list[Window]:
         """Return the windows; raises InvalidValue."""
@@ -316,6 +350,7 @@ class OfCohorts(RoundParameters):
             " `device=phone,country=de`, which means those that have all of them now. The round is admitted"
             " if and only if every one of them admits it, with one number of reports over all."
         ),
+        one_of_two("a list of names, or a selector over labels such as device=phone"),
     ] = None
     stratified: Annotated[
         Strata | None,
