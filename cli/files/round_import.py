@@ -22,7 +22,12 @@ from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.decisions import check_collection, refuse_other_content, refuse_uncollectable
+from shuffle_ledger.ledger.decisions import (
+    check_collection,
+    least_open,
+    refuse_other_content,
+    refuse_uncollectable,
+)
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     POLICY_PLAN,
@@ -49,7 +54,7 @@ class RefusedLine:
 
     line: int
     round_id: str
-    cohort: str
+    cohort: str  # or all cohorts of the audience, with commas between
     reason: str
     message: str
 
@@ -79,6 +84,20 @@ class ImportPlan:
     lines: Sequence[RequestLine]
 
 
+class _Counts:
+    """How many rounds there are of each state: of all, and of each cohort."""
+
+    def __init__(self, requests: Sequence[RoundRequest]) -> None:
+        self.total: Counter[str] = Counter()
+        self.by_cohort = {name: Counter[str]() for request in requests for name in request.members}
+
+    def add(self, request: RoundRequest, state: str) -> None:
+        """Counts a round, which is one round of each of its cohorts."""
+        self.total[state] += 1
+        for name in request.members:
+            self.by_cohort[name][state] += 1
+
+
 def plan_import(
     ledger: Ledger,
     lines: Sequence[RequestLine],
@@ -105,17 +124,26 @@ def plan_import(
                 opening.append(wanted.cohort)
     problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
-    problems = Problems(file)
+    problems, found = Problems(file), []
     for line in lines:
         with problems.of(line.line):
-            _check(ledger, line.request, known)
+            checked = _selected(ledger, line)
+            _check(ledger, checked.request, known)
+            found.append(checked)
     problems.refuse()
-    return ImportPlan(opening=opening, file=file, lines=lines)
+    return ImportPlan(opening=opening, file=file, lines=found)
+
+
+def _selected(ledger: Ledger, line: RequestLine) -> RequestLine:
+    """Returns a line with the cohorts that its selector means; raises NotFound, InvalidValue."""
+    if line.selector is None:
+        return line
+    return line.selected(ledger.audience(line.selector, round_id=line.request.round_id))
 
 
 def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
     """Returns the decisions that `run_import` would make now, one after the other. Writes nothing."""
-    counts: dict[str, Counter[str]] = {line.request.cohort: Counter() for line in plan.lines}
+    counts = _Counts([line.request for line in plan.lines])
     refused: list[RefusedLine] = []
     known, new = 0, []
     for line in plan.lines:
@@ -124,13 +152,13 @@ def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
             new.append(line)
             continue
         known += 1
-        counts[line.request.cohort][record.state] += 1
+        counts.add(line.request, record.state)
         if isinstance(record.outcome, Refused):
             refused.append(_refused_line(line, record.outcome.reason, record.outcome.message))
     quotes = ledger.rehearse([line.request for line in new], opening=plan.opening)
     with progress_on(sys.stderr) as tell:
         for number, (line, answer) in enumerate(zip(new, quotes, strict=True), start=1):
-            counts[line.request.cohort][answer.would_be] += 1
+            counts.add(line.request, answer.would_be)
             if answer.would_be == "refused":
                 refused.append(_refused_line(line, answer.reason, answer.message))
             tell("rounds", number, len(new))
@@ -146,7 +174,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
         BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
     """
     requests = [line.request for line in plan.lines]
-    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
+    counts = _Counts(requests)
     refused: list[RefusedLine] = []
     known = 0
     rounds = [request.round for request in requests]
@@ -165,7 +193,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
                 answers = _registered(ledger, some)
             for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
                 known += was_decided
-                counts[line.request.cohort][_SETTLED if answer is None else _WORDS[type(answer)]] += 1
+                counts.add(line.request, _SETTLED if answer is None else _WORDS[type(answer)])
                 if isinstance(answer, Refused):
                     refused.append(_refused_line(line, answer.reason, answer.message))
             done += len(answers)
@@ -181,7 +209,7 @@ def _refused_line(line: RequestLine, reason: str | None, message: str | None) ->
     return RefusedLine(
         line=line.line,
         round_id=request.round_id,
-        cohort=request.cohort,
+        cohort=",".join(request.members),
         reason=str(reason),
         message=str(message),
     )
@@ -204,14 +232,14 @@ def _registered(
 
 
 def _summary(
-    counts: Mapping[str, Counter[str]],
+    counts: _Counts,
     refused: Sequence[RefusedLine],
     *,
     known: int,
     opened: int,
     dry_run: bool = False,
 ) -> ImportSummary:
-    total = sum(counts.values(), Counter[str]())
+    total = counts.total
     words = (*_WORDS.values(), _SETTLED)
     return ImportSummary(
         rounds=total.total(),
@@ -221,7 +249,7 @@ def _summary(
         rounds_settled=total[_SETTLED],
         rounds_known=known,
         cohorts_opened=opened,
-        cohorts={name: {word: count[word] for word in words} for name, count in counts.items()},
+        cohorts={name: {word: count[word] for word in words} for name, count in counts.by_cohort.items()},
         refused=tuple(sorted(refused, key=lambda one: one.line)),
         dry_run=dry_run,
     )
@@ -255,21 +283,26 @@ def _refuse_unusual(cohort: Cohort) -> None:
 
 
 def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
-    if request.cohort not in cohorts:
-        raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
-    population = cohorts[request.cohort].population
+    for name in request.members:
+        if name not in cohorts:
+            raise NotFound(f"no cohort {name!r}; open it, or name it in --cohorts")
+    members = [cohorts[name] for name in request.members]
+    population = sum(cohort.population for cohort in members)
     checked_reports(request.round.reports, field="reports", population=population)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)
     if found is None:
-        if cohorts[request.cohort].windows and request.days is not None:
-            cohorts[request.cohort].periods(request)
+        with_windows = [cohort for cohort in members if cohort.windows]
+        if with_windows and request.days is not None:
+            for cohort in with_windows:
+                cohort.periods(request)
             check_collection(request, datetime.now(UTC).date())
         return
     refuse_other_content(request, found.request)
     if found.state != _SETTLED:  # which is counted
-        refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
+        least = least_open(members)
+        refuse_uncollectable(request.round_id, found.state, least.name, least.status)
 
 
 def _open(ledger: Ledger, cohort: Cohort) -> None:
