@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.certificate import (
 )
 from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bounds
 from shuffle_ledger.accounting.conversions import from_dp_accounting, rounds_of_dp_event, to_dp_accounting
-from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter
+from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter, given_text
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import (
     Charge,
@@ -153,6 +153,7 @@ __all__ = [
     "fits",
     "frequency_error",
     "from_dp_accounting",
+    "given_text",
     "has_fixed_points",
     "honest_share",
     "html_table",

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import click
 from click.shell_completion import CompletionItem
 
+from shuffle_ledger.cli.usage import NoSuchCommand
+
 _FOLDER = "shuffle_ledger.cli.commands"
 # By path, in the order people meet them: "module:attribute" and the first sentence of its help. A group has
 # no module: its commands are the paths that begin with its name.
@@ -156,6 +158,16 @@ class CatalogueGroup(click.Group):
         module, _, name = place.partition(":")
         command: click.Command = getattr(importlib.import_module(f"{_FOLDER}.{module}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Returns the command that the first word names; raises NoSuchCommand with the one that was meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is not None or ctx.resilient_parsing or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        inner = [path for path in COMMANDS if path.endswith(f" {name}") and path.startswith(self.path)]
+        raise NoSuchCommand(name, self._helps(), elsewhere=inner, ctx=ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands with their short helps."""

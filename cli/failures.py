@@ -8,8 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import click
+
+from shuffle_ledger.cli.usage import usage_message, usage_text
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.errors import UnacceptedWarnings
 
 
 class ExitCode(IntEnum):
@@ -39,19 +45,12 @@ class BadValue(CommandLineError):
         expected: what would have been accepted, as a phrase.
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field}: got {shortened(value)}, expected {expected}")
+    def __init__(self, field: str, value: object, expected: str, message: str | None = None) -> None:
+        given = "is empty" if value == "" else f"got {shortened(value)}"  # as `accounting.given_text`
+        super().__init__(message or f"{field}: {given}, expected {expected}")
         self.field = field
         self.value = value
         self.expected = expected
-
-
-class EmptyField(BadValue):
-    """A field that must be given and is empty."""
-
-    def __init__(self, field: str, expected: str) -> None:
-        super().__init__(field, "", expected)
-        self.args = (f"{field}: is empty, expected {expected}",)
 
 
 class BadLine(CommandLineError):
@@ -71,6 +70,14 @@ class BadLines(CommandLineError):
         super().__init__(f"{problems[0]} ({total} lines cannot be accepted)")
         self.problems = tuple(problems)
         self.total = total
+
+
+class NeedsYes(CommandLineError):
+    """A cohort with unusual parameters, and `--yes` was not said."""
+
+    def __init__(self, refused: UnacceptedWarnings) -> None:
+        super().__init__(f"{refused.reasons}. If that is meant, say --yes")
+        self.warnings = refused.warnings
 
 
 class FileRefused(CommandLineError):
@@ -93,6 +100,9 @@ class Failure:
     state: str | None = None  # of a round that was admitted and must not be collected any more
     cohort_status: str | None = None
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
+    differences: tuple[Mapping[str, object], ...] = ()  # of a request from what its identifier is bound to
+    warnings: tuple[Mapping[str, object], ...] = ()  # of a cohort that was not opened for them
+    usage: str | None = None  # how the command is called; shown to people in place of the message
     lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
 
@@ -142,6 +152,9 @@ def failure_of(error: BaseException) -> Failure:
         round_id=getattr(reason, "round_id", None),
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
+        differences=tuple(map(vars, getattr(reason, "differences", ()))),
+        warnings=tuple(map(vars, getattr(reason, "warnings", ()))),
+        usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
     )
 
 
@@ -165,6 +178,7 @@ def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
         (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
         (errors.InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
         (BadValue, ExitCode.BAD_VALUE, "bad_value"),
+        (NeedsYes, ExitCode.BAD_VALUE, "unaccepted_warnings"),
         (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
         (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
         (errors.Conflict, ExitCode.CONFLICT, "conflict"),
@@ -211,7 +225,7 @@ def _is_of_interruption(error: BaseException) -> bool:
 
 def _message_of(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return usage_message(error)
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 

@@ -255,6 +255,13 @@ def output_options(command: Command) -> Command:
     )
 
 
+def yes_option(command: Command) -> Command:
+    """Adds `--yes`; the command gets `yes`."""
+    return click.option(
+        "--yes", is_flag=True, help="Open cohorts although their values are unusual: that is meant."
+    )(command)
+
+
 def ledger_options(command: Command) -> Command:
     """Adds the options that win over the environment; the command gets `database_url` and `actor`."""
     command = click.option(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from shuffle_ledger.accounting import exact_text, upper_text
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import exact_text, given_text, upper_text
 
 
 class LedgerError(Exception):
@@ -15,6 +18,24 @@ class NotFound(LedgerError):
 
 class Conflict(LedgerError):
     """The same identifier with different content, or a round whose state forbids the operation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A field in which a request differs from what is stored under its identifier; values are JSON's."""
+
+    field: str
+    stored: object  # None: nothing
+    given: object
+
+
+class OtherContent(Conflict):
+    """The same identifier with different content: which fields differ, for readers of what is stored."""
+
+    def __init__(self, message: str, *, differences: Sequence[Difference]) -> None:
+        """Keep the fields that differ beside the sentence."""
+        super().__init__(message)
+        self.differences = tuple(differences)
 
 
 class NotCollectable(Conflict):
@@ -31,9 +52,9 @@ class NotCollectable(Conflict):
 class InvalidValue(LedgerError, ValueError):
     """A value that cannot be stored. The message names the field, the given value and the accepted values."""
 
-    def __init__(self, *, field: str, value: object, expected: str) -> None:
-        """Compose the sentence "field: got value, expected ..."."""
-        super().__init__(f"{field}: got {value!r}, expected {expected}")
+    def __init__(self, *, field: str, value: object, expected: str, message: str | None = None) -> None:
+        """Compose the sentence "field: got value, expected ...", unless `message` says it in other words."""
+        super().__init__(message or f"{field}: {given_text(value)}, expected {expected}")
         self.field = field
         self.value = value
         self.expected = expected
@@ -58,6 +79,27 @@ class BeyondBudget(LedgerError):
         self.epsilon_upper = epsilon_upper
         self.epsilon_budget = epsilon
         self.delta_budget = delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningWarning:
+    """One thing that is unusual about a cohort that is to be opened."""
+
+    field: str  # as requests write it
+    message: str
+
+
+class UnacceptedWarnings(LedgerError):
+    """A cohort whose parameters are unusual, and the caller did not say that they are meant; nothing was
+    opened."""
+
+    def __init__(self, cohort: str, warnings: Sequence[OpeningWarning]) -> None:
+        """Compose the sentence that names every warning, and how to accept them."""
+        reasons = "; ".join(each.message for each in warnings)
+        self.reasons = f"cohort {cohort!r} was not opened: {reasons}"
+        super().__init__(f"{self.reasons}. If that is meant, ask again with accept_warnings: true")
+        self.cohort = cohort
+        self.warnings = tuple(warnings)
 
 
 class TryAgain(LedgerError):

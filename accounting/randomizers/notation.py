@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS, Joint, LocalRandomizer, Parallel
@@ -13,6 +14,8 @@ _MAXIMUM_LENGTH = 1_000_000  # characters of a call
 _MAXIMUM_DEPTH = 8  # randomizers inside one another
 _FIELD = "randomizer"
 _CALL = "a call such as krr(k=10, epsilon0=1.15)"
+# Other names that people give epsilon0; a message asks whether it was meant.
+_EPSILON0_OTHERWISE = frozenset({"eps", "eps0", "epsilon", "epsilon_0", "e0"})
 _PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight and a randomizer"
 
 
@@ -135,7 +138,7 @@ def _mapping(node: ast.Call) -> Mapping[str, object]:
     if not isinstance(node.func, ast.Name):
         raise wrong
     if node.func.id not in RANDOMIZERS:
-        raise InvalidParameter(_FIELD, ast.unparse(node), f"one of {', '.join(RANDOMIZERS)}")
+        raise _unknown_kind(ast.unparse(node), node.func.id)
     mapping: dict[str, object] = {"kind": node.func.id}
     listed = {"joint": "parts", "parallel": "parts", "table": "rows"}.get(node.func.id)
     if node.args:
@@ -172,22 +175,53 @@ def _value(node: ast.expr, field: str) -> object:
 def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind not in RANDOMIZERS:
-        raise InvalidParameter(_FIELD, kind, f"one of {', '.join(RANDOMIZERS)}")
+        raise _unknown_kind(kind, kind)
     randomizer = RANDOMIZERS[kind]
     parameters = {str(name): value for name, value in mapping.items() if name != "kind"}
     fields = [field for field in dataclasses.fields(randomizer) if field.init]
     names = ["parts"] if randomizer is Parallel else [field.name for field in fields]
+    takes = _takes(fields, names)
     for name in parameters:
         if name not in names:
-            raise InvalidParameter(_FIELD, f"{name} for {kind}", f"only {', '.join(names)}")
+            expected = f"only {', '.join(names)}"
+            message = f"{kind} has no parameter {name}; {takes}{_meant(name, names)}"
+            raise InvalidParameter(_FIELD, f"{name} for {kind}", expected, message)
     for field in fields:
         if field.name in names and field.default is dataclasses.MISSING and field.name not in parameters:
-            raise InvalidParameter(_FIELD, f"no {field.name} for {kind}", "a value for each parameter")
+            message = f"{kind} needs a value for {field.name}; {takes}"
+            raise InvalidParameter(
+                _FIELD, f"no {field.name} for {kind}", "a value for each parameter", message
+            )
     if randomizer is Joint:
         return Joint(parts=_parts(parameters["parts"], depth))  # type: ignore[arg-type]  # checked there
     if randomizer is Parallel:
         return _parallel(parameters["parts"], depth)
     return randomizer(**parameters)  # type: ignore[arg-type]  # each constructor checks its own values
+
+
+def _unknown_kind(written: object, kind: object) -> InvalidParameter:
+    """Returns the error of a randomizer that no kind has the name of."""
+    known = ", ".join(RANDOMIZERS)
+    message = None
+    if isinstance(kind, str) and kind:
+        message = f"there is no randomizer {kind!r}{_meant(kind, RANDOMIZERS)}; known are {known}"
+    return InvalidParameter(_FIELD, written, f"one of {known}", message)
+
+
+def _takes(fields: Sequence[dataclasses.Field[object]], names: Sequence[str]) -> str:
+    """Returns what a randomizer takes, in the order in which calls are written: "it takes k and epsilon0"."""
+    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+    order = sorted(names, key=lambda name: (name not in needed, name == "epsilon0"))
+    listed = " and ".join(part for part in (", ".join(order[:-1]), order[-1]) if part)
+    return f"it takes {listed}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """Returns the question whether another name was meant, behind a semicolon; empty if none is close."""
+    if "epsilon0" in known and name.lower() in _EPSILON0_OTHERWISE:
+        return "; did you mean epsilon0?"
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _parts(written: object, depth: int) -> tuple[LocalRandomizer, ...]:

@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.decisions import (
     admit_together,
     approve,
     change_budget,
+    check_opening,
     correct,
     open_cohort,
     open_proposal,
@@ -92,8 +93,9 @@ class Ledger(Protocol):
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        accept_warnings: bool = False,
     ) -> Cohort:
-        """See `ledger.decisions.open_cohort`."""
+        """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `ledger.decisions.change_budget`."""
@@ -228,8 +230,20 @@ class DatabaseLedger:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
+        wanted = Cohort(
+            name=name,
+            population=population,
+            epsilon_budget=epsilon,
+            delta_budget=delta,
+            policy=policy,
+            windows=tuple(windows),
+            ceiling=ceiling,
+        )
+        if not accept_warnings:
+            check_opening(self.session.store, wanted)
         return open_cohort(
             self.session.store,
             name=name,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import open_cohort, quote_next, views_of, with_budgets
 from shuffle_ledger.ledger.storage import CohortView, Store, initialise
 from shuffle_ledger.ledger.values import Cohort, Quote, RoundRequest
@@ -21,20 +22,29 @@ def rehearsed(
     Args:
         store: the ledger; nothing is written.
         accountant: computes with the ledger's precision.
-        requests: new rounds of one cohort each.
+        requests: new rounds.
         opening: cohorts that are not open yet. They are opened in a temporary ledger.
     """
     new = {cohort.name for cohort in opening}
     with _temporary_ledger(accountant, opening) as temporary:
         views: dict[str, CohortView] = {}
         for request in requests:
-            home = temporary if request.cohort in new else store
+            home = temporary if _is_new(request, new) else store
             placed = with_budgets(home, request, is_new=True)
             if not set(placed.cohorts) <= views.keys():
                 views = {view.cohort.name: view for view in views_of(home, placed)} | views
             answer, after = quote_next(home, accountant, [views[name] for name in placed.cohorts], placed)
             views |= {view.cohort.name: view for view in after}
             yield answer
+
+
+def _is_new(request: RoundRequest, opening: Collection[str]) -> bool:
+    """Returns whether the cohorts of a round are still to be opened; raises BadValue if only some are."""
+    new = [name for name in request.members if name in opening]
+    if new and len(new) < len(request.members):
+        expected = f"cohorts of which all are open, or none: {', '.join(new)} would be opened by this import"
+        raise BadValue("audience", ",".join(request.members), f"for --dry-run {expected}")
+    return bool(new)
 
 
 @contextmanager

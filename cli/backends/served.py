@@ -69,6 +69,7 @@ class ServedLedger:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
         budget = {"epsilon": epsilon, "delta": delta}
@@ -81,6 +82,7 @@ class ServedLedger:
             windows=windows,
             ceiling=ceiling,
             local_budget=local_budget,
+            accept_warnings=accept_warnings,
             **budget,
         )
 

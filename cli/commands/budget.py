@@ -9,7 +9,7 @@ from shuffle_ledger.accounting import AccountsReading
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
 from shuffle_ledger.cli.options import ledger_options, output_options, server_option
-from shuffle_ledger.cli.rendering.present import bar, document_of, facts, lower, present, shown, upper
+from shuffle_ledger.cli.rendering.present import Bar, document_of, facts, lower, present, shown, upper
 from shuffle_ledger.ledger.reports import BudgetStatement, FittingRounds
 
 
@@ -36,7 +36,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
             **fit_facts(statement),
             "spent": f"{spent_text(statement)}, by the reading that decides",
             "decided by": statement.decided_by,
-            "": bar(statement.epsilon_spent_upper / statement.epsilon_budget),
+            "": Bar(fraction=statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": _remaining_text(statement),
             **window_facts(statement),
             **filter_facts(statement),

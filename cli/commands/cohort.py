@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
-from shuffle_ledger.cli.failures import BadValue, ExitCode
+from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import (
     FILE,
@@ -22,10 +23,20 @@ from shuffle_ledger.cli.options import (
     output_options,
     server_option,
     server_refused,
+    yes_option,
 )
+from shuffle_ledger.cli.rendering.messages import say
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
+from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
-from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Proposal, Window
+from shuffle_ledger.ledger.values import (
+    POLICIES,
+    POLICY_ADAPTIVE,
+    POLICY_PLAN,
+    Cohort,
+    Proposal,
+    Window,
+)
 
 
 @click.command("open")
@@ -72,6 +83,7 @@ from shuffle_ledger.ledger.values import POLICIES, POLICY_ADAPTIVE, Cohort, Prop
     metavar="E",
     help="A limit on the sum of epsilon0 over a user's rounds. It never changes.",
 )
+@yes_option
 @ledger_options
 @server_option
 @output_options
@@ -80,17 +92,27 @@ def open_(
     plan: Path | None,
     labels: tuple[str, ...],
     windows: tuple[str, ...],
+    yes: bool,
     database_url: str | None,
     actor: str | None,
     server: str | None,
     as_json: bool,
     **content: Any,
 ) -> None:
-    """Open the cohort NAME with a budget. The same name with the same content changes nothing."""
+    """Open the cohort NAME with a budget. The same name with the same content changes nothing.
+
+    An epsilon above 10, a delta of at least 1 divided by the population, and fewer than 100 users need --yes.
+    """
+    _check_plan(content["policy"], plan)
     planned = read_composition(plan) if plan is not None else None
     labelled, declared = _labels(labels), [Window.from_text(text) for text in windows]
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        opened = ledger.open_cohort(name=name, plan=planned, labels=labelled, windows=declared, **content)
+        given = {"name": name, "plan": planned, "labels": labelled, "windows": declared, **content}
+        try:
+            opened = ledger.open_cohort(**given, accept_warnings=yes)
+        except UnacceptedWarnings as refused:
+            _ask(refused, may_ask=not as_json)
+            opened = ledger.open_cohort(**given, accept_warnings=True)
     present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
 
 
@@ -197,6 +219,24 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
         found = ledger.cohort(name)
         proposal = ledger.proposal(name) if found.ceiling is not None and not as_json else None
     present(document_of(found), lambda: cohort_facts(found, found.slots, proposal), as_json=as_json)
+
+
+def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
+    """Ask at a terminal whether unusual values are meant; raise NeedsYes unless they are."""
+    if may_ask and sys.stdin.isatty() and sys.stderr.isatty():
+        say(refused.reasons)
+        if click.confirm("Is that meant? Open it", err=True):
+            return
+    raise NeedsYes(refused)
+
+
+def _check_plan(policy: str, plan: Path | None) -> None:
+    """Raise BadValue unless a plan is given to policy plan, and to no other."""
+    if policy == POLICY_PLAN and plan is None:
+        raise BadValue("plan", "", "a file of the plan's rounds", "policy plan needs --plan FILE")
+    if policy in POLICIES and policy != POLICY_PLAN and plan is not None:
+        message = f"policy {policy} has no plan: leave --plan out, or say --policy plan"
+        raise BadValue("plan", str(plan), "nothing: only policy plan has a plan", message)
 
 
 def _labels(given: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from shuffle_ledger.cli.commands.budget import budget_text, fit_text
 from shuffle_ledger.cli.commands.demo_run import DemoCohort, DemoResult
-from shuffle_ledger.cli.rendering.present import bar, lower, shown, upper
+from shuffle_ledger.cli.rendering.present import Bar, lower, shown, upper
 
 
 def demo_tables(result: DemoResult) -> RenderableType:
@@ -35,5 +35,7 @@ def _cohort_table(cohort: DemoCohort) -> RenderableType:
         table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
     most = max(statement.fits, key=lambda one: one.rounds_at_least, default=None)
     fitting = Text(f"still fits: {fit_text(most) if most else 'no kind of rounds was admitted yet'}")
-    reading = Text(f"{bar(share, 40)} spent at most {spent}, remaining {left}, by the reading that decides")
+    reading = Bar(
+        fraction=share, width=40, text=f"spent at most {spent}, remaining {left}, by the reading that decides"
+    )
     return Group(title, fitting, reading, table, Text())

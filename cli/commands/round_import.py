@@ -23,6 +23,7 @@ from shuffle_ledger.cli.options import (
     output_options,
     server_option,
     team_option,
+    yes_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, present_decision
 
@@ -47,6 +48,7 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
 @click.option("--map", "renamed", metavar="A=B", multiple=True, help="FILE's column A is B. Repeat for more.")
 @click.option("--ignore-extra", is_flag=True, help="Leave out columns that a round does not have.")
 @team_option
+@yes_option
 @ledger_options
 @broker_option
 @server_option
@@ -58,6 +60,7 @@ def import_(
     refused_out: Path | None,
     renamed: Sequence[str],
     ignore_extra: bool,
+    yes: bool,
     as_json: bool,
     **where: Any,
 ) -> int:
@@ -75,7 +78,7 @@ def import_(
     reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra)
     lines, cohorts = read_requests(file, reading), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(**where) as ledger:
-        plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file)
+        plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file, accept_warnings=yes)
         summary = rehearse_import(ledger, plan) if dry_run else run_import(ledger, plan)
     present_decision(document_of(summary), lambda: import_facts(summary), as_json=as_json)
     if refused_out is not None:

@@ -52,6 +52,8 @@ def _cells(one: ListedRound) -> dict[str, object]:
         described=one.round,
         collected_on=one.collected_on,
         use_case=one.use_case,
+        collected_until=one.collected_until,
+        audience=one.audience,
     )
     return {**cells, **{name: getattr(one, name) for name in _MORE_COLUMNS}}
 

@@ -122,6 +122,12 @@ def _json_text(value: object) -> str:
     return value
 
 
+def _json_names(value: object) -> object:
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return value
+    return _json_text(value)
+
+
 def _json_date(value: object) -> date:
     return calendar_date(_json_text(value))
 
@@ -138,6 +144,11 @@ def _randomizer_text(text: str) -> object:
 
 
 TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
+AUDIENCE = Kind(
+    expected="names of cohorts with | or commas between, or labels: device=phone,country=de",
+    from_text=lambda text: text.replace("|", ","),
+    from_json=_json_names,
+)
 WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
 REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
 DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=_json_date)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from shuffle_ledger.accounting import MAXIMUM_ROUNDS, ShuffledRound
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.cli.files.fields import DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
+from shuffle_ledger.cli.files.fields import AUDIENCE, DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.table_files import PLAIN, Reading, Record, read_records
+from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import POLICY_ADAPTIVE, Cohort, RoundRequest, checked_new_name
 
-_REGISTRATION_FIELDS = {"round_id": TEXT, "cohort": TEXT, "collected_on": DATE, "use_case": TEXT}
+_REGISTRATION_FIELDS = {
+    "round_id": TEXT,
+    "cohort": TEXT,
+    "collected_on": DATE,
+    "use_case": TEXT,
+    "collected_until": DATE,
+    "audience": AUDIENCE,
+}
+_UNNAMED = "audience"  # in place of a cohort's name, until the names of an audience are there
 _COHORT_FIELDS = {"cohort": TEXT, "population": WHOLE, "epsilon": REAL, "delta": REAL, "policy": TEXT}
 
 T = TypeVar("T")
@@ -23,10 +32,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLine:
-    """A round to register, and the line of the file that asks for it."""
+    """A round to register, and the line of the file that asks for it.
+
+    Attributes:
+        line: counted from 1.
+        request: the round; while there is a selector, that stands in place of the cohort's name.
+        selector: labels such as `device=phone`, whose cohorts the ledger knows; None once they are found.
+    """
 
     line: int
     request: RoundRequest
+    selector: str | None = None
+
+    def selected(self, names: Sequence[str]) -> RequestLine:
+        """Returns the line of the cohorts that the selector means; raises InvalidValue."""
+        return replace(self, request=_request(self.request, names), selector=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +66,14 @@ def read_requests(path: Path, reading: Reading = PLAIN) -> list[RequestLine]:
     """
     columns, problems = {**_REGISTRATION_FIELDS, **ROUND_FIELDS}, Problems(path)
     required = ("round_id", "cohort", "randomizer", "reports")
-    records = read_records(path, columns, required=required, problems=problems, reading=reading)
+    records = read_records(
+        path,
+        columns,
+        required=required,
+        problems=problems,
+        reading=reading,
+        instead={"cohort": "audience"},
+    )
     _refuse_repeated(records, "round_id", problems)
     return _each(records, _request_line, problems)
 
@@ -82,14 +109,34 @@ def read_composition(path: Path) -> dict[ShuffledRound, int]:
 
 def _request_line(record: Record) -> RequestLine:
     fields = record.fields
+    audience = fields.get("audience")
+    if audience is not None and "cohort" in fields:
+        raise BadValue("audience", audience, "it left out where cohort is given")
+    is_selector = isinstance(audience, str) and "=" in audience
     request = RoundRequest(
         round_id=checked_new_name("round_id", fields["round_id"]),
-        cohort=fields["cohort"],
+        cohort=fields["cohort"] if audience is None else str(audience) if is_selector else _UNNAMED,
         round=round_from_fields(fields),
         collected_on=fields.get("collected_on"),
         use_case=fields.get("use_case"),
+        collected_until=fields.get("collected_until"),
     )
-    return RequestLine(line=record.line, request=request)
+    line = RequestLine(line=record.line, request=request, selector=str(audience) if is_selector else None)
+    if audience is None or is_selector:
+        return line
+    return line.selected(audience if isinstance(audience, list) else audience.split(","))
+
+
+def _request(described: RoundRequest, names: Sequence[str]) -> RoundRequest:
+    """Returns the request of a round of some cohorts; raises InvalidValue."""
+    return request_of(
+        [name.strip() for name in names],
+        described.round,
+        round_id=described.round_id,
+        collected_on=described.collected_on,
+        use_case=described.use_case,
+        collected_until=described.collected_until,
+    )
 
 
 def _cohort_line(record: Record) -> CohortLine:

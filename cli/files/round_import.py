@@ -18,13 +18,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shuffle_ledger.cli.backends.database import Ledger
-from shuffle_ledger.cli.failures import BadLine
+from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.decisions import check_collection, refuse_other_content, refuse_uncollectable
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.decisions import (
+    check_collection,
+    least_open,
+    refuse_other_content,
+    refuse_uncollectable,
+)
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
+    POLICY_PLAN,
     Admitted,
     Cohort,
     Outcome,
@@ -32,6 +38,8 @@ from shuffle_ledger.ledger.values import (
     Refused,
     RoundRequest,
     checked_reports,
+    opening_warnings,
+    other_cohort,
 )
 
 TOGETHER_MAX = 32  # rounds in one commit
@@ -46,7 +54,7 @@ class RefusedLine:
 
     line: int
     round_id: str
-    cohort: str
+    cohort: str  # or all cohorts of the audience, with commas between
     reason: str
     message: str
 
@@ -76,6 +84,20 @@ class ImportPlan:
     lines: Sequence[RequestLine]
 
 
+class _Counts:
+    """How many rounds there are of each state: of all, and of each cohort."""
+
+    def __init__(self, requests: Sequence[RoundRequest]) -> None:
+        self.total: Counter[str] = Counter()
+        self.by_cohort = {name: Counter[str]() for request in requests for name in request.members}
+
+    def add(self, request: RoundRequest, state: str) -> None:
+        """Counts a round, which is one round of each of its cohorts."""
+        self.total[state] += 1
+        for name in request.members:
+            self.by_cohort[name][state] += 1
+
+
 def plan_import(
     ledger: Ledger,
     lines: Sequence[RequestLine],
@@ -83,32 +105,45 @@ def plan_import(
     *,
     file: Path,
     cohort_file: Path | None = None,
+    accept_warnings: bool = False,
 ) -> ImportPlan:
     """Returns what is to be done, having written nothing.
 
     Raises:
         BadLine, BadLines: lines that the ledger would not take: a cohort or round that exists with other
-            content, a cohort that is not opened, more reports than users, a round that must not be collected
-            any more.
+            content, a cohort that is not opened, or would be with unusual values, more reports than users, a
+            round that must not be collected any more.
     """
     opening, problems = [], Problems(cohort_file or file)
     for wanted in cohorts:
         with problems.of(wanted.line):
             if _is_missing(ledger, wanted.cohort):
+                _refuse_plan(wanted.cohort)
+                if not accept_warnings:
+                    _refuse_unusual(wanted.cohort)
                 opening.append(wanted.cohort)
     problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
-    problems = Problems(file)
+    problems, found = Problems(file), []
     for line in lines:
         with problems.of(line.line):
-            _check(ledger, line.request, known)
+            checked = _selected(ledger, line)
+            _check(ledger, checked.request, known)
+            found.append(checked)
     problems.refuse()
-    return ImportPlan(opening=opening, file=file, lines=lines)
+    return ImportPlan(opening=opening, file=file, lines=found)
+
+
+def _selected(ledger: Ledger, line: RequestLine) -> RequestLine:
+    """Returns a line with the cohorts that its selector means; raises NotFound, InvalidValue."""
+    if line.selector is None:
+        return line
+    return line.selected(ledger.audience(line.selector, round_id=line.request.round_id))
 
 
 def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
     """Returns the decisions that `run_import` would make now, one after the other. Writes nothing."""
-    counts: dict[str, Counter[str]] = {line.request.cohort: Counter() for line in plan.lines}
+    counts = _Counts([line.request for line in plan.lines])
     refused: list[RefusedLine] = []
     known, new = 0, []
     for line in plan.lines:
@@ -117,13 +152,13 @@ def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
             new.append(line)
             continue
         known += 1
-        counts[line.request.cohort][record.state] += 1
+        counts.add(line.request, record.state)
         if isinstance(record.outcome, Refused):
             refused.append(_refused_line(line, record.outcome.reason, record.outcome.message))
     quotes = ledger.rehearse([line.request for line in new], opening=plan.opening)
     with progress_on(sys.stderr) as tell:
         for number, (line, answer) in enumerate(zip(new, quotes, strict=True), start=1):
-            counts[line.request.cohort][answer.would_be] += 1
+            counts.add(line.request, answer.would_be)
             if answer.would_be == "refused":
                 refused.append(_refused_line(line, answer.reason, answer.message))
             tell("rounds", number, len(new))
@@ -139,7 +174,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
         BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
     """
     requests = [line.request for line in plan.lines]
-    counts: dict[str, Counter[str]] = {request.cohort: Counter() for request in requests}
+    counts = _Counts(requests)
     refused: list[RefusedLine] = []
     known = 0
     rounds = [request.round for request in requests]
@@ -158,7 +193,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
                 answers = _registered(ledger, some)
             for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
                 known += was_decided
-                counts[line.request.cohort][_SETTLED if answer is None else _WORDS[type(answer)]] += 1
+                counts.add(line.request, _SETTLED if answer is None else _WORDS[type(answer)])
                 if isinstance(answer, Refused):
                     refused.append(_refused_line(line, answer.reason, answer.message))
             done += len(answers)
@@ -174,7 +209,7 @@ def _refused_line(line: RequestLine, reason: str | None, message: str | None) ->
     return RefusedLine(
         line=line.line,
         round_id=request.round_id,
-        cohort=request.cohort,
+        cohort=",".join(request.members),
         reason=str(reason),
         message=str(message),
     )
@@ -197,14 +232,14 @@ def _registered(
 
 
 def _summary(
-    counts: Mapping[str, Counter[str]],
+    counts: _Counts,
     refused: Sequence[RefusedLine],
     *,
     known: int,
     opened: int,
     dry_run: bool = False,
 ) -> ImportSummary:
-    total = sum(counts.values(), Counter[str]())
+    total = counts.total
     words = (*_WORDS.values(), _SETTLED)
     return ImportSummary(
         rounds=total.total(),
@@ -214,7 +249,7 @@ def _summary(
         rounds_settled=total[_SETTLED],
         rounds_known=known,
         cohorts_opened=opened,
-        cohorts={name: {word: count[word] for word in words} for name, count in counts.items()},
+        cohorts={name: {word: count[word] for word in words} for name, count in counts.by_cohort.items()},
         refused=tuple(sorted(refused, key=lambda one: one.line)),
         dry_run=dry_run,
     )
@@ -226,27 +261,49 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
     except NotFound:
         return True
     if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
-        raise Conflict(f"cohort {wanted.name!r} exists with other parameters")
+        raise other_cohort(found, wanted, declared=False)
     return False
 
 
+def _refuse_plan(cohort: Cohort) -> None:
+    """Raise BadValue for a cohort to be opened with a plan, which a file of cohorts has no column for."""
+    if cohort.policy == POLICY_PLAN:
+        expected = "adaptive or fixed: a file of cohorts has no plans"
+        message = (
+            f"policy plan needs a plan, which a file of cohorts cannot give: open cohort {cohort.name!r} with"
+            " `cohort open --policy plan --plan FILE`"
+        )
+        raise BadValue("policy", cohort.policy, expected, message)
+
+
+def _refuse_unusual(cohort: Cohort) -> None:
+    """Raise NeedsYes for a cohort to be opened with unusual values."""
+    if warnings := opening_warnings(cohort):
+        raise NeedsYes(UnacceptedWarnings(cohort.name, warnings))
+
+
 def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
-    if request.cohort not in cohorts:
-        raise NotFound(f"no cohort {request.cohort!r}; open it, or name it in --cohorts")
-    population = cohorts[request.cohort].population
+    for name in request.members:
+        if name not in cohorts:
+            raise NotFound(f"no cohort {name!r}; open it, or name it in --cohorts")
+    members = [cohorts[name] for name in request.members]
+    population = sum(cohort.population for cohort in members)
     per_user = request.round.reports_per_user
     checked_reports(request.round.reports, field="reports", population=population, per_user=per_user)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
     found = ledger.registered(request.round_id)
     if found is None:
-        if cohorts[request.cohort].windows and request.days is not None:
-            cohorts[request.cohort].periods(request)
+        with_windows = [cohort for cohort in members if cohort.windows]
+        if with_windows and request.days is not None:
+            for cohort in with_windows:
+                cohort.periods(request)
             check_collection(request, datetime.now(UTC).date())
         return
     refuse_other_content(request, found.request)
     if found.state != _SETTLED:  # which is counted
-        refuse_uncollectable(request.round_id, found.state, request.cohort, cohorts[request.cohort].status)
+        least = least_open(members)
+        refuse_uncollectable(request.round_id, found.state, least.name, least.status)
 
 
 def _open(ledger: Ledger, cohort: Cohort) -> None:
@@ -256,6 +313,7 @@ def _open(ledger: Ledger, cohort: Cohort) -> None:
         epsilon=cohort.epsilon_budget,
         delta=cohort.delta_budget,
         policy=cohort.policy,
+        accept_warnings=True,  # the plan was checked
     )
 
 

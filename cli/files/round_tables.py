@@ -15,20 +15,31 @@ _ROUND_COLUMNS = (
     "randomizer", "reports", "sampled_from", "participation", "honest_fraction", "delta0", "analysis",
     "interaction", "reports_per_user",
 )  # fmt: skip
-IMPORT_COLUMNS = ("round_id", "cohort", *_ROUND_COLUMNS, "collected_on", "use_case")
+IMPORT_COLUMNS = (
+    "round_id", "cohort", *_ROUND_COLUMNS, "collected_on", "use_case", "collected_until", "audience",
+)  # fmt: skip
 
 
 def round_cells(
-    *, round_id: str, cohort: str, described: ShuffledRound, collected_on: date | None, use_case: str | None
+    *,
+    round_id: str,
+    cohort: str,
+    described: ShuffledRound,
+    collected_on: date | None,
+    use_case: str | None,
+    collected_until: date | None = None,
+    audience: Sequence[str] = (),
 ) -> dict[str, object]:
     """Returns a round's cells by the columns of an import, so that the line can be imported as it is."""
     words = described.asked_mapping()
     return {
         "round_id": round_id,
-        "cohort": cohort,
+        "cohort": None if audience else cohort,
         **{name: words.get(name) for name in _ROUND_COLUMNS},
         "collected_on": collected_on,
         "use_case": use_case,
+        "collected_until": collected_until,
+        "audience": ",".join(audience) or None,
     }
 
 

@@ -8,8 +8,9 @@ import io
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
-from shuffle_ledger.cli.failures import BadValue, EmptyField, FileRefused
+from shuffle_ledger.cli.failures import BadValue, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
 from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
 from shuffle_ledger.cli.files.problems import Problems
@@ -53,6 +54,7 @@ def read_records(
     required: Collection[str],
     problems: Problems,
     reading: Reading = PLAIN,
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Record]:
     """Returns the good records of `path`, in order; there are at most `RECORDS_MAX` in all.
 
@@ -62,6 +64,7 @@ def read_records(
         required: those that every record has.
         problems: collects the lines that are malformed, with the field, the value and what was expected.
         reading: how the file's columns are taken.
+        instead: by a required field, another one that a record may have in its place.
 
     Raises:
         FileRefused: too big, empty, not UTF-8, no CSV, or a header with missing, unknown or repeated columns.
@@ -72,7 +75,7 @@ def read_records(
             raise BadValue("map", f"{old}={new}", f"OLD=NEW, where NEW is one of {', '.join(columns)}")
     text = _text_of(path)
     is_json = text.lstrip()[:1] == "{"
-    table = _Table(path=path, columns=columns, required=required, reading=reading)
+    table = _Table(path=path, columns=columns, required=required, reading=reading, instead=instead)
     raw = _json_lines(text, problems) if is_json else _csv_lines(table, text, problems)
     records: list[Record] = []
     count = 0
@@ -94,6 +97,11 @@ class _Table:
     columns: Mapping[str, Kind]
     required: Collection[str]
     reading: Reading
+    instead: Mapping[str, str]
+
+    def missing(self, given: Collection[str]) -> list[str]:
+        """Returns the required fields that are not given, nor the one in their place."""
+        return [name for name in self.required if not {name, self.instead.get(name, name)} & set(given)]
 
 
 def _text_of(path: Path) -> str:
@@ -137,9 +145,8 @@ def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
         _refuse_misspelt(name, cells, columns)
     known = {name: cell for name, cell in cells.items() if name in columns}
     given = {name: cell for name, cell in known.items() if not _is_absent(name, cell, text=text)}
-    for name in table.required:
-        if name not in given:
-            raise EmptyField(name, columns[name].expected)
+    for name in table.missing(given):
+        raise BadValue(name, "", columns[name].expected)
     return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
 
 
@@ -197,8 +204,7 @@ def _header(table: _Table, row: list[str]) -> list[str]:
         _refuse_misspelt(name, header, columns)
         if name in columns and header.count(name) > 1:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")
-    missing = [name for name in table.required if name not in header]
-    if missing:
+    if missing := table.missing(header):
         said = (
             delimiter_hint(row, columns) or f"no column {', '.join(map(repr, missing))} in the header {known}"
         )

@@ -14,8 +14,12 @@ _DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "
 
 def say(sentence: str) -> None:
     """Writes a sentence to standard error; an output that fails is left alone."""
+    _write(f"shuffle-ledger: {sentence}")
+
+
+def _write(text: str) -> None:
     try:
-        sys.stderr.write(f"shuffle-ledger: {sentence}\n")
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         abandon("stderr")
@@ -26,8 +30,11 @@ def present_failure(failure: Failure, *, as_json: bool) -> None:
 
     An output that fails is left alone: the exit code says what kind of failure this is.
     """
-    for each in (failure, *failure.further):
-        say(each.message)
+    if failure.usage is not None:
+        _write(failure.usage)
+    else:
+        for each in (failure, *failure.further):
+            say(each.message)
     if (failure.lines_bad or 0) > 1 + len(failure.further):
         say("more lines than these cannot be accepted")
     if as_json:
@@ -51,4 +58,7 @@ def _present_error(failure: Failure) -> None:
 
 def _detailed(failure: Failure) -> dict[str, object]:
     known = {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
+    for name in ("differences", "warnings"):
+        if getattr(failure, name):
+            known[name] = getattr(failure, name)
     return {"kind": failure.kind, "message": failure.message, **known}

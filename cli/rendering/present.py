@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from shuffle_ledger.accounting import exact_text, lower_text, upper_text
 from shuffle_ledger.cli.rendering.messages import say
@@ -19,7 +23,8 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 
 upper, lower = upper_text, lower_text  # as commands call them
 
-PIPED_WIDTH = 120  # columns, where there is no terminal to ask
+PIPED_WIDTH = 120  # columns, where there is no terminal to ask and COLUMNS is not set
+_WIDTH_MIN = 20  # columns, however small COLUMNS is: a table needs some
 
 
 def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -55,9 +60,17 @@ def tell_overspent(cohort: str) -> None:
 
 
 def console_on(stream: object) -> Console:
-    """Returns a console without highlighting; without a terminal, plain and `PIPED_WIDTH` wide."""
+    """Returns a console without highlighting, as wide as COLUMNS says, else as the terminal, else
+    `PIPED_WIDTH`. It writes no styles if NO_COLOR is not empty, or where there is no terminal."""
     terminal = bool(getattr(stream, "isatty", lambda: False)())
-    return Console(file=stream, highlight=False, width=None if terminal else PIPED_WIDTH)  # type: ignore[arg-type]  # any text stream
+    asked = os.environ.get("COLUMNS", "")
+    width = max(_WIDTH_MIN, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) else None
+    return Console(
+        file=stream,  # type: ignore[arg-type]  # any text stream
+        highlight=False,
+        width=width or (None if terminal else PIPED_WIDTH),
+        color_system=None if os.environ.get("NO_COLOR") else "auto",  # None: no bold and no underline either
+    )
 
 
 def facts(title: str, rows: Mapping[str, object]) -> Table:
@@ -66,7 +79,7 @@ def facts(title: str, rows: Mapping[str, object]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, shown(value))
+        table.add_row(name, value if isinstance(value, Bar) else shown(value))
     return table
 
 
@@ -81,7 +94,31 @@ def shown(value: object) -> str:
     return f"{value:,}"
 
 
-def bar(fraction: float, width: int = 24) -> str:
-    """Returns a bar of `width` cells, filled as `fraction` says: rounded up, but full only from 1 on."""
-    filled = width if fraction >= 1 else min(width - 1, math.ceil(fraction * width))
-    return "█" * filled + "░" * (width - filled)
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar, filled as `fraction` says: rounded up, but full only from 1 on. A narrow place makes it shorter.
+
+    Attributes:
+        width: its cells, where there is room.
+        text: what stands behind it.
+    """
+
+    fraction: float
+    width: int = 24
+    text: str = ""
+
+    def cells(self, room: int) -> str:
+        """Returns the bar, of at most `room` cells."""
+        width = max(1, min(self.width, room))
+        filled = width if self.fraction >= 1 else min(width - 1, math.ceil(self.fraction * width))
+        return "█" * filled + "░" * (width - filled)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what Rich prints: the bar and the text, wrapped."""
+        yield Text(f"{self.cells(options.max_width)} {self.text}".rstrip())
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the least and the most columns that the bar can use."""
+        words = max(map(len, self.text.split()), default=1)
+        most = self.width + len(self.text) + bool(self.text)
+        return Measurement(words, most).with_maximum(options.max_width)

@@ -16,7 +16,7 @@ import anyio
 from fastapi import Depends, Header, Path, Query, Request
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.desk import Desk
@@ -199,7 +199,7 @@ class Needs:
         if token is None:
             raise LedgerError("a route that needs a token is open to strangers")
         if not token.may(self._permission):
-            raise NotAllowed(f"the role {token.role} may not {self._permission}")
+            raise NotAllowed(refusal(token.role, self._permission))
         return token
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.routing import Match, Route
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger import request_ids, security_log
 from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.api.invalid_requests import wrong_field
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
     BadSignature,
@@ -27,8 +27,10 @@ from shuffle_ledger.ledger.errors import (
     NotAllowed,
     NotCollectable,
     NotFound,
+    OtherContent,
     RoundStuck,
     TryAgain,
+    UnacceptedWarnings,
     Unavailable,
 )
 from shuffle_ledger.ledger.security_log import Event
@@ -43,7 +45,6 @@ _FAILED = "The server failed, and wrote down why. Ask again with the same identi
 _UNAVAILABLE = "The database cannot be used now. Ask again with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _PRESENT = ("round_id", "state", "cohort_status")
-_EXPECTED = re.compile(r"^(?:Input should be|Value error,|String should|Extra inputs are) ?")
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,9 @@ REFUSED = ProblemType(kind="refused", status=409, title="The budget does not all
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
 )
+UNACCEPTED_WARNINGS = ProblemType(
+    kind="unaccepted_warnings", status=409, title="Unusual values that were not said to be meant"
+)
 BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan costs more than the budget")
 OTHER_TYPE = ProblemType(
     kind="unsupported_media_type", status=415, title="The body has another type than what is read here"
@@ -106,6 +110,7 @@ PROBLEMS = (
     NOT_COLLECTABLE,
     REFUSED,
     CONTRADICTION,
+    UNACCEPTED_WARNINGS,
     BEYOND_BUDGET,
     BAD_SIGNATURE,
     TOO_LARGE,
@@ -123,6 +128,7 @@ PROBLEMS = (
 _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (InvalidParameter, CONTRADICTION),
     (InvalidValue, CONTRADICTION),
+    (UnacceptedWarnings, UNACCEPTED_WARNINGS),
     (BeyondBudget, BEYOND_BUDGET),
     (BadSignature, BAD_SIGNATURE),
     (NotAllowed, FORBIDDEN),
@@ -191,6 +197,10 @@ def problem_of(error: Exception) -> JSONResponse:
         members = {name: document_of(getattr(error, name)) for name in _BEYOND}
     if isinstance(error, NotCollectable):
         members = {name: document_of(getattr(error, name)) for name in _PRESENT}
+    if isinstance(error, UnacceptedWarnings):
+        members = {"cohort": error.cohort, "warnings": [document_of(one) for one in error.warnings]}
+    if isinstance(error, OtherContent):
+        members = {"differences": [document_of(one) for one in error.differences]}
     return problem(kind, str(error), members=members)
 
 
@@ -217,17 +227,11 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     first: Mapping[str, Any] = error.errors()[0]
     if first["type"] == "json_invalid":
         return _unreadable()
-    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
-    field, value, expected = ".".join(place) or str(first["loc"][0]), first.get("input"), str(first["msg"])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidParameter):
-        inner = "" if cause.field.split(" ")[0] in field.split(".") else f".{cause.field}"
-        field, value, expected = field + inner, cause.value, cause.expected
-    else:
-        expected = _EXPECTED.sub("", expected)
-    shown = _shown(value)
-    members: dict[str, Json] = {"field": field, "value": shown, "expected": expected}
-    return problem(BAD_VALUE, f"{field}: got {shown}, expected {expected}", members=members)
+    wrong = wrong_field(first)
+    shown = None if wrong.value is None else _shown(wrong.value)
+    members: dict[str, Json] = {"field": wrong.field, "value": shown, "expected": wrong.expected}
+    detail = wrong.message or f"{wrong.field}: got {shown}, expected {wrong.expected}"
+    return problem(BAD_VALUE, detail, members=members)
 
 
 async def on_http(request: Request, error: Exception) -> JSONResponse:

@@ -130,8 +130,14 @@ class LedgerClient:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        accept_warnings: bool = False,
     ) -> Cohort:
-        """Open a cohort, or return it if it was opened with the same parameters."""
+        """Open a cohort, or return it if it was opened with the same parameters.
+
+        Raises:
+            UnacceptedWarnings: it would be new, and its parameters are unusual; `accept_warnings` says that
+                they are meant.
+        """
         checked = Cohort(
             name=name,
             population=population,
@@ -145,6 +151,8 @@ class LedgerClient:
         )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
+        if accept_warnings:  # else left out: an older server does not know the field
+            body["accept_warnings"] = True
         if labels:
             body["labels"] = dict(checked.labels)
         if windows:

@@ -17,13 +17,17 @@ from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     BeyondBudget,
     Conflict,
+    Difference,
     InvalidValue,
     LedgerError,
     NotAllowed,
     NotCollectable,
     NotFound,
+    OpeningWarning,
+    OtherContent,
     RoundStuck,
     TryAgain,
+    UnacceptedWarnings,
     Unauthorized,
     Unavailable,
 )
@@ -171,23 +175,45 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     document = content if isinstance(content, Mapping) else {}
     kind = str(document.get("type", "")).removeprefix(PROBLEM)
     detail = str(document.get("detail", f"the server answered {answer.status_code}"))
-    if kind in ("bad_value", "contradiction"):
-        given = _as_given(document.get("value"))
-        return InvalidValue(
-            field=str(document.get("field")), value=given, expected=str(document.get("expected"))
-        )
-    if kind == "beyond_budget":
-        numbers = ("epsilon_upper", "epsilon_budget", "delta_budget")
-        upper, epsilon, delta = (_number(document.get(name)) for name in numbers)
-        return BeyondBudget(upper, epsilon=epsilon, delta=delta)
-    if kind == "not_collectable":
-        present = {name: str(document.get(name)) for name in ("round_id", "state", "cohort_status")}
-        return NotCollectable(detail, **present)
-    error = _KINDS.get(kind, LedgerError)(detail)
+    error = _with_members(kind, detail, document) or _KINDS.get(kind, LedgerError)(detail)
     if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
     return error
+
+
+def _with_members(kind: str, detail: str, document: Mapping[str, Any]) -> LedgerError | None:
+    """Return the error of a problem document whose kind has further members; None for other kinds."""
+    match kind:
+        case "bad_value" | "contradiction":
+            given, expected = _as_given(document.get("value")), str(document.get("expected"))
+            return InvalidValue(
+                field=str(document.get("field")), value=given, expected=expected, message=detail
+            )
+        case "beyond_budget":
+            numbers = ("epsilon_upper", "epsilon_budget", "delta_budget")
+            upper, epsilon, delta = (_number(document.get(name)) for name in numbers)
+            return BeyondBudget(upper, epsilon=epsilon, delta=delta)
+        case "not_collectable":
+            present = {name: str(document.get(name)) for name in ("round_id", "state", "cohort_status")}
+            return NotCollectable(detail, **present)
+        case "unaccepted_warnings":
+            warnings = [
+                OpeningWarning(field=str(one.get("field")), message=str(one.get("message")))
+                for one in _objects(document.get("warnings"))
+            ]
+            return UnacceptedWarnings(str(document.get("cohort")), warnings)
+        case "conflict" if "differences" in document:
+            differences = [
+                Difference(field=str(one.get("field")), stored=one.get("stored"), given=one.get("given"))
+                for one in _objects(document["differences"])
+            ]
+            return OtherContent(detail, differences=differences)
+    return None
+
+
+def _objects(listed: object) -> list[Mapping[str, Any]]:
+    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def _as_given(text: object) -> object:

@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.decisions.batches import admit_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident
-from shuffle_ledger.ledger.decisions.opening import open_cohort
+from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
@@ -41,6 +41,7 @@ __all__ = [
     "approve",
     "change_budget",
     "check_collection",
+    "check_opening",
     "correct",
     "least_open",
     "open_cohort",

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
+from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
@@ -25,6 +26,7 @@ from shuffle_ledger.ledger.policies.base import IN_CLEAR, overspends, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
@@ -133,6 +135,12 @@ def record_incident(
     return _told_of_registered(store, accountant, told, stored, cohort=name)
 
 
+def _contents(described: ShuffledRound | None, released: ReleaseTimes, reason: str) -> dict[str, Any]:
+    """Returns what an incident says, field by field, as JSON has it."""
+    fields = described.to_mapping() if described else {"round": "unknown"}
+    return {**fields, **released.to_mapping(), "reason": reason}
+
+
 def _told_of_registered(
     store: Store, accountant: Accountant, told: _Told, stored: StoredRound, *, cohort: str
 ) -> Incident:
@@ -148,7 +156,11 @@ def _told_of_registered(
         if record.incident is not None:
             if told.is_told_by(record.incident):
                 return store.entry(view.cohort.name, record.incident.sequence)
-            raise Conflict(f"incident {now.round_id!r} was recorded with other content: correct the round")
+            raise other_content(
+                f"incident {now.round_id!r} was recorded with other content (correct the round to change it)",
+                _contents(record.incident.round, record.incident.released, record.incident.reason),
+                _contents(told.described, told.released, told.reason),
+            )
         if record.state in ("admitted", "settled"):
             raise Conflict(
                 f"round {now.round_id!r} is {record.state}, which permitted its release: if it was otherwise"

@@ -7,14 +7,16 @@ from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
 from shuffle_ledger.ledger.values.windows import Window
 
 
@@ -71,9 +73,26 @@ def open_cohort(
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
-        if stored["rules"]["slots"] != canonical.decode(canonical.encode(rules["rules"]["slots"])):
-            raise Conflict(f"cohort {opened.name!r} exists with another plan")
+        slots = canonical.decode(canonical.encode(rules["rules"]["slots"]))
+        if stored["rules"]["slots"] != slots:
+            what = f"cohort {opened.name!r} exists with another plan"
+            raise other_content(what, _counts_of(stored["rules"]["slots"]), _counts_of(slots))
     return opened
+
+
+def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many rounds of each kind a plan has, by the kind in words."""
+    kinds = [(ShuffledRound.from_mapping(slot["round"]), slot["count"]) for slot in slots]
+    return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
+
+
+def check_opening(store: Store, cohort: Cohort) -> None:
+    """Raise UnacceptedWarnings for a cohort with unusual parameters, unless its name is open already: then
+    opening it again changes nothing, or is a conflict.
+    """
+    warnings = opening_warnings(cohort)
+    if warnings and not store.cohorts(only=[cohort.name]):
+        raise UnacceptedWarnings(cohort.name, warnings)
 
 
 def _as_opened(
@@ -95,8 +114,15 @@ def _rules(
 ) -> dict[str, Any]:
     """Return what a cohort's policy writes into the first entry."""
     if (cohort.policy == POLICY_PLAN) != (plan is not None):
-        expected = "the rounds of the plan" if plan is None else "nothing: only policy plan has a plan"
-        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected)
+        if plan is None:
+            expected = "the rounds of the plan"
+            message = f"policy {POLICY_PLAN} needs the field plan: {expected}"
+        else:
+            expected = "nothing: only policy plan has a plan"
+            message = (
+                f"policy {cohort.policy} has no plan: leave the field plan out, or open with policy plan"
+            )
+        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected, message=message)
     if plan is None:
         return registry.policy_for(cohort).opening()
     if accountant is None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from shuffle_ledger.ledger.decisions.outcomes import closing_of, cohorts_of, outcome_of, with_members
-from shuffle_ledger.ledger.errors import Conflict, NotCollectable
+from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
@@ -101,9 +102,9 @@ def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: 
 
 
 def refuse_other_content(request: RoundRequest, registered: RoundRequest) -> None:
-    """Raise Conflict unless a request repeats, byte for byte, what its identifier is bound to."""
+    """Raise OtherContent unless a request repeats, byte for byte, what its identifier is bound to."""
     if not request.repeats(registered.to_bytes()):
-        raise Conflict(f"round {request.round_id!r} was registered with other content")
+        raise other_round(registered, request)
 
 
 def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortStatus, now: Quote) -> Quote:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class ListedRound:
     reason: RefusalReason | None  # of a refusal
     message: str | None  # of a refusal
     epsilon_requested_upper: float | None  # of a refusal: the total with it; None: no finite bound
+    collected_until: date | None = None  # the last day, if there are several
+    audience: tuple[str, ...] = ()  # all cohorts of the round, if there are several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,11 @@ def list_rounds(
         found = connection.execute(query).all()
     page = tuple(_listed(row) for row in found[:limit])
     return RoundPage(rounds=page, after=page[-1].round_id if len(found) > limit else None)
+
+
+def without_audience(listed: ListedRound) -> ListedRound:
+    """Return a listed round without its other cohorts, for a reader that may not know of all of them."""
+    return dataclasses.replace(listed, audience=())
 
 
 def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
@@ -173,6 +181,8 @@ def _listed(row: Row[Any]) -> ListedRound:
         reason=RefusalReason(refusal["reason"]) if refusal else None,
         message=refusal.get("message"),
         epsilon_requested_upper=None if upper is None or math.isinf(upper) else upper,
+        collected_until=request.collected_until,
+        audience=request.audience,
     )
 
 

@@ -75,7 +75,7 @@ class Turn:
             return False
         self.is_held = True  # assumed, also if waiting ends with an error
         try:
-            with engines.translated_errors():
+            with engines.translated_errors(url=self._connection.engine.url):
                 if prepared.run(self._connection, _LINE_UP, self.place).waited:
                     self._turns.note_contention(self._cohort)
         except TryAgain:

@@ -31,7 +31,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -39,6 +39,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from shuffle_ledger.ledger.errors import AnswerLost, Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage import sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime, rounds
+from shuffle_ledger.ledger.storage.unusable import hidden, is_no_database, problem_of_file, reason_for
 
 LOCK_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 60
@@ -70,20 +71,26 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
     made anew there: `check_foreign_keys` makes up for it.
 
     Raises:
-        InvalidValue: another kind of database, or one in memory, which would forget the ledger.
+        InvalidValue: another kind of database, one in memory, which would forget the ledger, or a file that
+            cannot be one.
         SchemaError: a SQLite file that does not exist; only `migrating` creates one.
     """
     expected = "sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
     try:
         url = make_url(database_url)
-    except ArgumentError as error:
-        raise InvalidValue(field="database_url", value=database_url, expected=expected) from error
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+        raise InvalidValue(field="database_url", value=hidden(database_url), expected=expected) from error
     shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite":
         if url.database in (None, "", ":memory:"):
             raise InvalidValue(
                 field="database_url", value=shown, expected="a database file: one in memory forgets"
             )
+        if (problem := problem_of_file(url, creating=migrating)) is not None:
+            if not migrating and not Path(url.database).exists():
+                raise SchemaError(f"there is no ledger in {shown}: {problem}")
+            expected, message = "a database file in a folder that exists", f"database_url {shown}: {problem}"
+            raise InvalidValue(field="database_url", value=shown, expected=expected, message=message)
         if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():
             # Opening would create an empty file that could be taken for a ledger.
             raise SchemaError(f"there is no ledger in {shown}: run `shuffle-ledger init`")
@@ -118,7 +125,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection that sees one moment of the database throughout. Raises TryAgain, Unavailable."""
-    with _connected(engine) as connection, translated_errors():
+    with _connected(engine) as connection, translated_errors(url=engine.url):
         connection.execution_options(**{_READ_OPTION: True})
         with connection.begin():
             yield connection
@@ -130,7 +137,7 @@ def writing(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
 
     Where the answer is lost, the commit's perhaps, the error says that `fact` is not known; so below.
     """
-    with _connected(engine) as connection, translated_errors(fact):
+    with _connected(engine) as connection, translated_errors(fact, url=engine.url):
         # On SQLite the write lock is taken at the start: a reader that turns writer half-way may fail.
         connection.execution_options(**{_WRITE_OPTION: True})
         with connection.begin():
@@ -140,14 +147,18 @@ def writing(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
 @contextmanager
 def reading_once(engine: Engine) -> Iterator[Connection]:
     """Yield a connection for one statement, which sees one moment by itself: no round trips around it."""
-    with _connected(engine) as connection, translated_errors(), _alone(connection):
+    with _connected(engine) as connection, translated_errors(url=engine.url), _alone(connection):
         yield connection
 
 
 @contextmanager
 def writing_once(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
-    with _connected(engine) as connection, translated_errors(fact), _alone(connection, write=True):
+    with (
+        _connected(engine) as connection,
+        translated_errors(fact, url=engine.url),
+        _alone(connection, write=True),
+    ):
         yield connection
 
 
@@ -159,13 +170,17 @@ def deciding(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     statement is a separate transaction: the data that was read may be outdated, and the write statement must
     check that.
     """
-    with _connected(engine) as connection, translated_errors(fact), _alone(connection, write=True):
+    with (
+        _connected(engine) as connection,
+        translated_errors(fact, url=engine.url),
+        _alone(connection, write=True),
+    ):
         yield connection
 
 
 @contextmanager
 def _connected(engine: Engine) -> Iterator[Connection]:
-    with translated_errors():
+    with translated_errors(url=engine.url):
         connection = engine.connect()
     with connection:
         yield connection
@@ -292,8 +307,9 @@ def _begin_postgresql(connection: Connection) -> None:
 
 
 @contextmanager
-def translated_errors(fact: str | None = None) -> Iterator[None]:
-    """Raise the ledger's errors in place of the driver's. `fact`: what a statement in here may make true."""
+def translated_errors(fact: str | None = None, *, url: URL | None = None) -> Iterator[None]:
+    """Raise the ledger's errors in place of the driver's, naming the database at `url`. `fact`: what a
+    statement in here may make true."""
     try:
         yield
     except PoolTimeout as error:
@@ -310,8 +326,11 @@ def translated_errors(fact: str | None = None) -> Iterator[None]:
         reason = " ".join(str(error.orig).split())
         if fact is not None and error.connection_invalidated:
             raise AnswerLost(fact, reason) from error
+        said = reason if url is None else reason_for(url, reason)
         if _is_out_of_use(error):
-            raise Unavailable(f"the database cannot be used: {reason}") from error
+            raise Unavailable(f"the database cannot be used: {said}") from error
+        if is_no_database(reason):
+            raise SchemaError(f"there is no ledger in {said}") from error
         raise
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, text, union_all, update
 
-from shuffle_ledger.ledger.errors import Conflict, NotFound
+from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.storage.tables import (
     registrations,
     rounds,
 )
+from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
 
@@ -36,7 +37,7 @@ class RoundStore(Database):
         """Store a round, or return the stored one if the request repeats it.
 
         Raises:
-            Conflict: the identifier is bound to other content.
+            OtherContent: the identifier is bound to other content.
         """
         content, others = request.to_bytes(), len(request.cohorts) > 1
         values = {
@@ -56,7 +57,7 @@ class RoundStore(Database):
         if stored is None:
             stored = self.round(request.round_id)
         if not request.repeats(stored.content):
-            raise Conflict(f"round {request.round_id!r} was registered with other content")
+            raise other_round(RoundRequest.from_bytes(stored.content), request)
         return stored
 
     def round(self, round_id: str) -> StoredRound:

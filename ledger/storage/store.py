@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.storage.tables import (
 )
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.differences import other_cohort
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
     GENESIS_DIGEST,
@@ -520,7 +521,7 @@ def _opened(connection: Connection, cohort: Cohort, body: EntryBody) -> Cohort:
     if not engines.insert_if_absent(connection, cohorts, row):
         stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
         if any(getattr(stored, name) != getattr(cohort, name) for name in (*_STATED, *DECLARED)):
-            raise Conflict(f"cohort {cohort.name!r} exists with other parameters")
+            raise other_cohort(stored, cohort)
         return stored
     entry = LedgerEntry.following(GENESIS_DIGEST, body)
     rows.insert_entry(connection, entry)

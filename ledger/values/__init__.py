@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.values.calculations import (
     certified,
 )
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.differences import other_cohort
 from shuffle_ledger.ledger.values.documents import (
     Decision,
     Json,
@@ -25,6 +26,7 @@ from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
+    POLICY_PLAN,
     Admitted,
     Cohort,
     Corrected,
@@ -46,11 +48,13 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
+from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
 from shuffle_ledger.ledger.values.windows import Period, Window
 
 __all__ = [
     "POLICIES",
     "POLICY_ADAPTIVE",
+    "POLICY_PLAN",
     "Admitted",
     "Checkpoint",
     "Cohort",
@@ -87,6 +91,8 @@ __all__ = [
     "decision_document",
     "document_of",
     "number",
+    "opening_warnings",
+    "other_cohort",
     "read_json",
     "read_public_key",
     "record_document",

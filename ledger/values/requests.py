@@ -309,12 +309,21 @@ class RoundRequest:
         """
         if content == self.to_bytes():
             return True
-        meant = self._as_registered(RoundRequest.from_bytes(content))
+        meant = self.placed_as(RoundRequest.from_bytes(content))
         former = meant.round.formerly
         meant_then = None if former is None else dataclasses.replace(meant, round=former)
         return any(one is not None and content == one.to_bytes() for one in (meant, meant_then))
 
-    def _as_registered(self, registered: RoundRequest) -> RoundRequest:
+    def as_before(self, registered: ShuffledRound) -> RoundRequest:
+        """Return the request in the words of before rounds declared their interaction, if `registered` is."""
+        former = self.round.formerly
+        if former is None or "interaction" in registered.to_mapping():
+            return self
+        return dataclasses.replace(self, round=former)
+
+    def placed_as(self, registered: RoundRequest) -> RoundRequest:
+        """Return the request of the team of a registration, in its quotas and periods, and on its days if it
+        has none."""
         changes: dict[str, Any] = {"team": registered.team, "quotas": registered.quotas}
         if registered.windows and not self.windows:
             changes["windows"] = registered.windows

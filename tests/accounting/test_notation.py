@@ -186,7 +186,8 @@ def test_every_kind_has_a_default_bound() -> None:
 def test_what_is_written_wrongly_is_refused(written: object) -> None:
     with pytest.raises(InvalidParameter) as caught:
         parse_randomizer(written)
-    assert "expected" in str(caught.value)
+    assert caught.value.expected
+    assert any(word in str(caught.value) for word in ("expected", "it takes", "known are"))
 
 
 def test_depth_and_size_are_limited() -> None:

@@ -233,7 +233,7 @@ def test_a_name_in_a_body_is_meant_as_it_is_written(server: Server) -> None:
             "POST",
             "/v1/cohorts",
             Permission.MANAGE,
-            {"name": "n", "population": 9, "epsilon": 1, "delta": 0.1},
+            {"name": "n", "population": 900, "epsilon": 1, "delta": 1e-4},
         ),
         ("POST", "/v1/rounds", Permission.REGISTER, {"round_id": "r", "cohort": "phones", **ROUND}),
         ("POST", "/v1/rounds/r/void", Permission.REGISTER, {"reason": "nothing was sent"}),

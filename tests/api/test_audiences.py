@@ -95,3 +95,15 @@ def test_a_token_with_limits_sees_rounds_of_its_cohorts_alone(server: Server, cl
     with pytest.raises(NotFound):
         limited.audience("tablets,watches")
     assert server.ask("POST", "/v1/rounds/a/void", bearer="wide", **void).status_code == 200
+
+
+def test_a_list_shows_an_audience_only_to_a_token_that_sees_all_of_it(
+    server: Server, client: LedgerClient
+) -> None:
+    assert client.cohorts()
+    assert register(server, audience=list(NAMES)).status_code == 201
+    server.issue("limited", "registrar", cohorts=["tablets"])
+    for bearer, audience in (("registrar", list(NAMES)), ("limited", [])):
+        answer = server.ask("GET", "/v1/rounds?cohort=tablets", bearer=bearer)
+        assert [each["audience"] for each in answer.json()["rounds"]] == [audience]
+        assert ("watches" in answer.text) is (bearer == "registrar")

@@ -39,8 +39,8 @@ def test_the_client_registers_forecasts_and_corrects(server: Server) -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [
-        ({"reports_per_user": 0}, 422, "greater than or equal to 1"),
-        ({"reports_per_user": 1001}, 422, "less than or equal to 1000"),
+        ({"reports_per_user": 0}, 422, "a number of at least 1"),
+        ({"reports_per_user": 1001}, 422, "a number of at most 1000"),
         ({"reports_per_user": 2, "participation": 0.5}, 409, "leave it out and count the reports"),
         ({"reports_per_user": 2, "interaction": "sequential"}, 409, "interaction = identical"),
     ],

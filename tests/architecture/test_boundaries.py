@@ -30,6 +30,7 @@ PURE = {
     "copy",
     "dataclasses",
     "decimal",
+    "difflib",
     "enum",
     "fractions",
     "functools",

@@ -53,6 +53,8 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, without a ledger, and without anybody's settings."""
     for name in ("DATABASE_URL", "BROKER_URL", "ACTOR", "PRECISION"):
         monkeypatch.delenv(f"SHUFFLE_LEDGER_{name}", raising=False)
+    for name in ("COLUMNS", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -10,7 +10,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.commands.amplify import certificate_facts
-from shuffle_ledger.cli.rendering.present import bar, document_of, lower, upper
+from shuffle_ledger.cli.rendering.present import Bar, document_of, lower, upper
 from shuffle_ledger.ledger.values import certificate_document
 from tests.cli.conftest import ROUND, Run
 
@@ -131,8 +131,8 @@ def test_json_is_strict_and_floats_survive() -> None:
 def test_people_read_bounds_that_are_bounds() -> None:
     assert float(upper(1.9999999)) >= 1.9999999
     assert float(lower(1.0000001)) <= 1.0000001
-    assert bar(0.999, 10).count("█") == 9
-    assert bar(1.0, 10).count("█") == 10
+    assert Bar(fraction=0.999, width=10).cells(99).count("█") == 9
+    assert Bar(fraction=1.0, width=10).cells(99).count("█") == 10
 
 
 @pytest.mark.slow
@@ -208,7 +208,17 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
 
 def test_a_cohort_of_other_content_is_a_conflict(phones: Run) -> None:
     answer = phones(
-        "cohort", "open", "phones", "--population", "1", "--epsilon", "1", "--delta", "1e-6", "--json"
+        "cohort",
+        "open",
+        "phones",
+        "--population",
+        "1",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+        "--yes",
+        "--json",
     )
     assert answer.code == 5
     assert answer.json["error"]["kind"] == "conflict"

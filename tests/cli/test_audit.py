@@ -107,7 +107,7 @@ def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
     put_back("backup.db")
     behind = [
         ("round", "register", "phones", "--id", "two", *ROUND),
-        ("cohort", "open", "new", "--population", "5", "--epsilon", "1", "--delta", "1e-6"),
+        ("cohort", "open", "new", "--population", "500", "--epsilon", "1", "--delta", "1e-6"),
         ("audit", "checkpoint", "-o", "anchor.json"),
     ]
     for command in behind:

@@ -190,9 +190,12 @@ def test_a_database_that_is_none_is_named(run: Run, url: str) -> None:
 @pytest.mark.parametrize(
     ("randomizer", "said"),
     [
-        ("krr(k=10, epsilon0=log(3))", "got 'log(3)', expected one of generic, krr"),
-        ("krr(k=10, epsilon=1)", "got 'epsilon for krr', expected only"),
-        ("krr(epsilon0=1)", "got 'no k for krr', expected"),
+        ("krr(k=10, epsilon0=log(3))", "there is no randomizer 'log'; known are generic, krr"),
+        (
+            "krr(k=10, epsilon=1)",
+            "krr has no parameter epsilon; it takes k and epsilon0; did you mean epsilon0?",
+        ),
+        ("krr(epsilon0=1)", "krr needs a value for k; it takes k and epsilon0"),
         ("joint(krr(k=4, epsilon0=1))", "got '1 of them', expected 2 to"),
     ],
 )
@@ -205,7 +208,11 @@ def test_randomizers_are_refused_in_words_that_users_wrote(run: Run, randomizer:
 
 @pytest.mark.parametrize(
     ("randomizer", "said"),
-    [("foo()", "one of generic"), ("declared(epsilon=1)", "has an epsilon0"), ("krr()", "no k for krr")],
+    [
+        ("foo()", "known are generic"),
+        ("declared(epsilon=1)", "has an epsilon0"),
+        ("krr()", "krr needs a value for k"),
+    ],
 )
 def test_what_cannot_be_calibrated_says_why(run: Run, randomizer: str, said: str) -> None:
     target = ("--epsilon", "1", "--delta", "1e-6")

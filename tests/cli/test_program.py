@@ -43,7 +43,7 @@ def test_the_installed_program_keeps_a_ledger(tmp_path: Path) -> None:
         "open",
         "phones",
         "--population",
-        "9",
+        "900",
         "--epsilon",
         "1",
         "--delta",

@@ -93,3 +93,10 @@ def test_half_a_quota_is_a_usage_error(tablets: Run) -> None:
     wrong = tablets("cohort", "quota", "tablets", "--team", "ads")
     assert wrong.code == 2
     assert "to set a quota, give --epsilon and --reason too" in " ".join(wrong.stderr.split())
+
+
+def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
+    opened = phones("cohort", "open", "study", *BUDGET, "--ceiling", "12")
+    assert opened.code != 0
+    assert "12, is above 10" in " ".join(opened.stderr.split())
+    assert phones("cohort", "open", "study", *BUDGET, "--ceiling", "12", "--yes").code == 0

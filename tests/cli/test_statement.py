@@ -317,7 +317,8 @@ def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: 
 def test_all_cohorts_in_one_statement(lived: Run) -> None:
     for name in ("tablets", "watches"):
         assert (
-            lived("cohort", "open", name, "--population", "10", "--epsilon", "1", "--delta", "1e-6").code == 0
+            lived("cohort", "open", name, "--population", "1000", "--epsilon", "1", "--delta", "1e-6").code
+            == 0
         )
     statement = stated(lived, "--all")
     assert [each["cohort"] for each in statement["cohorts"]] == ["phones", "tablets", "watches"]
@@ -616,7 +617,7 @@ def test_a_bundle_that_nothing_vouches_for_is_not_verified(lived: Run, directory
 @pytest.mark.slow
 def test_kept_heads_vouch_for_their_cohorts_alone(lived: Run, directory: Path) -> None:
     Path("heads.json").write_text(lived("audit", "heads", "--json").stdout)
-    opened = lived("cohort", "open", "later", "--population", "9", "--epsilon", "1", "--delta", "1e-6")
+    opened = lived("cohort", "open", "later", "--population", "900", "--epsilon", "1", "--delta", "1e-6")
     assert opened.code == 0
     assert (
         lived("audit", "statement", "--all", "-o", "s.csv", "--format", "csv", "--bundle", "b.zip").code == 0

@@ -184,7 +184,8 @@ def test_a_database_that_takes_no_writes_is_an_alarm_until_it_does(phones: Store
     with phones.engine.connect() as connection:  # the pool keeps it for the next to come
         connection.exec_driver_sql("PRAGMA query_only = ON")
     (alarm,) = health(phones).alarms
-    assert alarm.startswith("DISK the database cannot be used: attempt to write a readonly database")
+    assert alarm.startswith(f"DISK the database cannot be used: {phones.engine.url.database}: ")
+    assert "the file or its folder is read only (attempt to write a readonly database)" in alarm
     with phones.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA query_only = OFF")
     assert health(phones).alarms == ()

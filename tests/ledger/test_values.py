@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, given_text
 from shuffle_ledger.ledger.decisions import open_cohort, quote, register
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
@@ -40,7 +40,7 @@ def test_a_cohort_that_cannot_be_is_refused_by_field(field: str, named: str, val
         with pytest.raises(InvalidValue) as caught:
             Cohort(**COHORT | {field: value})
         assert caught.value.field == named
-        assert repr(value) in str(caught.value)
+        assert given_text(value) in str(caught.value)
 
 
 def test_a_request_that_cannot_be_is_refused_by_field(make_request: MakeRequest) -> None:

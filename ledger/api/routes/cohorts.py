@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.api.schemas.requests import (
 )
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
-from shuffle_ledger.ledger.decisions.opening import open_cohort
+from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
@@ -47,11 +47,16 @@ router = APIRouter(prefix="/v1", tags=["cohorts"], route_class=StrictRoute)
 
 @router.post("/cohorts", status_code=201, responses=OPENED)
 async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONResponse:
-    """Open a cohort with a budget. The same name with the same content changes nothing."""
+    """Open a cohort with a budget. The same name with the same content changes nothing.
+
+    `409` (`unaccepted_warnings`): its values are unusual; `accept_warnings` says that they are meant.
+    """
     if not token.sees(checked_text("name", body.name)):
         raise NotAllowed("the token is limited to other cohorts")
-    content = {**body.model_dump(exclude={"plan", "windows"}), "plan": body.planned(), "actor": token.name}
-    content["windows"] = body.declared()
+    if not body.accept_warnings:
+        await in_thread(check_opening, service.store, body.cohort())
+    content = body.model_dump(exclude={"plan", "windows", "accept_warnings"})
+    content |= {"plan": body.planned(), "windows": body.declared(), "actor": token.name}
     desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
     opened = await desk.run(lambda accountant: open_cohort(service.store, accountant=accountant, **content))
     return JSONResponse(document_of(opened), 201)

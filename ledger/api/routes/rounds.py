@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote as quoted
 
@@ -46,7 +47,7 @@ from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.health import retry
-from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest, RoundState
 
@@ -124,7 +125,8 @@ async def list_(
         await in_thread(service.store.cohort, cohorts[0])
     wanted = RoundFilter(cohorts=cohorts, outcome=outcome, since=since)
     page = await in_thread(list_rounds, service.store, wanted, after=after, limit=limit)
-    return JSONResponse(document_of(page))
+    shown = (each if all(map(token.sees, each.audience)) else without_audience(each) for each in page.rounds)
+    return JSONResponse(document_of(replace(page, rounds=tuple(shown))))
 
 
 @router.get(

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+)
 
-from shuffle_ledger.ledger.api.schemas.requests import Body, Name, whole
+from shuffle_ledger.ledger.api.schemas.requests import DIGEST_PATTERN, Body, Name, one_of_two, whole
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import Head
@@ -27,7 +32,7 @@ class VerifyChains(Body):
         dict[str, Any] | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
     ] = None
     public_key: Annotated[
-        str | None, Field(pattern="^[0-9a-f]{64}$", description="The key that must have signed it.")
+        str | None, Field(pattern=DIGEST_PATTERN, description="The key that must have signed it.")
     ] = None
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"cohort": "nz-phone", "numbers": "all"}]})
@@ -55,7 +60,7 @@ class KeptHead(Body):
 
     cohort: Name
     sequence: SequenceNumber
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
 
 
 class MakeStatement(Body):
@@ -63,7 +68,9 @@ class MakeStatement(Body):
 
     cohorts: Cohorts = None
     as_of: Annotated[
-        Moment | SequenceNumber | None, Field(description="A moment with its zone, or an entry.")
+        Moment | SequenceNumber | None,
+        Field(description="A moment with its zone, or an entry."),
+        one_of_two("a time with its zone, as 2025-01-06T12:00:00Z, or an entry's sequence"),
     ] = None
     since: SequenceNumber | None = None
     kept: Annotated[list[KeptHead], Field(default_factory=list, max_length=KEPT_MAX)]

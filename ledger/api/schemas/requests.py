@@ -6,7 +6,7 @@ The names and bounds are the ledger's own; the schema repeats them so that the p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,8 +18,12 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from shuffle_ledger.accounting import (
     MAXIMUM_REPORTS_PER_USER,
@@ -32,6 +36,7 @@ from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
 from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.requests import (
@@ -40,6 +45,7 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     REASON_LENGTH_MAX,
     UNADDRESSABLE,
+    Cohort,
     ReleaseTimes,
     RoundRequest,
 )
@@ -122,6 +128,24 @@ def _randomizer(value: object) -> object:
         return written  # `RoundParameters.round` refuses it again, as values that contradict each other
 
 
+_LABEL = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"
+_SELECTOR = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
+DIGEST_PATTERN = "^[0-9a-f]{64}$"
+# The texts that a pattern takes, in words. The words leave out rare characters that the pattern lacks.
+PATTERNS: Mapping[str, str] = {
+    _text_pattern(
+        NAME_LENGTH_MAX
+    ): f"1 to {NAME_LENGTH_MAX} printable characters, none of the outer ones blank",
+    _text_pattern(
+        REASON_LENGTH_MAX
+    ): f"1 to {REASON_LENGTH_MAX} printable characters, none of the outer ones blank",
+    _LABEL: "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends",
+    _SELECTOR: "names with commas between, or labels: device=phone,country=de",
+    DIGEST_PATTERN: "64 hexadecimal digits in small letters",
+    CURSOR_PATTERN: "a cursor: `after` of the last page, or of an event",
+}
+UNKNOWN_FIELD = "unknown_field"  # kind of the error about a field that a body does not have
+
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX, pattern=_text_pattern(NAME_LENGTH_MAX))
 ]
@@ -150,10 +174,33 @@ Moment = Annotated[
 Randomizer = Annotated[Any, BeforeValidator(_randomizer), _RandomizerField]
 
 
+def one_of_two(expected: str) -> WrapValidator:
+    """Return a validator of a field of two kinds: it raises one error in place of one for each kind."""
+
+    def read(value: object, either: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return either(value)
+        except ValidationError:
+            raise ValueError(expected) from None
+
+    return WrapValidator(read)
+
+
 class Body(BaseModel):
     """The base of all request bodies: unknown fields and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields_only(cls, written: object) -> object:
+        """Raise for the first unknown field, naming those there are: Pydantic's error names none."""
+        fields = written if isinstance(written, dict) else {}
+        for name, value in fields.items():
+            if name not in cls.model_fields:
+                about = {"name": name, "value": value, "known": ", ".join(cls.model_fields)}
+                raise PydanticCustomError(UNKNOWN_FIELD, "unknown field", about)
+        return written
 
 
 class ChangeBudget(Body):
@@ -229,7 +276,7 @@ class PlannedRound(RoundParameters):
 
 Label = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=60, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"),
+    StringConstraints(min_length=1, max_length=60, pattern=_LABEL),
 ]
 # Pydantic publishes the pattern of keys, and not that there are no others.
 _NO_OTHER_KEYS: dict[str, Any] = {"additionalProperties": False}
@@ -240,9 +287,7 @@ Strata = Annotated[
 ]
 Selector = Annotated[
     str,
-    StringConstraints(
-        min_length=3, max_length=4000, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
-    ),
+    StringConstraints(min_length=3, max_length=4000, pattern=_SELECTOR),
 ]
 
 
@@ -288,12 +333,31 @@ class OpenCohort(Body):
         Epsilon | None,
         Field(description="A limit on the sum of epsilon0 over a user's rounds. It never changes."),
     ] = None
+    accept_warnings: Annotated[
+        bool,
+        Field(
+            description="Whether unusual values are meant: an epsilon above 10, a delta of at least 1 divided"
+            " by the population, fewer than 100 users. Left out, they are refused."
+        ),
+    ] = False
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"name": "nz-phone", "population": 310000, "epsilon": 1.5, "delta": 1e-7}]
         }
     )
+
+    def cohort(self) -> Cohort:
+        """Return the cohort as it would be opened; raises InvalidValue."""
+        return Cohort(
+            name=self.name,
+            population=self.population,
+            epsilon_budget=self.epsilon,
+            delta_budget=self.delta,
+            policy=self.policy,
+            windows=tuple(self.declared()),
+            ceiling=self.ceiling,
+        )
 
     def declared(self) -> list[Window]:
         """Return the windows; raises InvalidValue."""
@@ -321,6 +385,7 @@ class OfCohorts(RoundParameters):
             " `device=phone,country=de`, which means those that have all of them now. The round is admitted"
             " if and only if every one of them admits it, with one number of reports over all."
         ),
+        one_of_two("a list of names, or a selector over labels such as device=phone"),
     ] = None
     stratified: Annotated[
         Strata | None,

@@ -1,0 +1,71 @@
+"""Errors of command lines in sentences for people: the command or option that was meant, or the usage."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import click
+
+_ALIKE = 0.6  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
+
+
+class NoSuchCommand(click.UsageError):
+    """A word where a command is expected, which none has as its name."""
+
+    def __init__(
+        self, name: str, known: Iterable[str], *, elsewhere: Sequence[str] = (), ctx: click.Context
+    ) -> None:
+        """Compose the message; `elsewhere`: commands of other groups that end in this word."""
+        hint = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else meant(name, known)
+        super().__init__(f"no such command {name!r}{hint}", ctx)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Returns the question whether another name was meant, behind a semicolon; empty if none is close."""
+    bare, names = name.lstrip("-"), {each.lstrip("-"): each for each in known}
+    begun = [each for each in names if len(bare) > 1 and each.startswith(bare)]
+    close = begun or difflib.get_close_matches(bare, names, n=1, cutoff=_ALIKE)
+    return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def usage_text(error: click.UsageError) -> str | None:
+    """Returns how the command is called, to be shown beside the message; None where the message is enough."""
+    return error.ctx.get_help() if isinstance(error, click.exceptions.NoArgsIsHelpError) else None
+
+
+def usage_message(error: click.ClickException) -> str:
+    """Returns what is wrong, as one sentence without a full stop."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return f"name a command: one of {', '.join(_commands(error.ctx))}"
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        return _no_such_option(error.option_name, error.ctx)
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        is_argument = isinstance(error.param, click.Argument)
+        return f"{error.param.human_readable_name if is_argument else error.param.opts[0]} is missing"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        is_argument = isinstance(error.param, click.Argument)
+        return f"{'' if is_argument else error.param.opts[0] + ': '}{_begun_small(error.message)}"
+    return _begun_small(error.format_message())
+
+
+def _no_such_option(name: str, ctx: click.Context) -> str:
+    if isinstance(ctx.command, click.Group) and not meant(name, _options(ctx)):
+        return f"no such option {name!r} before a command: options stand behind the command"
+    return f"no such option {name!r}{meant(name, _options(ctx))}"
+
+
+def _options(ctx: click.Context) -> list[str]:
+    known = (each for each in ctx.command.get_params(ctx) if isinstance(each, click.Option))
+    return [name for each in known if not each.hidden for name in each.opts if name.startswith("--")]
+
+
+def _commands(ctx: click.Context) -> list[str]:
+    return ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else []
+
+
+def _begun_small(message: str) -> str:
+    """Returns a sentence of Click's as our messages are written: a small letter, and no full stop."""
+    first = message.split(" ", 1)[0]
+    begun = message if first.isupper() or first.startswith("-") else message[:1].lower() + message[1:]
+    return begun.rstrip().removesuffix(".")

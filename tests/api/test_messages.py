@@ -1,0 +1,225 @@
+"""Problem documents in plain words: their exact texts, and that no text of a library gets out."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from shuffle_ledger.ledger.api.invalid_requests import EXPECTED, wrong_field
+from shuffle_ledger.ledger.api.schemas import audit, calculators, requests
+from shuffle_ledger.ledger.client import LedgerClient
+from shuffle_ledger.ledger.errors import Difference, InvalidValue, OtherContent
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from tests.api.conftest import ROUND, Server
+
+NAMES = "1 to 200 printable characters, none of the outer ones blank"
+OPENING = {"name": "x", "population": 100_000, "epsilon": 1, "delta": 1e-6}
+REGISTERED = {"round_id": "r", "cohort": "phones", **ROUND}
+WORDS_OF_LIBRARIES = (
+    "input", "should", "validat", "permitted", "required", "valid ", "parse", "pydantic", "dictionary",
+    "string", "none_", "extra ", "field required",
+)  # fmt: skip
+
+
+MISSPELT = (
+    "unknown field 'reprots' in rounds.0; expected one of randomizer, reports, sampled_from, participation,"
+    " honest_fraction, delta0, analysis, interaction, reports_per_user; did you mean reports?"
+)
+FIELDS = "name, population, epsilon, delta, policy, plan, labels, windows"
+LABELLED = "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("round_id", "", "round_id: is empty, expected at least 1 character"),
+        ("round_id", " a", f"round_id: got  a, expected {NAMES}"),
+        ("round_id", None, "round_id: is null, expected a text"),
+        ("round_id", 7, "round_id: got 7, expected a text"),
+        ("reports", "9", "reports: got 9, expected a whole number"),
+        ("reports", 9.5, "reports: got 9.5, expected a whole number"),
+        ("reports", 0, "reports: got 0, expected a number of at least 1"),
+        ("participation", 0, "participation: got 0, expected a number above 0"),
+        ("delta0", 1, "delta0: got 1, expected a number below 1"),
+        ("honest_fraction", 2, "honest_fraction: got 2, expected a number of at most 1"),
+        ("analysis", "loose", "analysis: got loose, expected one of 'tight', 'clone', 'blanket' or 'strong-"),
+        ("collected_on", "1.2.2025", "collected_on: got 1.2.2025, expected a date as YYYY-MM-DD"),
+        (
+            "randomizer",
+            "krr(k=9, eps0=3)",
+            "randomizer: krr has no parameter eps0; it takes k and epsilon0; did you mean",
+        ),
+    ],
+)
+def test_a_field_of_a_round_that_does_not_fit_says_why(
+    server: Server, field: str, value: Any, said: str
+) -> None:
+    answer = server.ask("POST", "/v1/rounds", json={**REGISTERED, field: value})
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:shuffle-ledger:problem:bad_value")
+    assert answer.json()["detail"].startswith(said)
+    assert answer.json()["field"].split(".")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("rounds", {"cohort": "phones", **ROUND}, "round_id: is missing"),
+        ("cohorts/phones/quote", {"rounds": [{**ROUND, "reprots": 1}]}, MISSPELT),
+        ("cohorts/phones/quote", {"rounds": []}, "rounds: got [], expected at least 1 item"),
+        ("cohorts", [], "body: got [], expected an object"),
+        ("cohorts", None, "body: is missing: send a JSON object"),
+        ("cohorts", {**OPENING, "x": 1}, f"unknown field 'x'; expected one of {FIELDS}"),
+        ("cohorts", {**OPENING, "plan": {}}, "plan: got {}, expected a list"),
+        ("cohorts", {**OPENING, "labels": 3}, "labels: got 3, expected an object"),
+        ("cohorts", {**OPENING, "labels": {"a": "?"}}, f"labels.a: got ?, expected {LABELLED}"),
+        ("statements", {"as_of": "now"}, "as_of: got now, expected a time with its zone, as 2025-01-06T12"),
+    ],
+)
+def test_a_body_that_does_not_fit_says_why(server: Server, path: str, body: Any, said: str) -> None:
+    answer = server.ask("POST", f"/v1/{path}", **({} if body is None else {"json": body}))
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:shuffle-ledger:problem:bad_value")
+    assert answer.json()["detail"].startswith(said)
+    assert set(answer.json()) >= {"field", "value", "expected"}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("limit=0", "limit: got 0, expected a number of at least 1"),
+        ("limit=x", "limit: got x, expected a whole number"),
+        ("outcome=lost", "outcome: got lost, expected one of 'pending', 'admitted', 'refused', 'settled'"),
+        ("since=today", "since: got today, expected a time with its zone, as 2025-01-06T12:00:00Z"),
+        ("cohort=" + "x" * 201, "cohort: got " + "x" * 197 + "..., expected at most 200 characters"),
+    ],
+)
+def test_a_query_that_does_not_fit_says_why(server: Server, query: str, said: str) -> None:
+    answer = server.ask("GET", f"/v1/rounds?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(said)
+
+
+def _models() -> list[type[BaseModel]]:
+    modules = (requests, audit, calculators)
+    found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    return sorted(
+        (each for each in found if issubclass(each, requests.Body) and each is not requests.Body), key=str
+    )
+
+
+def _bad_values() -> list[Any]:
+    plain: list[Any] = [None, "", " a", "x" * 5000, -1, 0, 1.5, 10**20, float("inf"), True, b"x"]
+    inner = [[value] for value in plain] + [{"a": value} for value in plain] + [{"?": "a"}, {1: 2}]
+    return [*plain, [], {}, *inner, ["a"] * 20_000, {f"a{each}": "b" for each in range(2000)}]
+
+
+@pytest.mark.parametrize("model", _models(), ids=lambda model: model.__name__)
+def test_no_schema_says_anything_in_the_words_of_a_library(model: type[BaseModel]) -> None:
+    bodies: list[Any] = [{name: value} for name in model.model_fields for value in _bad_values()]
+    for body in [*bodies, {}, [], None, "x", {"unknown": 1}]:
+        try:
+            model.model_validate(body)
+        except ValidationError as error:
+            for each in error.errors():
+                assert each["type"] in EXPECTED or each["type"] == requests.UNKNOWN_FIELD, each["type"]
+                wrong = wrong_field({**each, "loc": ("body", *each["loc"])})
+                said = (wrong.message or wrong.expected).lower()
+                if each["type"] != "value_error":  # whose words are ours
+                    assert not [word for word in WORDS_OF_LIBRARIES if word in said], said
+
+
+def test_every_kind_of_error_is_one_that_a_schema_gives() -> None:
+    """A row that no schema needs is deleted; the kinds about addresses are listed here."""
+    given = {"enum", "int_parsing", "int_parsing_size"}  # of the query of a request
+    given |= {"model_attributes_type"}
+    for model, value in itertools.product(_models(), _bad_values()):
+        for body in [{name: value} for name in model.model_fields] + [value]:
+            try:
+                model.model_validate(body)
+            except ValidationError as error:
+                given |= {each["type"] for each in error.errors()}
+    assert set(EXPECTED) <= given, set(EXPECTED) - given
+
+
+def test_other_content_names_what_differs(server: Server) -> None:
+    server.register("r", use_case="emoji")
+    answer = server.register("r", reports=2000, randomizer="krr(k=3, epsilon0=0.5)").json()
+    assert answer["detail"] == (
+        "round 'r' was registered with other content: use_case: stored emoji, given nothing;"
+        " randomizer: stored krr(epsilon0=0.5, k=2), given krr(epsilon0=0.5, k=3);"
+        " reports: stored 1000, given 2000"
+    )
+    assert answer["differences"] == [
+        {"field": "use_case", "stored": "emoji", "given": None},
+        {
+            "field": "randomizer",
+            "stored": {"kind": "krr", "epsilon0": 0.5, "k": 2},
+            "given": {"kind": "krr", "epsilon0": 0.5, "k": 3},
+        },
+        {"field": "reports", "stored": 1000, "given": 2000},
+    ]
+    opening = {"name": "phones", "population": 100_000, "epsilon": 1, "delta": 1e-6, "policy": "adaptive"}
+    answer = server.ask("POST", "/v1/cohorts", json=opening).json()
+    assert (
+        answer["detail"]
+        == "cohort 'phones' exists with other parameters: policy: stored fixed, given adaptive"
+    )
+    assert answer["differences"] == [{"field": "policy", "stored": "fixed", "given": "adaptive"}]
+
+
+def test_the_client_raises_what_differs(server: Server) -> None:
+    server.register("r")
+    request = RoundRequest.from_bytes(server.store.round("r").content)
+    with LedgerClient(server.url, server.tokens["registrar"]) as client:
+        other = RoundRequest(round_id="r", cohort="phones", round=request.round, use_case="emoji")
+        with pytest.raises(OtherContent) as caught:
+            client.register(other)
+        assert caught.value.differences == (Difference(field="use_case", stored=None, given="emoji"),)
+        assert str(caught.value) == (
+            "round 'r' was registered with other content: use_case: stored nothing, given emoji"
+        )
+    with LedgerClient(server.url, server.tokens["admin"]) as client, pytest.raises(InvalidValue) as refused:
+        client.open_cohort(name="p", population=10**6, epsilon=1.0, delta=1e-8, policy="plan")
+    assert str(refused.value) == "policy plan needs the field plan: the rounds of the plan"
+
+
+def test_what_is_stored_is_not_shown_to_a_token_that_may_not_read_it(server: Server) -> None:
+    server.register("theirs", cohort="secret", use_case="confidential", reports=777)
+    server.issue("limited", "registrar", cohorts=["phones"])
+    body = {"round_id": "theirs", "cohort": "phones", **ROUND}
+    answer = server.ask("POST", "/v1/rounds", bearer="limited", json=body)
+    assert answer.status_code == 409
+    assert "differences" not in answer.json()
+    assert not [word for word in ("secret", "confidential", "777") if word in answer.text]
+    path, told = "/v1/cohorts/phones/incidents", {"round": None, "reason": "an export", "round_id": "theirs"}
+    answer = server.ask("POST", path, bearer="limited", json=told)
+    assert answer.status_code == 409
+    assert not [word for word in ("secret", "confidential", "777") if word in answer.text]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "bearer", "said"),
+    [
+        ("POST", "rounds", "reader", "reader may not register rounds; role registrar or admin may"),
+        ("GET", "heads", "registrar", "registrar may not read entries; role auditor or admin may"),
+        ("POST", "cohorts", "registrar", "registrar may not open cohorts or change budgets; role admin may"),
+        ("GET", "metrics", "registrar", "registrar may not read metrics; role auditor, reader or admin may"),
+    ],
+)
+def test_a_role_that_is_too_small_is_told_which_is_not(
+    server: Server, method: str, path: str, bearer: str, said: str
+) -> None:
+    server.issue("reader", "reader")
+    json = {"rounds": REGISTERED, "cohorts": OPENING}.get(path)
+    prefix = "" if path == "metrics" else "/v1"
+    answer = server.ask(method, f"{prefix}/{path}", bearer=bearer, json=json)
+    assert (answer.status_code, answer.json()["detail"]) == (403, f"a token with role {said}")
+
+
+def test_an_error_of_another_library_is_not_swallowed() -> None:
+    with pytest.raises(KeyError):
+        wrong_field({"loc": ("body", "x")})
+    assert issubclass(RequestValidationError, Exception)

@@ -1,0 +1,56 @@
+"""Over HTTP, unusual cohorts need `accept_warnings`; the client and the command line say so as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.client import LedgerClient
+from shuffle_ledger.ledger.errors import OtherContent, UnacceptedWarnings
+from tests.api.conftest import Server
+
+UNUSUAL: dict[str, Any] = {"name": "x", "population": 99, "epsilon": 10.5, "delta": 1e-6}
+FIELDS = ["population", "epsilon", "windows"]
+WINDOWS = [{"calendar": "week", "epsilon": 1, "delta": 0.5}]
+
+
+def test_a_server_lists_every_warning_until_they_are_accepted(server: Server) -> None:
+    body = {**UNUSUAL, "windows": WINDOWS}
+    for refused in (body, {**body, "accept_warnings": False}):
+        answer = server.ask("POST", "/v1/cohorts", json=refused)
+        said = answer.json()
+        assert (answer.status_code, said["type"]) == (409, "urn:shuffle-ledger:problem:unaccepted_warnings")
+        assert (said["cohort"], [each["field"] for each in said["warnings"]]) == ("x", FIELDS)
+        assert all(each["message"] in said["detail"] for each in said["warnings"])
+        assert said["detail"].endswith(". If that is meant, ask again with accept_warnings: true")
+    assert server.ask("GET", "/v1/cohorts/x").status_code == 404
+    assert server.ask("POST", "/v1/cohorts", json={**body, "accept_warnings": True}).status_code == 201
+    assert server.ask("POST", "/v1/cohorts", json=body).status_code == 201  # it exists
+    other = server.ask("POST", "/v1/cohorts", json={**body, "epsilon": 11})
+    assert other.json()["type"].endswith(":conflict")
+    assert server.ask("POST", "/v1/cohorts", json={**body, "accept_warnings": "yes"}).status_code == 422
+
+
+def test_the_client_raises_the_warnings_and_takes_an_argument(server: Server) -> None:
+    with LedgerClient(server.url, server.tokens["admin"]) as client:
+        with pytest.raises(UnacceptedWarnings) as caught:
+            client.open_cohort(**UNUSUAL, policy="fixed")
+        assert [each.field for each in caught.value.warnings] == FIELDS[:2]
+        assert "10.5, is above 10" in str(caught.value)
+        opened = client.open_cohort(**UNUSUAL, policy="fixed", accept_warnings=True)
+        assert client.open_cohort(**UNUSUAL, policy="fixed") == opened
+        with pytest.raises(OtherContent):
+            client.open_cohort(**UNUSUAL, policy="adaptive")
+
+
+def test_the_command_line_says_yes_to_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_SERVER", server.url)
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.tokens["admin"])
+    order = ("cohort", "open", "x", "--population", "99", "--epsilon", "1", "--delta", "1e-6")
+    refused = CliRunner().invoke(main, order)
+    assert (refused.exit_code, refused.stderr.endswith(". If that is meant, say --yes\n")) == (2, True)
+    assert CliRunner().invoke(main, [*order, "--yes"]).exit_code == 0
+    assert CliRunner().invoke(main, order).exit_code == 0

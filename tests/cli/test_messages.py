@@ -1,0 +1,218 @@
+"""What people read when they mistype: each message in its exact words, with the exit code of the contract."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from shuffle_ledger.cli.rendering.present import Bar, console_on, facts
+from tests.cli.conftest import ROUND, Run
+
+ASKED = ("--reports", "1000", "--delta", "1e-6")
+OPENING = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+
+
+def _said(run: Run, *arguments: str, code: int = 2) -> str:
+    answer = run(*arguments)
+    assert (answer.code, answer.stdout) == (code, ""), answer
+    assert answer.stderr.startswith("shuffle-ledger: ")
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    return answer.stderr.removeprefix("shuffle-ledger: ").removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("budgt", "phones"), "no such command 'budgt'; did you mean budget?"),
+        (("round", "regster"), "no such command 'regster'; did you mean register?"),
+        (("register", "phones"), "no such command 'register'; did you mean round register?"),
+        (("open", "phones"), "no such command 'open'; did you mean cohort open?"),
+        (("zzzz",), "no such command 'zzzz'"),
+        (("budget", "phones", "--jsn"), "no such option '--jsn'; did you mean --json?"),
+        (("amplify", "--report", "5"), "no such option '--report'; did you mean --reports?"),
+        (("amplify", "--zzzz"), "no such option '--zzzz'"),
+        (
+            ("--database-url", "sqlite:///x.db", "budget", "x"),
+            "no such option '--database-url' before a command: options stand behind the command",
+        ),
+        (("budget",), "COHORT is missing"),
+        (("amplify", "--delta", "1e-6"), "--randomizer is missing"),
+        (("compose", "none.csv", "--delta", "1e-6"), "file 'none.csv' does not exist"),
+        (
+            ("token", "create", "x", "--role", "admn"),
+            "--role: 'admn' is not one of 'admin', 'registrar', 'reader', 'auditor'",
+        ),
+        (("budget", "a", "b"), "got unexpected extra argument (b)"),
+    ],
+)
+def test_a_command_line_that_is_none_says_what_was_meant(
+    run: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    assert _said(run, *arguments) == said
+    found = run(*arguments, "--json")
+    assert (found.code, found.json["error"]["kind"], found.json["error"]["message"]) == (2, "bad_usage", said)
+
+
+@pytest.mark.parametrize("group", [(), ("round",), ("audit",)])
+def test_a_command_line_without_a_command_gets_the_usage(run: Run, group: tuple[str, ...]) -> None:
+    answer = run(*group)
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"Usage: {' '.join(('main', *group))} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\nCommands:\n" in answer.stderr
+    assert "shuffle-ledger: " not in answer.stderr
+    said = _said(run, *group, "--zzzz")
+    assert said == "no such option '--zzzz' before a command: options stand behind the command"
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "said"),
+    [
+        (
+            "krr(k=16, eps0=3)",
+            "krr has no parameter eps0; it takes k and epsilon0; did you mean epsilon0?",
+        ),
+        ("krr(k=16, epsilon0=3, m=1)", "krr has no parameter m; it takes k and epsilon0"),
+        ("rappor(epsilon0=3, domian=8)", "rappor has no parameter domian; it takes epsilon0 and domain"),
+        ("krr(k=16)", "krr needs a value for epsilon0; it takes k and epsilon0"),
+        ("laplace()", "laplace needs a value for epsilon0; it takes epsilon0"),
+    ],
+)
+def test_parameters_of_randomizers_are_named(run: Run, randomizer: str, said: str) -> None:
+    assert _said(run, "amplify", "--randomizer", randomizer, *ASKED).startswith(said)
+
+
+def test_a_randomizer_that_is_none_says_which_there_are(run: Run) -> None:
+    said = _said(run, "amplify", "--randomizer", "rapor(epsilon0=1)", *ASKED)
+    assert said.startswith(
+        "there is no randomizer 'rapor'; did you mean rappor?; known are generic, krr, blh"
+    )
+
+
+TEXT = "expected 1 to 200 printable characters that show, none of the outer ones blank"
+
+
+def test_what_is_empty_is_called_empty(phones: Run) -> None:
+    assert _said(phones, "round", "register", "phones", "--id", "", *ROUND) == f"round_id: is empty, {TEXT}"
+    assert _said(phones, "cohort", "open", "", *OPENING) == f"name: is empty, {TEXT}"
+    assert _said(phones, "cohort", "open", "x", *OPENING, "--label", "a=").startswith("label: is empty, ")
+    empty = ("amplify", "--randomizer", "generic(epsilon0=1)", "--reports", "", "--delta", "1e-6")
+    assert _said(phones, *empty) == "reports: is empty, expected a whole number"
+    assert _said(phones, "round", "void", "r", "--reason", "").startswith("reason: is empty, expected 1 to")
+
+
+def test_what_is_missing_is_called_missing(run: Run, directory: Path) -> None:
+    assert directory.exists()
+    assert (
+        run("cohort", "open", "weekly", *OPENING, "--window", "calendar=week,epsilon=1,delta=1e-8").code == 0
+    )
+    said = _said(run, "incident", "record", "weekly", "--id", "x", "--unknown", "--reason", "an export")
+    assert said == (
+        "collected_on: is missing, expected the first day of collection, for cohort 'weekly' has windows"
+    )
+
+
+def test_a_policy_and_a_plan_belong_together(phones: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text('randomizer,reports\n"krr(k=2, epsilon0=0.5)",1000\n')
+    assert (
+        _said(phones, "cohort", "open", "x", *OPENING, "--policy", "plan") == "policy plan needs --plan FILE"
+    )
+    said = _said(phones, "cohort", "open", "x", *OPENING, "--plan", str(plan))
+    assert said == "policy adaptive has no plan: leave --plan out, or say --policy plan"
+    cohorts, rounds = tmp_path / "cohorts.csv", tmp_path / "rounds.csv"
+    cohorts.write_text("cohort,population,epsilon,delta,policy\nx,100000,1,1e-6,plan\n")
+    rounds.write_text('round_id,cohort,randomizer,reports\na,x,"krr(k=2, epsilon0=0.5)",1000\n')
+    assert _said(phones, "round", "import", str(rounds), "--cohorts", str(cohorts)) == (
+        f"{cohorts}, line 2: policy plan needs a plan, which a file of cohorts cannot give: open cohort 'x'"
+        " with `cohort open --policy plan --plan FILE`"
+    )
+
+
+def test_other_content_names_what_is_stored_and_what_was_given(phones: Run, tmp_path: Path) -> None:
+    register = ("round", "register", "phones", "--id", "a", "--randomizer", "krr(k=2, epsilon0=0.5)")
+    assert phones(*register, "--reports", "1000", "--use-case", "emoji").code == 0
+    said = (
+        "round 'a' was registered with other content: use_case: stored emoji, given nothing; reports: stored"
+    )
+    assert _said(phones, *register, "--reports", "2000", code=5) == f"{said} 1000, given 2000"
+    assert phones(*register, "--reports", "2000", "--json").json["error"]["differences"] == [
+        {"field": "use_case", "stored": "emoji", "given": None},
+        {"field": "reports", "stored": 1000, "given": 2000},
+    ]
+    other = ("cohort", "open", "phones", "--population", "99000", "--epsilon", "1.5", "--delta", "1e-6")
+    changed = "population: stored 100000, given 99000; epsilon: stored 1, given 1.5"
+    said = f"cohort 'phones' exists with other parameters: {changed}"
+    assert _said(phones, *other, code=5) == said
+    windows = _said(phones, *other[:-4], "--epsilon", "1", "--delta", "1e-6", "--label", "a=b", code=5)
+    assert windows.endswith('labels: stored nothing, given {"a": "b"}')
+    cohorts, rounds = tmp_path / "cohorts.csv", tmp_path / "rounds.csv"
+    cohorts.write_text("cohort,population,epsilon,delta\nphones,99000,1.5,1e-6\n")
+    rounds.write_text('round_id,cohort,randomizer,reports\na,phones,"krr(k=2, epsilon0=0.5)",1001\n')
+    imported = ("round", "import", str(rounds))
+    assert _said(phones, *imported, "--cohorts", str(cohorts), code=5) == f"{cohorts}, line 2: {said}"
+    said = _said(phones, *imported, code=5)
+    assert said.startswith(f"{rounds}, line 2: round 'a' was registered with other content: use_case: stored")
+
+
+def test_another_plan_names_the_kinds_that_differ(directory: Path, run: Run) -> None:
+    plan, opening = directory / "plan.csv", ("cohort", "open", "x", *OPENING, "--policy", "plan", "--plan")
+    plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,2\n')
+    assert run(*opening, str(plan)).code == 0
+    plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,1\n')
+    assert _said(run, *opening, str(plan), code=5) == (
+        "cohort 'x' exists with another plan: krr(epsilon0=0.5, k=2), 1,000 reports: stored 2, given 1"
+    )
+
+
+def test_another_incident_names_what_differs(phones: Run) -> None:
+    record = ("incident", "record", "phones", "--id", "x", "--unknown", "--reason")
+    assert phones(*record, "an export").code == 3
+    assert _said(phones, *record, "another export", code=5) == (
+        "incident 'x' was recorded with other content (correct the round to change it): reason: stored an"
+        " export, given another export"
+    )
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("value", "styled"), [(None, True), ("", True), ("1", False), ("0", False)])
+def test_no_color_means_no_styles_at_all(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, *, styled: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NO_COLOR", value)
+    stream = _Terminal()
+    console = console_on(stream)
+    console.print("[bold]a[/bold] [underline]b[/underline]", facts("title", {"name": 1}))
+    assert ("\x1b[" in stream.getvalue()) is styled
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("columns", ["60", "40"])
+def test_columns_bounds_tables_text_and_bars(
+    monkeypatch: pytest.MonkeyPatch, columns: str, *, terminal: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal() if terminal else io.StringIO()
+    console_on(stream).print(facts("title", {"share": Bar(fraction=0.5, width=90), "words": "word " * 60}))
+    widths = {len(line.rstrip()) for line in stream.getvalue().splitlines()}
+    assert max(widths) <= int(columns)
+    assert max(widths) > int(columns) - 5
+    assert sum("█" in line for line in stream.getvalue().splitlines()) == 1  # shorter, not folded
+
+
+def test_columns_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch, phones: Run) -> None:
+    usual = phones("cohort", "show", "phones").stdout
+    for columns in ("", "0", "wide", "-5"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert phones("cohort", "show", "phones").stdout == usual
+    monkeypatch.setenv("COLUMNS", "50")
+    assert max(map(len, phones("cohort", "show", "phones").stdout.splitlines())) <= 50
