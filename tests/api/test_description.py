@@ -32,7 +32,7 @@ SEED = 20210209  # the same requests every time; another seed is another test
 # Bodies with a round share one schema of randomizers. This one is asked about all kinds, others about two.
 ALL_KINDS = "AmplifyRound"
 KINDS = 2
-# Names may have letters of many scripts. The generator is slow with so many, so it gets the first range.
+# Patterns of names list letters of many scripts, which the generator reads slowly. It gets the first range.
 SCRIPTS = re.compile(r"(\\u[0-9a-f]{4}-\\u[0-9a-f]{4})(?:\\u[0-9a-f]{4}-\\u[0-9a-f]{4})+")
 
 
