@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +29,7 @@ START_SECONDS_MAX = 30.0
 DATABASE_PREFIX = "shuffle_ledger_test_"
 UUID_HEX_LENGTH = 32
 LEFT_OVER_SECONDS = 86_400
+DROPPED_TOGETHER = 12  # databases, and connections for a moment; more are faster, and need more of the server
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 # Servers end at once in tests; only the tests of draining set a longer time.
@@ -72,46 +74,96 @@ def postgresql_server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
-def postgresql_template(postgresql_server: str) -> Iterator[str]:
-    """Yield the name of an initialised database to copy; what killed runs left behind goes first."""
-    _drop_left_over(postgresql_server)
-    name = _new_name()
-    with _databases(postgresql_server) as create:
-        initialise(create(name))
-        yield name
+class _Databases:
+    """Databases at one server. Threads drop them, and copy the next one ahead: both wait for the disk.
 
+    Each drop waits for a checkpoint of the whole server, and drops at the same time wait for the same one.
+    """
 
-@pytest.fixture
-def new_postgresql_database(postgresql_server: str) -> Iterator[Callable[[], str]]:
-    """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
-    with _databases(postgresql_server) as create:
-        yield lambda: create(_new_name())
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._copying, self._dropping = ThreadPoolExecutor(1), ThreadPoolExecutor(DROPPED_TOGETHER)
+        self._template: str | None = None
+        self._ahead: Future[str] | None = None
+        self._unused: list[str] = []
+        self._drops: list[Future[list[str]]] = []
 
+    def create(self, template: str = "template1") -> str:
+        """Create a database; return its name."""
+        name = _new_name()
+        _execute(self._server, f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
 
-@pytest.fixture
-def new_postgresql_ledger(postgresql_server: str, postgresql_template: str) -> Iterator[Callable[[], str]]:
-    """Yield a function that creates initialised PostgreSQL databases, copies of one, with its identity."""
-    with _databases(postgresql_server) as create:
-        yield lambda: create(_new_name(), postgresql_template)
+    def copy(self) -> str:
+        """Return the name of an initialised database: a copy of one, which is migrated once."""
+        if self._template is None:
+            self._template = self.create()
+            initialise(self.url(self._template))
+        found = self._ahead.result() if self._ahead else self.create(self._template)
+        self._ahead = self._copying.submit(self.create, self._template)
+        return found
 
-
-@contextmanager
-def _databases(server: str) -> Iterator[Callable[..., str]]:
-    """Yield a function that creates databases; drop them all at the end, however the block ends."""
-    created: list[str] = []
-
-    def create(name: str, template: str = "template1") -> str:
-        _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-        created.append(name)
-        url = make_url(server).set(drivername="postgresql+psycopg", database=name)
+    def url(self, name: str) -> str:
+        """Return the URL of a database."""
+        url = make_url(self._server).set(drivername="postgresql+psycopg", database=name)
         return url.render_as_string(hide_password=False)
 
+    def drop(self, name: str) -> None:
+        """Drop a database, some time before the end of the session."""
+        self._unused.append(name)
+        if len(self._unused) == DROPPED_TOGETHER:
+            self._drop_unused()
+
+    def close(self) -> None:
+        """Drop all databases that are left, and fail if one could not be dropped."""
+        self._copying.shutdown()
+        left = [self._template, self._ahead and self._ahead.result()]
+        self._unused += [name for name in left if name]
+        self._drop_unused()
+        self._dropping.shutdown()
+        for one in self._drops:
+            one.result()
+
+    def _drop_unused(self) -> None:
+        statements = [f"DROP DATABASE {name} WITH (FORCE)" for name in self._unused]
+        self._drops += [self._dropping.submit(_execute, self._server, one) for one in statements]
+        self._unused.clear()
+
+
+@pytest.fixture(scope="session")
+def postgresql_databases(postgresql_server: str) -> Iterator[_Databases]:
+    """Yield the databases of this session; those that killed runs left behind are dropped first."""
+    _drop_left_over(postgresql_server)
+    found = _Databases(postgresql_server)
     try:
-        yield create
+        yield found
     finally:
-        for name in created:
-            _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+        found.close()
+
+
+@pytest.fixture
+def new_postgresql_database(postgresql_databases: _Databases) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
+    yield from _until_the_end(postgresql_databases, postgresql_databases.create)
+
+
+@pytest.fixture
+def new_postgresql_ledger(postgresql_databases: _Databases) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates initialised PostgreSQL databases, copies of one, with its identity."""
+    yield from _until_the_end(postgresql_databases, postgresql_databases.copy)
+
+
+def _until_the_end(databases: _Databases, create: Callable[[], str]) -> Iterator[Callable[[], str]]:
+    """Yield a function that returns URLs of new databases; drop them all at the end of the test."""
+    names: list[str] = []
+
+    def new() -> str:
+        names.append(create())
+        return databases.url(names[-1])
+
+    yield new
+    for name in names:
+        databases.drop(name)
 
 
 def _execute(server: str, statement: str) -> list[str]:

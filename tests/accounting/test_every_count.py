@@ -294,14 +294,15 @@ def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> No
     shuffled = ShuffledRound(
         interaction="identical",
         randomizer=parse_randomizer(written),
-        reports=300,
-        sampled_from=10_000,
+        reports=60,
+        sampled_from=2_000,
         honest_fraction=0.6,
     )
     found = attack_epsilon(shuffled, delta=1e-7)
     assert found is not None
     profile = WitnessProfile(shuffled, shuffled.randomizer.witnesses())
-    grid = np.linspace(0.0, profile.loss_within_reach(1e-7), 100)
+    reach = profile.loss_within_reach(1e-7)
+    grid = np.union1d(np.linspace(0.0, reach, 30), found * np.linspace(0.99, 1.02, 16))
     certain = grid[np.flatnonzero(profile(np.expm1(grid)) >= 1e-7)[-1]]
     assert found >= certain * (1 - 2e-3)
     assert profile(np.expm1(np.array([found])))[0] >= 1e-7 * (1 - 1e-9)

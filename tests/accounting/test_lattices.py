@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, b
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.floats(1e-9, 60.0), st.floats(1e-6, 3.0), st.floats(1e-4, 0.5))
 def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation: float, step: float) -> None:
     """Mass beyond the last loss would count as infinite, or be lost."""

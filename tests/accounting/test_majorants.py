@@ -118,7 +118,7 @@ def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
-@pytest.mark.parametrize("shape", [(4, 9), (7, 3)])
+@pytest.mark.parametrize("shape", [(3, 7), (5, 3)])
 def test_laws_are_above_all_pairs_exactly(
     shape: tuple[int, int], noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ def test_laws_are_above_all_pairs_exactly(
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
     shape = data.draw(st.tuples(st.integers(2, 4), st.integers(2, 5)))
     scale = data.draw(st.sampled_from([1e-12, 0.1, 1.0, 8.0, 40.0]))

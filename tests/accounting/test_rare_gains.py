@@ -80,21 +80,21 @@ def test_counted_sums_keep_the_bounds(
         return summed(self, laws, reports, smoothing=smoothing, known=known)
 
     monkeypatch.setattr(RareGains, "summed", watched)
-    for _ in range(40):
+    for _ in range(25):
         pair, reports = _pair(draw, rarely=rarely), int(draw.integers(2, 12))
         most_of_it = math.log(float((pair.a / pair.b).max()))
         excess = np.sort(np.expm1(draw.uniform(0.0, most_of_it, 2)))
         found = blanket_profile(pair, reports, excess, smoothing=float(draw.choice([0.2, 0.03, 0.005])))
         for upper, lower, more in zip(found.upper, found.lower, excess.tolist(), strict=True):
             assert lower <= sum(_exact(pair, reports, more)) <= upper
-    assert sum(counted) >= 20
+    assert sum(counted) >= 12
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("every_gain_is_rare")
 @pytest.mark.parametrize("overwhelming", [0.5, 12.0])
 @pytest.mark.parametrize("little", [1e-6, 1e-2])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_outcomes_with_a_rare_gain_are_known_by_themselves(
     seed: int, little: float, overwhelming: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

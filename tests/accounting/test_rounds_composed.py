@@ -75,7 +75,7 @@ def test_small_rounds_composed_lie_in_the_interval(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.05, 6.0),
     st.integers(1, 60),

@@ -64,7 +64,7 @@ def test_delta_never_rises_and_agrees_with_epsilon(written: str, rest: dict[str,
     """Delta never rises with epsilon, and epsilon at that delta agrees."""
     question = {ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), **rest): rounds}
     accountant = Accountant()
-    found = [accountant.certify_delta(question, epsilon=x) for x in (0.02, 0.1, 0.5, 1.0, 1.05, 3.0, 700.0)]
+    found = [accountant.certify_delta(question, epsilon=x) for x in (0.02, 0.5, 1.0, 1.05, 700.0)]
     for earlier, later in itertools.pairwise(found):
         assert later.delta_lower <= earlier.delta_upper
     assert all(one.precise for one in found[:-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,11 +30,28 @@ CALCULATORS = {
     "/v1/calibrate": "CalibrateRounds",
 }
 SEED = 20210209  # the same requests every time; another seed is another test
+# Bodies with a round share one schema of randomizers. This one is asked about all kinds, others about two.
+ALL_KINDS = "AmplifyRound"
+KINDS = 2
+# Patterns of names list letters of many scripts, which the generator reads slowly. It gets the first range.
+SCRIPTS = re.compile(r"(\\u[0-9a-f]{4}-\\u[0-9a-f]{4})(?:\\u[0-9a-f]{4}-\\u[0-9a-f]{4})+")
+
+
+def made_smaller(published: dict[str, Any]) -> str:
+    """Return the description with fewer kinds of randomizers, and fewer letters in names."""
+    for name, schema in published["components"]["schemas"].items():
+        kinds = schema.get("properties", {}).get("randomizer", {})
+        if "oneOf" in kinds and name != ALL_KINDS:
+            kinds["oneOf"] = kinds["oneOf"][:KINDS]
+    return SCRIPTS.sub(r"\1", json.dumps(published))
 
 
 @pytest.mark.slow
 def test_generated_requests_find_nothing(server: Server, tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/v1/openapi.json"]
+    published = server.ask("GET", "/v1/openapi.json").json()
+    (tmp_path / "openapi.json").write_text(made_smaller(published))
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", "openapi.json"]
+    command += ["--url", server.url]
     command += ["--header", f"Authorization: Bearer {server.tokens['admin']}", "--checks", "all"]
     command += [
         "--max-examples",

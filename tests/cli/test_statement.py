@@ -30,6 +30,7 @@ from shuffle_ledger.cli.files.output_files import write_bytes_whole
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, certainty, one_in, percent, plain
 from tests.cli.conftest import Run
 
+LEDGER = "shuffle-ledger.db"
 NASTY = "<script>alert('x')</script>"
 
 
@@ -56,16 +57,30 @@ def opened(run: Run, name: str, *, policy: str) -> None:
     assert run("cohort", "open", name, *options).code == 0
 
 
+@pytest.fixture(scope="module")
+def kept() -> dict[str, bytes]:
+    """Return the file of the ledger of `lived`, under its name, once a test made it."""
+    return {}
+
+
 @pytest.fixture
-def lived(phones: Run) -> Run:
+def lived(phones: Run, directory: Path, kept: dict[str, bytes]) -> Run:
     """Return `run`, with a cohort in which everything happened that may happen: seven entries."""
+    if not kept:
+        _live(phones)
+        kept[LEDGER] = (directory / LEDGER).read_bytes()
+        assert [file.name for file in directory.iterdir()] == [LEDGER]
+    (directory / LEDGER).write_bytes(kept[LEDGER])
+    return phones
+
+
+def _live(phones: Run) -> None:
     registered(phones, "w1", use_case="emoji", collected_on="2026-01-05")
     registered(phones, NASTY, collected_on="2026-01-12")
     registered(phones, "w3", epsilon0=8)
     assert phones("round", "settle", "w1", "--reports", "900").code == 0
     assert phones("round", "void", NASTY, "--reason", '=HYPERLINK("http://x")').code == 0
     registered(phones, "w4", reports=20_000)
-    return phones
 
 
 @pytest.fixture

@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    Certificate,
+    PrivacyLossDistribution,
+    ShuffledRound,
+    parse_randomizer,
+)
+from shuffle_ledger.accounting.verification import composed_epsilon, round_delta
 from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.evidence import second_opinions
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
+
+Pairs = list[tuple[PrivacyLossDistribution, int]]
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +52,29 @@ def store(database_url: str) -> Iterator[Store]:
     """Yield an empty ledger."""
     with Store.connect(database_url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def remembered_second_opinions() -> Iterator[None]:
+    """Ask the second method each question once: forged bundles repeat the same questions."""
+    deltas: dict[tuple[ShuffledRound, float], float | None] = {}
+    epsilons: dict[object, tuple[Pairs, float | None]] = {}
+
+    def round_once(kind: ShuffledRound, epsilon: float) -> float | None:
+        if (kind, epsilon) not in deltas:
+            deltas[kind, epsilon] = round_delta(kind, epsilon)
+        return deltas[kind, epsilon]
+
+    def composed_once(pairs: Pairs, *, delta: float, slack: float) -> float | None:
+        key = tuple((id(pair), count) for pair, count in pairs), delta, slack
+        if key not in epsilons:  # the pairs are kept, so that no other pair gets the same id
+            epsilons[key] = pairs, composed_epsilon(pairs, delta=delta, slack=slack)
+        return epsilons[key][1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(second_opinions, "round_delta", round_once)
+        patched.setattr(second_opinions, "composed_epsilon", composed_once)
+        yield
 
 
 class RememberingAccountant(Accountant):

@@ -55,9 +55,31 @@ def key() -> SigningKey:
     return SigningKey.generate()
 
 
+@pytest.fixture(scope="module")
+def kept() -> list[bytes]:
+    """Return the file of the ledger of `lived`, once a test made it."""
+    return []
+
+
 @pytest.fixture
-def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
-    """Return a ledger with entries of every kind in one cohort, and one round in another."""
+def lived(
+    database_url: str, accountant: Accountant, make_request: MakeRequest, kept: list[bytes]
+) -> Iterator[Store]:
+    """Yield a ledger with entries of every kind in one cohort, and one round in another."""
+    file = Path(database_url.removeprefix("sqlite:///"))
+    if not kept:
+        with Store.connect(database_url) as store:
+            live(store, accountant, make_request)
+        kept.append(file.read_bytes())
+    file.write_bytes(kept[0])
+    with Store.connect(database_url) as store:
+        yield store
+
+
+def live(phones: Store, accountant: Accountant, make_request: MakeRequest) -> None:
+    """Write entries of every kind."""
+    opened = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed", "actor": "tester"}
+    open_cohort(phones, name="phones", **opened)  # type: ignore[arg-type]  # as it says
     for name, changes in (("a", {}), ("b", {"reports": 2_000}), ("c", {"epsilon0": 8.0, "reports": 5})):
         register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
         admit(phones, accountant, name)
@@ -72,7 +94,6 @@ def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> S
         )
         admit(phones, accountant, name)
     settle(phones, accountant, "t", reports=900, actor="tester")
-    return phones
 
 
 @pytest.fixture

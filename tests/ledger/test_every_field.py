@@ -38,6 +38,7 @@ from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 CHAIN = "chains/000001.txt"
 AUDITOR = Accountant()
+pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 ZEROS = "0" * 64
 
 

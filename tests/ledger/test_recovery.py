@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import Engine, event, select
 from sqlalchemy.engine import make_url
@@ -103,10 +102,10 @@ def decided(store: Store, accountant: Accountant, request: RoundRequest) -> obje
 
 
 @pytest.fixture
-def backup(database_url: str, tmp_path: Path) -> Iterator[Callable[[], str]]:
+def backup(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
     """Yield a function that copies the database as it is, and returns the copy's URL."""
-    url, made = make_url(database_url), []
-    server = url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False)
+    url = make_url(database_url)
+    made: list[str] = []
 
     def copy() -> str:
         if url.get_backend_name() == "sqlite":
@@ -114,16 +113,12 @@ def backup(database_url: str, tmp_path: Path) -> Iterator[Callable[[], str]]:
             with closing(sqlite3.connect(str(url.database))) as source, closing(sqlite3.connect(file)) as to:
                 source.backup(to)
             return f"sqlite:///{file}"
-        name = f"shuffle_ledger_test_{uuid.uuid4().hex}"
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {url.database}".encode())
-        made.append(name)
-        return url.set(database=name).render_as_string(hide_password=False)
+        made.append(request.getfixturevalue("postgresql_databases").create(url.database))
+        return url.set(database=made[-1]).render_as_string(hide_password=False)
 
     yield copy
     for name in made:
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+        request.getfixturevalue("postgresql_databases").drop(name)
 
 
 @pytest.fixture

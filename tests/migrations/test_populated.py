@@ -113,6 +113,9 @@ def live(connection: Connection, accountant: Accountant) -> None:
         connection.execute(insert(tables["holdings"]).values(**held))
 
 
+WRITER = Accountant()  # of the entries of before; it computes the same rounds once
+
+
 @pytest.fixture
 def old_database_url(empty_database_url: str) -> str:
     """Return a populated database of schema 0001."""
@@ -121,7 +124,7 @@ def old_database_url(empty_database_url: str) -> str:
         config = schema._configuration()
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-        live(connection, Accountant())
+        live(connection, WRITER)
     engine.dispose()
     return empty_database_url
 
