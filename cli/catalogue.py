@@ -120,7 +120,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "token rotate": (
         "token:rotate_",
-        "Create a token like the token ID: same actor, role, cohorts and lifetime.",
+        "Create a token like the token ID, or NAME's only valid one: same actor, role, cohorts and lifetime.",
     ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),

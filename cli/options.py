@@ -38,6 +38,7 @@ REAL = FieldType(fields.REAL)
 DATE = FieldType(fields.DATE)
 MOMENT = FieldType(fields.MOMENT)
 SINCE = FieldType(fields.SINCE)
+DURATION = FieldType(fields.DURATION)
 NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)

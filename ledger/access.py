@@ -12,7 +12,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -112,6 +112,14 @@ class IssuedToken:
     issued: AccessToken
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """A new token, and the one that it replaces as it is now."""
+
+    new: IssuedToken
+    old: AccessToken
+
+
 def issue(
     store: Store,
     *,
@@ -161,29 +169,36 @@ def issue(
     return IssuedToken(token=f"sl_{stored.token_id}_{secret}", issued=_public(stored))
 
 
-def rotate(store: Store, token_id: str, *, actor: str, lifetime_days: float | None = None) -> IssuedToken:
-    """Issue a token with the name, role, team and cohorts of another, which stays valid until it is revoked.
+def rotate(
+    store: Store,
+    token: str,
+    *,
+    actor: str,
+    lifetime_days: float | None = None,
+    overlap: timedelta | None = None,
+) -> Rotation:
+    """Issue a token with the name, role, team and cohorts of another, and end that one if it is asked for.
 
     Args:
         store: the ledger.
-        token_id: the other token; it may have expired.
+        token: the other token's identifier, though it may have expired; or its name, if only one token of
+            that name is valid.
         actor: for the record.
         lifetime_days: of the new token; None: as long as the other one was issued for.
+        overlap: how long the other one stays valid, by the database's clock: zero revokes it now; it never
+            gets a longer life than it had. None: until it expires or is revoked.
 
     Raises:
-        NotFound: no such token.
-        Conflict: it was revoked.
-        InvalidValue: as `issue`.
+        NotFound: no such token, and none that is valid of this name.
+        Conflict: it was revoked, or several tokens of this name are valid.
+        InvalidValue: as `issue`, or a negative overlap.
     """
-    with engine.reading(store.engine) as connection:
-        stored = access_rows.token_row(connection, token_id)
-    if stored is None:
-        raise NotFound(f"no token {token_id!r}")
-    if stored.revoked_at is not None:
-        raise Conflict(f"token {token_id!r} was revoked: create a new one instead")
+    if overlap is not None and overlap < timedelta():
+        raise InvalidValue(field="overlap", value=str(overlap), expected="a duration of at least 0")
+    stored = _to_rotate(store, token)
     old = _public(stored)
     lifetime = (old.expires_at - old.created_at).total_seconds() / _DAY_SECONDS
-    return issue(
+    issued = issue(
         store,
         name=old.name,
         role=old.role,
@@ -192,6 +207,41 @@ def rotate(store: Store, token_id: str, *, actor: str, lifetime_days: float | No
         team=old.team,
         lifetime_days=lifetime if lifetime_days is None else lifetime_days,
     )
+    if overlap == timedelta():
+        old = revoke(store, old.token_id, actor=actor)
+    elif overlap is not None:
+        with engine.writing(store.engine) as connection:
+            ends_at = engine.database_time(connection) + overlap
+            access_rows.expire_by(connection, old.token_id, ends_at)
+            old = replace(old, expires_at=min(old.expires_at, ends_at))
+    security_log.record(
+        Event.TOKEN_ROTATED,
+        token_id=old.token_id,
+        new_token_id=issued.issued.token_id,
+        name=old.name,
+        role=old.role,
+        ends_at=(old.revoked_at or old.expires_at).isoformat(),
+        actor=actor,
+    )
+    return Rotation(new=issued, old=old)
+
+
+def _to_rotate(store: Store, token: str) -> StoredToken:
+    """Return the token with an identifier, or else the only valid one of a name."""
+    with engine.reading(store.engine) as connection:
+        stored, now = access_rows.token_row(connection, token), engine.database_time(connection)
+        named = [] if stored else [each for each in access_rows.token_rows(connection) if each.name == token]
+    valid = [each for each in named if _is_valid(each, now)]
+    if len(valid) > 1:
+        ids = ", ".join(each.token_id for each in valid)
+        raise Conflict(f"{len(valid)} tokens of {token!r} are valid: name one of them by its id: {ids}")
+    if stored is None and not valid:
+        hint = ", and none that is valid of this name" if named else ""
+        raise NotFound(f"no token {token!r}{hint}")
+    found = stored or valid[0]
+    if found.revoked_at is not None:
+        raise Conflict(f"token {found.token_id!r} was revoked: create a new one instead")
+    return found
 
 
 def authenticate(store: Store, text: str) -> AccessToken | None:

@@ -37,6 +37,7 @@ class Event(StrEnum):
     NOT_ALLOWED = auto()  # a role or a limit to some cohorts, or a form of another site
     TOKEN_CREATED = auto()
     TOKEN_REVOKED = auto()
+    TOKEN_ROTATED = auto()  # another one like it was created; the old one may end sooner
 
 
 class EventLimit:

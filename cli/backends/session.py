@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor, Store
+
+SECRETS = frozenset({"token", "session_key"})  # settings whose values no message shows
+_PASSWORD = re.compile(r"([^/@:]*):[^/]*@")  # in an address, also in one that cannot be parsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +47,22 @@ def settings_from(
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
-        first = problem.errors()[0]
-        field = "SHUFFLE_LEDGER_" + "_".join(map(str, first["loc"])).upper()
-        raise BadValue(field, first.get("input"), f"something else ({first['msg']})") from problem
+        raise _bad_setting(problem.errors()[0]) from problem
+
+
+def _bad_setting(error: Mapping[str, Any]) -> BadValue:
+    """Returns the error of a setting, without the passwords that it may have."""
+    name = str(error["loc"][0]) if error["loc"] else ""
+    field, value = "SHUFFLE_LEDGER_" + "_".join(map(str, error["loc"])).upper(), error.get("input")
+    if value == "":
+        message = f"{field} is empty: give it a value, or unset it"
+        return BadValue(field, value, "a value; unset it instead of leaving it empty", message)
+    if name in SECRETS:
+        value = "(hidden)"
+    elif isinstance(value, str):
+        value = _PASSWORD.sub(r"\1:***@", value)
+    said = re.sub(r"^(Value error, |(Input|String) should (be )?)", "", str(error["msg"]))
+    return BadValue(field, value, f"a setting that fits ({said})")
 
 
 @contextmanager

@@ -66,12 +66,12 @@ def import_(
 ) -> int:
     """Register and decide every round of FILE, in file order.
 
-    FILE is CSV with a header, or JSON lines: round_id, cohort, randomizer, reports and, as needed,
-    collected_on, use_case, sampled_from, participation, honest_fraction, delta0, analysis, interaction,
-    reports_per_user. The whole file is checked before anything is written. An interrupted import is finished
-    by running it again. Exits with 0 when every round is decided, also when the budget refused some: the
-    answer lists them; with 7 while some are undecided. A round that is voided, or of a cohort that is frozen
-    or overspent since it admitted the round, is a conflict (5).
+    FILE is CSV with a header, or JSON lines: round_id, cohort (or audience), randomizer, reports and, as
+    needed, collected_on, collected_until, use_case, sampled_from, participation, honest_fraction, delta0,
+    analysis, interaction, reports_per_user. The whole file is checked before anything is written. An
+    interrupted import is finished by running it again. Exits with 0 when every round is decided, also when
+    the budget refused some: the answer lists them; with 7 while some are undecided. A round that is voided,
+    or of a cohort that is frozen or overspent since it admitted the round, is a conflict (5).
     """
     if refused_out is not None:
         checked_place(refused_out)

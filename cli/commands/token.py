@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session, settings_from
-from shuffle_ledger.cli.options import REAL, TEXT, database_options, output_options
+from shuffle_ledger.cli.options import DURATION, REAL, TEXT, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.access import (
     LIFETIME_DAYS,
@@ -94,38 +96,52 @@ def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json:
 
 
 @click.command("rotate")
-@click.argument("token_id", metavar="ID")
+@click.argument("token", metavar="ID|NAME")
 @click.option(
     "--expires-in-days", "lifetime_days", type=REAL, metavar="N", help="How long the new one is valid."
 )
-@click.option("--revoke-old", is_flag=True, help="Revoke the token ID at once. Else it stays valid for now.")
+@click.option(
+    "--overlap",
+    type=DURATION,
+    metavar="DURATION",
+    help="End the old one after this: 90s, 30m, 12h, 7d; 0 ends it at once. Else it stays valid for now.",
+)
+@click.option("--revoke-old", is_flag=True, help="The same as --overlap 0.")
 @database_options(WHY_HERE)
 @output_options
 def rotate_(
-    token_id: str,
+    token: str,
     lifetime_days: float | None,
+    overlap: timedelta | None,
     revoke_old: bool,
     database_url: str | None,
     actor: str | None,
     as_json: bool,
 ) -> None:
-    """Create a token like the token ID: same actor, role, cohorts and lifetime. It is shown once.
+    """Create a token like the token ID, or NAME's only valid one: same actor, role, cohorts and lifetime.
 
-    Hand the new one over, then `token revoke` the old one: its bearer is never locked out.
+    It is shown once. Hand the new one over, then `token revoke` the old one, or let it end after --overlap:
+    its bearer is never locked out.
     """
+    if revoke_old and overlap:
+        raise click.UsageError("--revoke-old ends the old token at once: leave it out with --overlap")
     settings = settings_from(database_url=database_url, actor=actor)
+    ends = timedelta() if revoke_old else overlap
     with open_session(settings) as session, written_to_stderr():
-        issued = rotate(session.store, token_id, actor=settings.actor, lifetime_days=lifetime_days)
-        if revoke_old:
-            revoke(session.store, token_id, actor=settings.actor)
-    document = document_of(issued.issued)
-    replaced: dict[str, Json] = {"replaces": token_id, "old_revoked": revoke_old}
-    shown: Json = {"token": issued.token, **document, **replaced} if isinstance(document, dict) else None
-    present(shown, lambda: issued_facts(issued), as_json=as_json)
+        made = rotate(session.store, token, actor=settings.actor, lifetime_days=lifetime_days, overlap=ends)
+    document = document_of(made.new.issued)
+    replaced: dict[str, Json] = {
+        "replaces": made.old.token_id,
+        "old_revoked": made.old.revoked_at is not None,
+        "old_expires_at": made.old.expires_at.isoformat(),
+    }
+    shown: Json = {"token": made.new.token, **document, **replaced} if isinstance(document, dict) else None
+    present(shown, lambda: issued_facts(made.new, replaced=made.old), as_json=as_json)
 
 
-def issued_facts(issued: IssuedToken) -> Table:
-    """Returns a new token for people."""
+def issued_facts(issued: IssuedToken, *, replaced: AccessToken | None = None) -> Table:
+    """Returns a new token for people, and when the one that it replaces ends."""
+    ends = {} if replaced is None else {f"{replaced.token_id} ends": _end_of(replaced)}
     return facts(
         "Keep this token now: it is not shown again.",
         {
@@ -134,8 +150,13 @@ def issued_facts(issued: IssuedToken) -> Table:
             "role": issued.issued.role,
             "cohorts": _scope(issued.issued),
             "expires": issued.issued.expires_at.isoformat(timespec="seconds"),
+            **ends,
         },
     )
+
+
+def _end_of(token: AccessToken) -> str:
+    return "now" if token.revoked_at is not None else token.expires_at.isoformat(timespec="seconds")
 
 
 def token_table(found: list[AccessToken]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,8 @@ _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
 _INTEGRAL = re.compile(r"[+-]?\d{1,400}(\.\d{0,400})?([eE][+-]?\d{1,3})?", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.' _\u00a0\u2009\u202f\u2019]\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d{0,40},\d{1,40}", re.ASCII)
+_DURATION = re.compile(r"0|(\d{1,8})([smhd])", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DIGITS_MAX = 400  # of a whole number
 
 
@@ -143,6 +145,14 @@ def _randomizer_text(text: str) -> object:
     return read_json(text) if text.startswith("{") else text
 
 
+def duration(text: str) -> timedelta:
+    """Returns the duration that `text` spells: a number with its unit, 90s, 30m, 12h or 7d; or 0."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return timedelta() if text == "0" else timedelta(seconds=int(found[1]) * _UNIT_SECONDS[found[2]])
+
+
 TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
 AUDIENCE = Kind(
     expected="names of cohorts with | or commas between, or labels: device=phone,country=de",
@@ -161,6 +171,11 @@ SINCE = Kind(
     expected="a date as YYYY-MM-DD, or a time with its zone, as 2025-01-06T12:00:00Z",
     from_text=lambda text: start_of(text) if _DATE.fullmatch(text) else moment(text),
     from_json=lambda value: moment(_json_text(value)),
+)
+DURATION = Kind(
+    expected="a duration with its unit, as 90s, 30m, 12h or 7d; or 0",
+    from_text=duration,
+    from_json=lambda value: duration(_json_text(value)),
 )
 RANDOMIZER = Kind(
     expected="a randomizer such as krr(k=10, epsilon0=1.15), or its JSON form",

@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.pages import routes
@@ -81,6 +82,7 @@ def create_app(
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
+        uses=CohortUses(store),
         root_path=root_path,
     )
     metrics = Metrics(service)

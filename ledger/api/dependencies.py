@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
@@ -73,6 +74,7 @@ class Service:
     budgets: RecentBudgets  # at the desk for reading
     auditing: Desk
     door: Door
+    uses: CohortUses
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place

@@ -210,7 +210,11 @@ _HEAD_LIST: Schema = {
 }
 _HEADS: Schema = {
     "type": "object",
-    "properties": {"format": {"type": "string"}, "heads": _HEAD_LIST},
+    "properties": {
+        "format": {"type": "string"},
+        "heads": _HEAD_LIST,
+        "after": {"type": ["string", "null"], "description": "Of a page: go on behind this name."},
+    },
     "required": ["format", "heads"],
 }
 _STANDING: Schema = {

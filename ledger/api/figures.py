@@ -62,6 +62,35 @@ class Figures:
     read_seconds: float
 
 
+class CohortUses:
+    """The used parts of all budgets, kept in memory: only cohorts that moved are read again; any thread may
+    ask."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._sequences: dict[str, int] = {}
+        self._uses: dict[str, CohortUse] = {}
+
+    def read(self, counts: Sequence[HeadCount] | None = None) -> Mapping[str, CohortUse]:
+        """Return the uses now, of cohorts with more than their first entry; `counts` if they were just
+        read."""
+        counts = head_counts(self._store) if counts is None else counts
+        with self._lock:
+            moved = [each for each in counts if self._sequences.get(each.cohort) != each.sequence]
+            for start in range(0, len(moved), HEADS_AT_ONCE):
+                some = {each.cohort: each.sequence for each in moved[start : start + HEADS_AT_ONCE]}
+                for head in cohort_heads(self._store, only=tuple(some)):
+                    self._uses[head.body.cohort] = CohortUse(
+                        cohort=head.body.cohort,
+                        epsilon_budget=head.body.epsilon_budget,
+                        epsilon_spent_upper=head.body.spent.epsilon_upper,
+                        overspent=head.status == "overspent",
+                    )
+                self._sequences |= some
+            return dict(self._uses)
+
+
 class LedgerFigures:
     """Reads the figures of a ledger; any thread may ask."""
 
@@ -81,9 +110,7 @@ class LedgerFigures:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="figures")
         self._reading: Future[Figures] | None = None
         self._latest: Figures | None = None
-        # By cohort with more than its first entry: only cohorts that moved are read again.
-        self._sequences: dict[str, int] = {}
-        self._uses: dict[str, CohortUse] = {}
+        self._uses = CohortUses(store)
         self._refusals: dict[str, tuple[int, int]] = {}  # how many were read, and the last one's sequence
         self._reasons: Tally[str] = Tally()
 
@@ -116,7 +143,7 @@ class LedgerFigures:
         began = self._clock()
         health = self._health()
         counts = head_counts(self._store)
-        self._read_uses(counts)
+        uses = self._uses.read(counts).values()
         caught_up = self._read_refusals(counts)
         ended = self._clock()
         self._latest = Figures(
@@ -124,25 +151,12 @@ class LedgerFigures:
             rounds_admitted=sum(each.admitted for each in counts),
             rounds_refused=sum(each.refused for each in counts),
             refused_by_reason=dict(self._reasons) if caught_up else None,
-            worst=tuple(heapq.nlargest(self._worst_max, self._uses.values(), key=lambda use: use.ratio)),
-            used_at_least={share: sum(use.ratio >= share for use in self._uses.values()) for share in SHARES},
+            worst=tuple(heapq.nlargest(self._worst_max, uses, key=lambda use: use.ratio)),
+            used_at_least={share: sum(use.ratio >= share for use in uses) for share in SHARES},
             read_at=ended,
             read_seconds=ended - began,
         )
         return self._latest
-
-    def _read_uses(self, counts: Sequence[HeadCount]) -> None:
-        moved = [each for each in counts if self._sequences.get(each.cohort) != each.sequence]
-        for start in range(0, len(moved), HEADS_AT_ONCE):
-            some = {each.cohort: each.sequence for each in moved[start : start + HEADS_AT_ONCE]}
-            for head in cohort_heads(self._store, only=tuple(some)):
-                self._uses[head.body.cohort] = CohortUse(
-                    cohort=head.body.cohort,
-                    epsilon_budget=head.body.epsilon_budget,
-                    epsilon_spent_upper=head.body.spent.epsilon_upper,
-                    overspent=head.status == "overspent",
-                )
-            self._sequences |= some
 
     def _read_refusals(self, counts: Sequence[HeadCount]) -> bool:
         """Read refusals that are new; return whether none is left to be read."""

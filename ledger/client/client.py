@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, Publ
 from shuffle_ledger.ledger.reports.round_lists import ListedRound, RoundPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
 from shuffle_ledger.ledger.values.audiences import checked_audience
-from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_head
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
 from shuffle_ledger.ledger.values.documents import (
     Json,
     NotADocument,
@@ -165,13 +165,18 @@ class LedgerClient:
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts that the token sees, in the order of their names."""
-        found: list[Cohort] = []
+        return list(self.each_cohort())
+
+    def each_cohort(self, *, after: str = "") -> Iterator[Cohort]:
+        """Yield the cohorts that the token sees, in the order of their names, those behind `after`: in pages,
+        so that the first ones are there soon."""
         while True:
-            after = found[-1].name if found else ""
             page = self._ask("GET", "cohorts", query={"after": after, "limit": _PAGE})
-            found += [value_of(Cohort, each) for each in page]
+            found = [value_of(Cohort, each) for each in page]
+            yield from found
             if len(page) < _PAGE:
-                return found
+                return
+            after = found[-1].name
 
     def cohort(self, name: str) -> ShownCohort:
         """Return a cohort, with the slots of its plan."""
@@ -418,9 +423,19 @@ class LedgerClient:
             time.sleep(poll_seconds)  # as the caller asked
 
     def heads(self) -> dict[str, Any]:
-        """Return the heads of all chains that the token sees, as `reports.budgets.heads` does."""
+        """Return the heads of all chains that the token sees, as `reports.budgets.heads` does: of one
+        moment."""
         found: dict[str, Any] = self._ask("GET", "heads")
         return found
+
+    def each_head(self, *, after: str = "") -> Iterator[CheckpointHead]:
+        """Yield the heads of the chains that the token sees, in the order of their names, those behind
+        `after`: in pages, each of another moment."""
+        position: str | None = after
+        while position is not None:
+            page = self._ask("GET", "heads", query={"after": position, "limit": _PAGE})
+            yield from (read_head(each) for each in page["heads"])
+            position = page.get("after")  # an older server answers with all heads, and without it
 
     def standing(self, *, follows: Checkpoint | None = None) -> Standing:
         """Return where all chains end, to be signed, as `storage.anchor.standing_after` does."""

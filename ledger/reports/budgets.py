@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, SlotReading
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
-from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -32,6 +32,8 @@ from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window
+
+HEADS_AT_ONCE = 1000  # that are read at a time to find those that a reader may know of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +244,34 @@ def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
 
 def heads(store: Store) -> dict[str, Any]:
     """Return the heads of all cohorts as a JSON-able value to keep elsewhere (`audit verify --against`)."""
+    return _heads_document(store.heads())
+
+
+def heads_page(
+    store: Store, *, after: str, limit: int, sees: Callable[[str], bool] | None = None
+) -> dict[str, Any]:
+    """Return a page of what `heads` returns, and `after`: the name to go on behind, None at the end.
+
+    Args:
+        store: the ledger. Each page is of another moment.
+        after: only cohorts whose names are behind this one.
+        limit: how many at most.
+        sees: whether the reader may know of a cohort; others are left out. None: of every one.
+    """
+    size, found = (limit + 1 if sees is None else HEADS_AT_ONCE), list[StoredHead]()
+    while len(found) <= limit:
+        page = store.heads(after=after, limit=size)
+        found += page if sees is None else (head for head in page if sees(head.cohort))
+        if len(page) < size:
+            break
+        after = page[-1].cohort
+    more = found[limit - 1].cohort if len(found) > limit else None
+    return {**_heads_document(found[:limit]), "after": more}
+
+
+def _heads_document(found: Iterable[StoredHead]) -> dict[str, Any]:
     listed = [
-        {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest.hex()}
-        for head in store.heads()
+        {"cohort": head.cohort, "sequence": head.sequence, "digest": head.digest.hex()} for head in found
     ]
     return {"format": HEADS_FORMAT, "heads": listed}
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    collate,
     column,
     create_engine,
     event,
@@ -210,6 +211,19 @@ def clock(dialect_name: str) -> ColumnElement[datetime]:
         return type_coerce(now, UtcDateTime())
     # clock_timestamp, not now(): the time of the statement, after any wait for a lock.
     return type_coerce(func.clock_timestamp(), UtcDateTime())
+
+
+def in_order(column: ColumnElement[str], dialect_name: str) -> ColumnElement[str]:
+    """Return names to sort and compare by: in the order of their code points, as Python sorts them.
+
+    A database's own order may depend on a language.
+    """
+    return column if dialect_name == "sqlite" else collate(column, "C")
+
+
+def behind(name: ColumnElement[str], after: str) -> ColumnElement[bool]:
+    """Return whether a name, in order as `in_order` gives it, is behind `after`."""
+    return name > after.partition("\0")[0]  # names have no such character, and PostgreSQL takes none
 
 
 def advisory_lock(dialect_name: str) -> ColumnElement[Any]:

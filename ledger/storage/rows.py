@@ -310,11 +310,14 @@ def ledger_id(connection: Connection) -> str:
     return str(found[0])
 
 
-def head_rows(connection: Connection) -> tuple[StoredHead, ...]:
-    """Return the heads of all chains in the order of the cohorts' names."""
-    found = connection.execute(select(heads.c.cohort, heads.c.sequence, heads.c.digest))
-    stored = [StoredHead(**row._mapping) for row in found]
-    return tuple(sorted(stored, key=lambda head: head.cohort))  # here: databases sort text differently
+def head_rows(connection: Connection, *, after: str = "", limit: int | None = None) -> tuple[StoredHead, ...]:
+    """Return the heads of all chains in the order of the cohorts' names, those behind `after`; at most
+    `limit`, if there is one.
+    """
+    name = engine.in_order(heads.c.cohort, connection.dialect.name)
+    query = select(heads.c.cohort, heads.c.sequence, heads.c.digest).where(engine.behind(name, after))
+    found = connection.execute(query.order_by(name).limit(limit))
+    return tuple(StoredHead(**row._mapping) for row in found)
 
 
 def counts_in(head: Row[Any]) -> dict[str, int]:

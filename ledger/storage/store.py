@@ -109,21 +109,32 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return rows.cohort_from(rows.cohort_row(connection, name))
 
-    def cohorts(self, *, only: Collection[str] | None = None, parts: bool = True) -> list[Cohort]:
+    def cohorts(
+        self,
+        *,
+        only: Collection[str] | None = None,
+        parts: bool = True,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[Cohort]:
         """Return all cohorts, or those named, in the order of their names.
 
         Args:
             only: the names of those that are returned.
             parts: False leaves out the periods of windows and the quotas of teams.
+            after: only names behind this one.
+            limit: how many at most; None: all.
         """
-        query = rows.COHORTS_WITH_HEADS
+        name = engines.in_order(cohorts.c.name, self._engine.dialect.name)
+        query = rows.COHORTS_WITH_HEADS.order_by(name).limit(limit)
+        if after:
+            query = query.where(engines.behind(name, after))
         if only is not None:
             query = query.where(cohorts.c.name.in_(only))
         if not parts:
             query = query.where(rows.IS_NO_PART)
         with engines.reading_once(self._engine) as connection:
-            found = [rows.cohort_from(row) for row in connection.execute(query)]
-        return sorted(found, key=lambda cohort: cohort.name)  # here, for databases sort text differently
+            return [rows.cohort_from(row) for row in connection.execute(query)]
 
     def lost_cohorts(self) -> set[str]:
         """Return the names of cohorts that were lost when the database was put back to an earlier state."""
@@ -238,10 +249,15 @@ class Store(RoundStore):
             self._remember(self._first_bodies, cohort, self.entry(cohort, FIRST_SEQUENCE).body)
         return self._first_bodies[cohort]
 
-    def heads(self) -> tuple[StoredHead, ...]:
-        """Return where all chains end, in order of the cohorts' names, all of one moment."""
+    def heads(self, *, after: str = "", limit: int | None = None) -> tuple[StoredHead, ...]:
+        """Return where all chains end, in order of the cohorts' names, all of one moment.
+
+        Args:
+            after: only names behind this one.
+            limit: how many at most; None: all.
+        """
         with engines.reading_once(self._engine) as connection:
-            return rows.head_rows(connection)
+            return rows.head_rows(connection, after=after, limit=limit)
 
     def _remember_first_bodies(self, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self._first_bodies]

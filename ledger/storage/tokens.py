@@ -63,6 +63,12 @@ def mark_revoked(connection: Connection, token_id: str, moment: datetime) -> Non
     connection.execute(update(access_tokens).where(unrevoked).values(revoked_at=moment))
 
 
+def expire_by(connection: Connection, token_id: str, moment: datetime) -> None:
+    """Make a token expire at `moment`, unless it expires before."""
+    later = and_(access_tokens.c.token_id == token_id, access_tokens.c.expires_at > moment)
+    connection.execute(update(access_tokens).where(later).values(expires_at=moment))
+
+
 def insert_ended_session(connection: Connection, session_id: str, expires_at: datetime) -> bool:
     """Insert an ended session, and delete those that have expired; return whether it was not there yet."""
     expired = ended_sessions.c.expires_at <= engine.database_time(connection)

@@ -370,7 +370,7 @@ def test_a_rotated_token_has_the_same_rights_and_the_old_one_goes_on_until_it_is
 ) -> None:
     old = server.issue("ann", "reader", cohorts=["phones"], lifetime_days=30)
     old_id = old.split("_")[1]
-    made = rotate(server.store, old_id, actor="operator")
+    made = rotate(server.store, old_id, actor="operator").new
     server.tokens["new"] = made.token
     before = next(each for each in tokens(server.store) if each.token_id == old_id)
     assert (made.issued.name, made.issued.role, made.issued.cohorts) == ("ann", "reader", ("phones",))
@@ -387,6 +387,69 @@ def test_a_rotated_token_has_the_same_rights_and_the_old_one_goes_on_until_it_is
         rotate(server.store, old_id, actor="operator")
     with pytest.raises(NotFound):
         rotate(server.store, "0" * 16, actor="operator")
+
+
+@pytest.mark.parametrize("named", ["ann", "its id"])
+def test_a_rotated_token_ends_after_the_overlap(server: Server, named: str) -> None:
+    old = server.issue("ann", "reader", lifetime_days=30)
+    old_id = old.split("_")[1]
+    made = rotate(
+        server.store, "ann" if named == "ann" else old_id, actor="operator", overlap=timedelta(hours=1)
+    )
+    server.tokens["new"] = made.new.token
+    for bearer in ("ann", "new"):
+        assert server.ask("GET", "/v1/cohorts", bearer=bearer).status_code == 200
+    stored = next(each for each in tokens(server.store) if each.token_id == old_id)
+    assert stored == made.old
+    assert (
+        timedelta(minutes=59)
+        < stored.expires_at - made.new.issued.created_at
+        <= timedelta(hours=1, seconds=9)
+    )
+    with pytest.raises(Conflict, match="2 tokens of 'ann' are valid: name one of them by its id: "):
+        rotate(server.store, "ann", actor="operator")
+    longer = rotate(server.store, old_id, actor="operator", overlap=timedelta(days=99)).old
+    assert longer.expires_at == stored.expires_at  # never a longer life
+    ended = rotate(server.store, old_id, actor="operator", overlap=timedelta(microseconds=1)).old
+    assert ended.expires_at < stored.expires_at
+    assert server.ask("GET", "/v1/cohorts", bearer="ann").status_code == 401
+    with pytest.raises(InvalidValue, match="overlap"):
+        rotate(server.store, old_id, actor="operator", overlap=timedelta(-1))
+
+
+def test_a_name_means_its_only_valid_token(store: Store) -> None:
+    first = issue(store, name="ann", role="reader", actor="tester").issued
+    revoke(store, first.token_id)
+    with pytest.raises(NotFound, match="no token 'ann', and none that is valid of this name"):
+        rotate(store, "ann", actor="operator")
+    with pytest.raises(NotFound, match=r"^no token 'bob'$"):
+        rotate(store, "bob", actor="operator")
+    second = issue(store, name="ann", role="reader", actor="tester").issued
+    assert rotate(store, "ann", actor="operator", overlap=timedelta()).old.token_id == second.token_id
+
+
+def test_the_command_ends_the_old_token_after_the_overlap(store: Store) -> None:
+    def run(*words: str) -> Any:
+        given = ("--database-url", str(store.engine.url), "--actor", "operator")
+        return CliRunner().invoke(main, ["token", *words, *given], catch_exceptions=False)
+
+    first = json.loads(run("create", "ann", "--role", "reader", "--json").stdout)
+    done = run("rotate", "ann", "--overlap", "12h", "--json")
+    second = json.loads(done.stdout)
+    assert (second["replaces"], second["old_revoked"]) == (first["token_id"], False)
+    assert second["old_expires_at"] < first["expires_at"]
+    rotated = json.loads(done.stderr.splitlines()[-1])  # events of one name are limited in a process
+    assert (rotated["event"], rotated["token_id"]) == ("token_rotated", first["token_id"])
+    assert (rotated["new_token_id"], rotated["actor"]) == (second["token_id"], "operator")
+    shown = run("rotate", second["token_id"], "--overlap", "0")
+    assert f"{second['token_id']} ends" in shown.stdout
+    assert authenticate(store, second["token"]) is None
+    for wrong in ("12", "1w", "-1h", "1.5h", ""):
+        refused = run("rotate", first["token_id"], "--overlap", wrong)
+        assert refused.exit_code == 2
+        assert "expected a duration with its unit, as 90s, 30m, 12h or 7d; or 0" in refused.stderr
+    both = run("rotate", first["token_id"], "--overlap", "1h", "--revoke-old")
+    assert both.exit_code == 2
 
 
 def test_the_command_revokes_the_old_token_only_when_told(store: Store) -> None:

@@ -405,10 +405,14 @@ def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
         seen.append(re.findall(r"<h2>([^<]+?) ?<", page.text))
         found = re.search(r'rel="next" href="([^"]+)"', page.text)
         address = html.unescape(found.group(1)) if found else ""
-    assert seen == [["a &amp; b", "phones"], ["secret", "tablets"], ["watches"]]
+    assert seen == [["watches", "a &amp; b"], ["phones", "secret"], ["tablets"]]  # the overspent one first
+    assert server.register("y").status_code == 201  # which used a part of its budget
+    first = re.findall(r"<h2>([^<]+?) ?<", person.get("/").text)
+    assert first == ["watches", "phones"]
+    assert re.findall(r"<h2>([^<]+?) ?<", person.get("/?after=nothing").text) == first
     server.issue("limited", "reader", cohorts=["phones", "watches", "tablets"])
     limited = _login(server, "limited").get("/?after=phones").text
-    assert re.findall(r"<h2>([^<]+?) ?<", limited) == ["tablets", "watches"]
+    assert re.findall(r"<h2>([^<]+?) ?<", limited) == ["tablets"]
     assert "cohorts/secret" not in limited
     listed = server.ask("GET", "/v1/cohorts?limit=2&after=phones", bearer="limited").json()
     assert [each["name"] for each in listed] == ["tablets", "watches"]

@@ -175,6 +175,32 @@ def test_another_incident_names_what_differs(phones: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ACTOR", "", "SHUFFLE_LEDGER_ACTOR is empty: give it a value, or unset it"),
+        (
+            "PRECISION",
+            "5",
+            "SHUFFLE_LEDGER_PRECISION: got '5', expected a setting that fits (less than or",
+        ),
+        ("SESSION_KEY", "secret-word", "SHUFFLE_LEDGER_SESSION_KEY: got '(hidden)', expected a setting that"),
+        (
+            "BROKER_URL",
+            "me:secret-word@host",
+            "SHUFFLE_LEDGER_BROKER_URL: got 'me:***@host', expected",
+        ),
+    ],
+)
+def test_a_setting_that_is_none_is_named_without_its_secrets(
+    directory: Path, run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    assert directory.exists()
+    monkeypatch.setenv(f"SHUFFLE_LEDGER_{name}", value)
+    assert _said(run, "cohort", "list").startswith(said)
+    assert "secret-word" not in run("cohort", "list", "--json").stdout
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -105,7 +105,7 @@ def test_databases_that_cannot_hold_a_ledger_are_refused(url: str) -> None:
 
 
 def test_an_unreachable_database_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable):
+    with pytest.raises(InvalidValue, match="does not exist"):
         initialise(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ledger.db'}")
     with pytest.raises(Unavailable):
         Store.connect("postgresql+psycopg://nobody:secret@127.0.0.1:1/nothing")

@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.api.dependencies import (
     seen_cohort,
     service_of,
 )
+from shuffle_ledger.ledger.api.figures import CohortUse
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.charts import Moment
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
@@ -48,7 +49,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
 
 COHORTS_ON_PAGE = 100
 ENTRIES_DRAWN = 1000
@@ -165,13 +166,16 @@ async def cohorts(
     service: Asked,
     after: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
-    """Shows a page of the cohorts that the token may see, with the rest of their budgets."""
+    """Shows a page of the cohorts that the token may see, with the rest of their budgets: the most urgent
+    first."""
     statuses = await in_thread(cohort_statuses, service.store, parts=False)
     seen = {name: status for name, status in statuses.items() if token.sees(name)}
-    names = [name for name in seen if name > after]
-    shown = names[:COHORTS_ON_PAGE]
-    found = await in_thread(cohort_heads, service.store, only=shown)
-    following = shown[-1] if len(names) > len(shown) else None
+    names = most_urgent_first(seen, await in_thread(service.uses.read))
+    begins = names.index(after) + 1 if after in seen else 0
+    shown = names[begins : begins + COHORTS_ON_PAGE]
+    listed = {head.body.cohort: head for head in await in_thread(cohort_heads, service.store, only=shown)}
+    found = [listed[name] for name in shown if name in listed]
+    following = shown[-1] if len(names) > begins + len(shown) else None
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
     values: dict[str, Any] = {
@@ -247,6 +251,18 @@ async def quote_page(cohort: str, request: Request, token: Reader, service: Aske
     except (InvalidParameter, InvalidValue) as error:
         wrong = str(error)
     return await _cohort(request, service, name, asked=asked, batch=batch, wrong=wrong)
+
+
+def most_urgent_first(statuses: Mapping[str, CohortStatus], uses: Mapping[str, CohortUse]) -> list[str]:
+    """Return the names of cohorts in the order in which somebody should look at them: overspent and frozen
+    ones, then those that used the larger part of their budgets, then by their names.
+    """
+
+    def urgency(name: str) -> tuple[bool, float, str]:
+        use = uses.get(name)
+        return statuses[name] == "open", 0.0 if use is None else -use.ratio, name
+
+    return sorted(statuses, key=urgency)
 
 
 def page(template: str, request: Request, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
@@ -28,9 +29,9 @@ from shuffle_ledger.ledger.api.schemas.audit import LedgerStanding, MakeBundle, 
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.statement_request import cohort_names
-from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.reports.budgets import heads, heads_page
 from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN, events_after
-from shuffle_ledger.ledger.reports.listing import entries_after
+from shuffle_ledger.ledger.reports.listing import PAGE_MAX, entries_after
 from shuffle_ledger.ledger.reports.published_entries import page_of
 from shuffle_ledger.ledger.storage.anchor import standing_after
 from shuffle_ledger.ledger.values.documents import document_of
@@ -80,12 +81,32 @@ async def events(
     return JSONResponse(document_of(page))
 
 
+def _sees(token: AccessToken) -> Callable[[str], bool] | None:
+    return None if token.cohorts is None else token.sees
+
+
 @router.get("/heads", responses=answers(200, ANSWERS.heads, "The heads of the chains."))
-async def list_heads(token: Auditor, service: Asked) -> JSONResponse:
-    """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting."""
+async def list_heads(
+    token: Auditor,
+    service: Asked,
+    after: Annotated[
+        str | None, Query(max_length=200, description="Only chains of names behind this one.")
+    ] = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=PAGE_MAX, description="How many at most; left out: 1000 behind `after`.")
+    ] = None,
+) -> JSONResponse:
+    """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting.
+
+    Without parameters, all of one moment. With `after` or `limit`, a page: go on with its `after` until it is
+    null; each page is of another moment.
+    """
+    if after is not None or limit is not None:
+        page = partial(heads_page, after=after or "", limit=limit or PAGE_MAX, sees=_sees(token))
+        return JSONResponse(await in_thread(page, service.store))
     found = await in_thread(heads, service.store)
     seen = [head for head in found["heads"] if token.sees(head["cohort"])]
-    return JSONResponse(document_of({**found, "heads": seen}))
+    return JSONResponse({**found, "heads": seen})
 
 
 @router.post("/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "The findings."))

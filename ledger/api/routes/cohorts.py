@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.reports.forecasts import forecast
-from shuffle_ledger.ledger.reports.listing import cohort_statuses, shown_cohort
+from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -70,9 +70,8 @@ async def list_(
     limit: Limit = COHORTS_MAX,
 ) -> JSONResponse:
     """List the cohorts that the token sees, in the order of their names."""
-    statuses = await in_thread(cohort_statuses, service.store, parts=False)
-    names = [name for name in statuses if name > after and token.sees(name)][:limit]
-    return JSONResponse(document_of(await in_thread(service.store.cohorts, only=names)))
+    listed = partial(service.store.cohorts, only=token.cohorts, parts=False, after=after, limit=limit)
+    return JSONResponse(document_of(await in_thread(listed)))
 
 
 @router.get("/cohorts/{cohort}", responses=answers(200, ANSWERS.shown_cohort, "The cohort."))
