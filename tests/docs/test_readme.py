@@ -1,4 +1,4 @@
-"""The commands that README shows, and what it says they print."""
+"""The commands that README and pages for users show, and what these say they print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from click.testing import CliRunner
 
 from shuffle_ledger.cli.main import main
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "ten-minutes.md")
+FILE = re.compile(r"`([a-z]+\.csv)`:\n\n```\n(.*?)```", re.DOTALL)  # a file that a page says to write
 COLUMNS = "120"  # of what is printed into a pipe
 NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)")
 # What differs from run to run, or from machine to machine.
@@ -32,9 +35,9 @@ class Shown(NamedTuple):
     exit_code: int
 
 
-def shown() -> Iterator[Shown]:
+def shown(page: Path) -> Iterator[Shown]:
     """The commands in order, except the demonstration, which has other tests."""
-    blocks = re.findall(r"^```\n(\$ .*?)^```$", README.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(\$ .*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     for part, following in itertools.pairwise([*parts, ""]):
         command, _, printed = part.partition("\n")
@@ -53,12 +56,15 @@ def normal(text: str) -> tuple[str, list[float]]:
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for file, content in FILE.findall(page.read_text("utf-8")):
+        (tmp_path / file).write_text(content)
     for name in [name for name in os.environ if name.startswith("SHUFFLE_LEDGER_")]:
         monkeypatch.delenv(name)
-    commands = list(shown())
-    assert len(commands) > 8
+    commands = list(shown(page))
+    assert len(commands) > 4
     for arguments, expected, code in commands:
         done = CliRunner(env={"COLUMNS": COLUMNS}).invoke(main, arguments)
         assert done.exit_code == code, (arguments, done.output)
