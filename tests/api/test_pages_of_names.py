@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
+from shuffle_ledger.ledger.api.figures import CohortUse
+from shuffle_ledger.ledger.api.pages.routes import most_urgent_first
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.client import client as clients
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.reports import budgets
+from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import cohorts
+from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
 
@@ -105,6 +110,21 @@ def test_postgresql_sorts_names_as_python_does(postgresql_store: Store) -> None:
     assert [each.cohort for each in postgresql_store.heads()] == NAMES
     assert [each.name for each in postgresql_store.cohorts(after="a b", limit=3)] == NAMES[4:7]
     assert [each.cohort for each in postgresql_store.heads(after="a\0b", limit=2)] == NAMES[3:5]
+
+
+def test_no_language_sorts_names() -> None:
+    """The database of the tests may have no language, so the words of the statement are looked at."""
+    assert str(engine.in_order(cohorts.c.name, "postgresql")) == 'cohorts.name COLLATE "C"'
+    assert str(engine.in_order(cohorts.c.name, "sqlite")) == "cohorts.name"
+
+
+def test_the_most_urgent_cohorts_are_first() -> None:
+    uses = {
+        name: CohortUse(cohort=name, epsilon_budget=1.0, epsilon_spent_upper=spent, overspent=False)
+        for name, spent in (("half", 0.5), ("most", 0.9), ("over", 0.1))
+    }
+    statuses: dict[str, CohortStatus] = {"a": "open", "half": "open", "lost": "frozen", "most": "open"}
+    assert most_urgent_first({**statuses, "over": "overspent"}, uses) == ["over", "lost", "most", "half", "a"]
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=" + "x" * 201])
