@@ -289,7 +289,8 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Pro
 
 def window_text(window: Window) -> str:
     """Returns the budget of each period of a window."""
-    return f"epsilon {shown(window.epsilon)} at delta {shown(window.delta)}"
+    local = "" if window.local_budget is None else f", local budget {shown(window.local_budget)}"
+    return f"epsilon {shown(window.epsilon)} at delta {shown(window.delta)}{local}"
 
 
 def _part_facts(found: Cohort) -> dict[str, str]:

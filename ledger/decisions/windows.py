@@ -178,6 +178,7 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
         delta_budget=window.delta,
         policy=POLICY_ADAPTIVE,
         period=period,
+        local_budget=window.local_budget,
     )
 
 

@@ -61,7 +61,10 @@ def calibrate_for(
     books = Books(store=store, accountant=accountant, keep=False)
     policy = policy_of(store, view)
     decides = _with_local(view, policy, rounds, _decision(books, view, rounds))
-    in_periods = [(each, _decision(books, each, rounds)) for each in views_today(store, view)]
+    in_periods = [
+        (each, _with_local(each, policy_of(store, each), rounds, _decision(books, each, rounds)))
+        for each in views_today(store, view)
+    ]
 
     def decides_for_all(described: ShuffledRound) -> float:
         fits_in = all(

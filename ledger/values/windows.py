@@ -25,7 +25,7 @@ _YEARS: Final = range(1970, 9000)
 _DAY: Final = timedelta(days=1)
 _EXPECTED: Final = (
     "calendar (day, week, month, quarter or year) or rolling (a number of buckets from 2 to 31) with bucket"
-    " (day, week or month), with epsilon above 0 and delta between 0 and 1"
+    " (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget above 0 if any"
 )
 
 
@@ -37,22 +37,25 @@ class Window:
     epsilon: float
     delta: float
     sliding: int | None = None  # how many buckets in a row share the budget; None: the calendar's units
+    local_budget: float | None = None  # of each period, for the sum of epsilon0 over a user's rounds
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible window."""
         units = UNITS if self.sliding is None else BUCKETS
-        given: tuple[object, ...] = (self.epsilon, self.delta)
         valid = (
             self.unit in units
-            and all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
-            and 0 < self.epsilon < math.inf
-            and 0 < self.delta < 1
+            and _is_positive(self.epsilon)
+            and _is_positive(self.delta)
+            and self.delta < 1
             and (self.sliding is None or (type(self.sliding) is int and 2 <= self.sliding <= SLIDING_MAX))
+            and (self.local_budget is None or _is_positive(self.local_budget))
         )
         if not valid:
             raise InvalidValue(field="window", value=self.to_mapping(), expected=_EXPECTED)
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
+        if self.local_budget is not None:
+            object.__setattr__(self, "local_budget", float(self.local_budget))
 
     @property
     def kind(self) -> str:
@@ -71,15 +74,16 @@ class Window:
         which: dict[str, Any] = {"calendar": self.unit}
         if self.sliding is not None:
             which = {"rolling": self.sliding, "bucket": self.unit}
-        return {**which, "epsilon": self.epsilon, "delta": self.delta}
+        local = {} if self.local_budget is None else {"local_budget": self.local_budget}
+        return {**which, "epsilon": self.epsilon, "delta": self.delta, **local}
 
     @classmethod
     def from_mapping(cls, mapping: object) -> Window:
         """Return the window that a mapping spells; raises InvalidValue."""
-        names = set(mapping) - {"epsilon", "delta"} if isinstance(mapping, Mapping) else set()
+        names = set(mapping) - {"epsilon", "delta", "local_budget"} if isinstance(mapping, Mapping) else set()
         if not isinstance(mapping, Mapping) or names not in ({"calendar"}, {"rolling", "bucket"}):
             raise InvalidValue(field="window", value=mapping, expected=_EXPECTED)
-        budget: dict[str, Any] = {name: mapping.get(name) for name in ("epsilon", "delta")}
+        budget: dict[str, Any] = {name: mapping.get(name) for name in ("epsilon", "delta", "local_budget")}
         if "calendar" in names:
             return cls(unit=mapping["calendar"], **budget)
         return cls(unit=mapping["bucket"], sliding=mapping["rolling"], **budget)
@@ -96,9 +100,8 @@ class Window:
         try:
             if len(fields) != len(parts):
                 raise ValueError("a part occurs twice")
-            for name, kind in (("epsilon", float), ("delta", float), ("rolling", int)):
-                if name in fields:
-                    fields[name] = kind(fields[name])
+            kinds = dict.fromkeys(("epsilon", "delta", "local_budget"), float) | {"rolling": int}
+            fields |= {name: kinds[name](value) for name, value in fields.items() if name in kinds}
             return cls.from_mapping(fields)
         except (InvalidValue, ValueError) as error:
             raise InvalidValue(field="window", value=text, expected=_EXPECTED) from error
@@ -200,6 +203,10 @@ def periods_of(windows: Iterable[Window], cohort: str, first: date, last: date) 
         InvalidValue: as `Window.periods`.
     """
     return [period for window in windows for period in window.periods(cohort, first, last)]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _start(unit: str, day: date) -> date:

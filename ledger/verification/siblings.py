@@ -181,6 +181,7 @@ def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[str]:
         return
     for window in parent.windows:
         same = window.kind == chain.period.kind and (window.epsilon, window.delta) == chain.budget
+        same = same and window.local_budget == chain.local_budget
         days = (chain.period.first, chain.period.first)
         if (
             same

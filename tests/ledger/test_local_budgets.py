@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
@@ -188,3 +189,29 @@ def test_what_is_left_is_exact(counts: list[tuple[float, int]], more: float, lim
     upper, _ = local_bounds(spent.items())
     assert Fraction(upper) >= total
     assert upper == 0.0 or Fraction(math.nextafter(upper, 0.0)) < total
+
+
+WEEKLY = Window(unit="week", epsilon=3.0, delta=1e-7, local_budget=4.0)
+
+
+@pytest.mark.slow
+def test_each_period_of_a_window_has_its_limit(store: Store, accountant: Accountant) -> None:
+    desk = Desk(store, accountant, windows=[WEEKLY])
+    today = datetime.now(UTC).date()
+    (kind,) = forecast(store, accountant, "watches", ForecastWanted(round=TWO), today=today).kinds
+    assert (kind.rounds_at_least, kind.limited_by) == (2, "window week")
+    described: dict[str, Any] = {**TWO.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
+    assert 1.9 < calibrate_for(store, accountant, "watches", described, rounds=2).epsilon0 <= 2.0
+    assert [isinstance(desk.ask(), Admitted) for _ in range(3)] == [True, True, False]
+    week = f"watches@{today:%G-W%V}"
+    assert store.cohort(week).local_budget == 4.0
+    later = RoundRequest(
+        round_id="later", cohort="watches", round=TWO, collected_on=today + timedelta(days=7)
+    )
+    assert isinstance(register_and_admit(store, accountant, later, actor="ada")[0], Admitted)
+    desk.check()
+    for wrong in (0.0, float("nan"), float("inf"), True, "4"):
+        with pytest.raises(InvalidValue, match="window"):
+            Window(unit="week", epsilon=3.0, delta=1e-7, local_budget=wrong)  # type: ignore[arg-type]  # also a text
+    assert Window.from_text("calendar=week,epsilon=3,delta=1e-7,local_budget=4") == WEEKLY
+    assert Window.from_mapping(WEEKLY.to_mapping()) == WEEKLY

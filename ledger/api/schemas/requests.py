@@ -299,6 +299,10 @@ class WindowBudget(Body):
     bucket: Literal[BUCKETS] | None = None  # type: ignore[valid-type]  # the ledger's own list
     epsilon: Epsilon
     delta: Delta
+    local_budget: Annotated[
+        Epsilon | None,
+        Field(description="A limit on the sum of epsilon0 over a user's rounds in each period."),
+    ] = None
 
 
 class OpenCohort(Body):
