@@ -51,11 +51,8 @@ LEAST_DELTA = 1e-60
 _SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
 _EXACT_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
-_OPTIONAL_PARTS = (
-    "repetition",
-    "sliding",
-    "account",
-)  # parts of charges that some sets of filters do not have
+# Parts of charges that some sets of filters do not have.
+_OPTIONAL_PARTS = ("repetition", "sliding", "account", "rounds")
 # Relative distance of the sliding reserve's limit below the largest variance that fits the budget, so that it
 # fits on every computer.
 _LIMIT_MARGIN = 2.0**-18
@@ -73,6 +70,8 @@ class Charge:
             the part that settlements added. It depends on the remaining budget, not only on the round.
         account: if there are accounts of delta: the round's probability of revealing everything, and its
             total variation distance to the round that the filters charge.
+        rounds: if a user joins a limited number of rounds: how many rounds these are. The other parts of a
+            total are then the largest charges, not sums.
     """
 
     gaussian: tuple[Fraction, ...]
@@ -80,6 +79,7 @@ class Charge:
     repetition: tuple[Fraction, ...] = ()
     sliding: tuple[Fraction, ...] = ()
     account: tuple[Fraction, ...] = ()
+    rounds: tuple[Fraction, ...] = ()
 
     def __add__(self, other: Charge) -> Charge:
         return self._combined(operator.add, other)
@@ -92,8 +92,8 @@ class Charge:
 
     @property
     def cost(self) -> Charge:
-        """Returns the part that does not depend on the remaining budget."""
-        return dataclasses.replace(self, sliding=())
+        """Returns the part that depends on the round alone, not on the remaining budget."""
+        return dataclasses.replace(self, sliding=(), rounds=())
 
     def at_least(self, other: Charge) -> Charge:
         """Returns the larger of two charges, filter by filter."""
@@ -133,8 +133,9 @@ class FilterSet:
     versions of rounds, and hold only while both accounts do.
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
-    released outputs together are `(epsilon, sum of the shares)`-DP.
-    Source: docs/adaptivity.md, Lemma 6 and Theorem 9.
+    released outputs together are `(epsilon, sum of the shares)`-DP. With `rounds_per_user`: if no user takes
+    part in more rounds than that, by a rule that does not depend on the user's data.
+    Source: docs/adaptivity.md, Lemma 6, Theorem 9 and Theorem 14.
     """
 
     gaussian: GaussianFilter
@@ -142,6 +143,9 @@ class FilterSet:
     sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
     repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
     accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
+    rounds_per_user: int | None = (
+        None  # that one user takes part in at most; then there is no sliding reserve
+    )
 
     @classmethod
     def for_budget(
@@ -174,7 +178,8 @@ class FilterSet:
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
         limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
         accounts = {} if self.accounts is None else {"accounts": self.accounts.to_mapping()}
-        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts}
+        capped = {} if self.rounds_per_user is None else {"rounds_per_user": self.rounds_per_user}
+        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts, **capped}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -188,13 +193,18 @@ class FilterSet:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
                 rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
                 limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
-                accounts = mapping.get("accounts")
+                accounts, cap = mapping.get("accounts"), mapping.get("rounds_per_user")
+                if cap is not None and (type(cap) is not int or cap < 1 or limited):
+                    raise InvalidParameter(
+                        "rounds_per_user", cap, "a whole number, without a sliding reserve"
+                    )
                 try:
                     return cls(
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
                         renyi=tuple(_renyi(one) for one in orders),
                         sliding_limit=_numbers(limited).get("sliding_limit"),
                         accounts=None if accounts is None else DeltaAccounts.from_mapping(accounts),
+                        rounds_per_user=cap,
                     )
                 except TypeError:
                     pass
@@ -209,6 +219,7 @@ class FilterSet:
             repetition=(zero,) if self.repetition else (),
             sliding=(zero,) * 3 if self._sliding else (),
             account=(zero,) * 2 if self.accounts else (),
+            rounds=(zero,) if self.rounds_per_user else (),
         )
 
     def __hash__(self) -> int:
@@ -217,13 +228,14 @@ class FilterSet:
     @functools.cached_property
     def _hash(self) -> int:
         # Every decision looks charges up by their filters: the hash is computed once.
-        return hash((self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts))
+        parts = (self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts)
+        return hash((*parts, self.rounds_per_user))
 
     @functools.cached_property
     def without_totals(self) -> FilterSet:
         """Returns the filters without the parts that do not affect a round's cost (except its repetition
         units)."""
-        return dataclasses.replace(self, repetition=None, sliding_limit=None)
+        return dataclasses.replace(self, repetition=None, sliding_limit=None, rounds_per_user=None)
 
     def limit_for(self, epsilon: float) -> float | None:
         """Returns the sliding reserve's limit for a budget changed to `epsilon`, never less than before; None
@@ -237,8 +249,9 @@ class FilterSet:
         return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
 
     def taken(self, spent: Charge, cost: Charge) -> Charge:
-        """Returns the charge of a round with this cost in each filter, after charges that add up to
-        `spent`."""
+        """Returns the charge of a round with this cost in each filter, after a total of `spent`."""
+        if self.rounds_per_user is not None:
+            return dataclasses.replace(cost, rounds=(Fraction(1),))
         if self._sliding is None:
             return cost
         charge = self._sliding.charge(_held(spent), cost.gaussian)
@@ -247,6 +260,9 @@ class FilterSet:
     def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
         """Returns the new charge of a round whose settlement gave the cost `cost`, in place of the charge
         `before`: never less than before, filter by filter."""
+        if self.rounds_per_user is not None:
+            cost = dataclasses.replace(cost, rounds=before.rounds)
+            return dataclasses.replace(before.at_least(cost), rounds=(Fraction(1),))
         least = before.cost.at_least(cost)
         if self._sliding is None:
             return least
@@ -254,12 +270,39 @@ class FilterSet:
         charge = self._sliding.charge(_held(spent - before), [max(cost, taken) for cost in least.gaussian])
         return dataclasses.replace(least, sliding=(charge, Fraction(0), before.sliding[2] + charge - taken))
 
+    def after(self, spent: Charge, charge: Charge) -> Charge:
+        """Returns the total after one more round, which is charged this."""
+        if self.rounds_per_user is None:
+            return spent + charge
+        return dataclasses.replace(spent.at_least(charge), rounds=(spent.rounds[0] + 1,))
+
+    def after_instead(self, spent: Charge, before: Charge, charge: Charge) -> Charge:
+        """Returns the total after a round turned out to be charged this, and not `before`."""
+        if self.rounds_per_user is None:
+            return spent - before + charge
+        return dataclasses.replace(spent.at_least(charge), rounds=spent.rounds)
+
+    def after_more(self, spent: Charge, cost: Charge, count: int) -> Charge:
+        """Returns the total after some more rounds of one cost, without the sliding reserve."""
+        if self.rounds_per_user is None or not count:
+            return spent.cost + cost * count if count else spent.cost
+        most = spent.at_least(dataclasses.replace(cost, rounds=spent.rounds))
+        return dataclasses.replace(most, rounds=(spent.rounds[0] + count,))
+
+    def _of_one_user(self, spent: Charge) -> Charge:
+        """Returns a bound on the sum of the charges of the rounds that one user takes part in."""
+        if self.rounds_per_user is None:
+            return spent
+        return spent * min(spent.rounds[0], Fraction(self.rounds_per_user))
+
     def given_back(self, spent: Charge, charge: Charge) -> Charge:
         """Returns the total after a round with this charge turned out to have released nothing.
 
         The Gaussian filter gets its part back if the round's reserve is intact. Otherwise the decision not to
         release may have been made when too little noise remained to hide it.
         """
+        if self.rounds_per_user is not None:
+            return spent  # the largest charges say nothing of the second largest
         rest = spent - charge
         if self._sliding is None:
             return rest
@@ -269,7 +312,8 @@ class FilterSet:
         return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
 
     def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
-        """Returns the answer of each filter to charges that add up to `spent`, the Gaussian one first."""
+        """Returns the answer of each filter to a total of `spent`, the Gaussian one first."""
+        spent = self._of_one_user(spent)
         found = [_named("gaussian", self.gaussian.delta, self._gaussian_reading(spent))]
         found += [
             _named(one.name, one.delta, one.reading(total))
@@ -288,11 +332,11 @@ class FilterSet:
 
     def accounts_reading(self, spent: Charge) -> AccountsReading | None:
         """Returns the use of the accounts of delta; None without accounts."""
-        return None if self.accounts is None else self.accounts.reading(spent.account)
+        return None if self.accounts is None else self.accounts.reading(self._of_one_user(spent).account)
 
     def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
         """Returns whether an account of delta is exhausted and a filter would otherwise hold at `epsilon`."""
-        if self.accounts is None or self.accounts.hold(spent.account):
+        if self.accounts is None or self.accounts.hold(self._of_one_user(spent).account):
             return False
         return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
 
@@ -302,7 +346,7 @@ class FilterSet:
         budget = 2 * self.gaussian.reserves[-1]
         about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
         most = largest_count(
-            lambda n: self.epsilon_upper(spent.cost + cost * n) <= epsilon, math.floor(about)
+            lambda n: self.epsilon_upper(self.after_more(spent, cost, n)) <= epsilon, math.floor(about)
         )
         if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
             return most
@@ -318,7 +362,7 @@ class FilterSet:
         if self.most_more(spent, cost, epsilon=epsilon) < count:
             return math.inf
         # If the sliding reserve decides, it holds at the budget's epsilon or below.
-        return min(self.epsilon_upper(spent.cost + cost * count), epsilon)
+        return min(self.epsilon_upper(self.after_more(spent, cost, count)), epsilon)
 
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:
         """Returns how many rounds of one cost the filters of an empty cohort admit, up to

@@ -127,13 +127,21 @@ class FilterMenu:
     alternatives: tuple[Alternative, ...]
 
     @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float, ceiling: float | None = None) -> FilterMenu:
+    def for_budget(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        ceiling: float | None = None,
+        rounds_per_user: int | None = None,
+    ) -> FilterMenu:
         """Makes the menu of a budget.
 
         Args:
             epsilon, delta: the budget.
             ceiling: the largest epsilon that it may be raised to, also for reasons that depend on data. Slack
                 is priced at it from the beginning. None: for no such reason.
+            rounds_per_user: how many rounds one user takes part in at most; None: in any number.
 
         Raises:
             InvalidParameter: as `FilterSet.for_budget`.
@@ -146,6 +154,8 @@ class FilterMenu:
             filters = FilterSet.for_budget(epsilon=epsilon, delta=rest, accounts=accounts)
             if filters.accounts is not None and ceiling is not None:
                 filters = dataclasses.replace(filters, accounts=filters.accounts.at(ceiling))
+            if rounds_per_user is not None:
+                filters = dataclasses.replace(filters, sliding_limit=None, rounds_per_user=rounds_per_user)
             repetition = (delta - rest) * (1 - _SHARE_ROUND_OFF)
             alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
         return cls(alternatives=tuple(alternatives))

@@ -93,6 +93,7 @@ class Ledger(Protocol):
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        rounds_per_user: int | None = None,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
@@ -230,6 +231,7 @@ class DatabaseLedger:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        rounds_per_user: int | None = None,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
@@ -258,6 +260,7 @@ class DatabaseLedger:
             windows=windows,
             ceiling=ceiling,
             local_budget=local_budget,
+            rounds_per_user=rounds_per_user,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:

@@ -69,6 +69,7 @@ class ServedLedger:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        rounds_per_user: int | None = None,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
@@ -82,6 +83,7 @@ class ServedLedger:
             windows=windows,
             ceiling=ceiling,
             local_budget=local_budget,
+            rounds_per_user=rounds_per_user,
             accept_warnings=accept_warnings,
             **budget,
         )

@@ -83,6 +83,13 @@ from shuffle_ledger.ledger.values import (
     metavar="E",
     help="A limit on the sum of epsilon0 over a user's rounds. It never changes.",
 )
+@click.option(
+    "--rounds-per-user",
+    type=WHOLE,
+    metavar="K",
+    help="No device takes part in more than K rounds, whatever its data are: only K are counted. Policy"
+    " adaptive only; it never changes.",
+)
 @yes_option
 @ledger_options
 @server_option
@@ -303,10 +310,15 @@ def _part_facts(found: Cohort) -> dict[str, str]:
 
 
 def _limit_facts(found: Cohort) -> dict[str, str]:
-    given = {"ceiling": found.ceiling, "local budget": found.local_budget}
+    given = {
+        "ceiling": found.ceiling,
+        "local budget": found.local_budget,
+        "rounds per user": found.rounds_per_user,
+    }
     meant = {
         "ceiling": "to which two persons may raise the budget; the promise is at this epsilon",
         "local budget": "for the sum of epsilon0 over a user's rounds",
+        "rounds per user": "at most, by a rule that does not depend on the user's data",
     }
     return {name: f"{shown(value)}, {meant[name]}" for name, value in given.items() if value is not None}
 

@@ -130,6 +130,7 @@ class LedgerClient:
         windows: Sequence[Window] = (),
         ceiling: float | None = None,
         local_budget: float | None = None,
+        rounds_per_user: int | None = None,
         accept_warnings: bool = False,
     ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters.
@@ -148,6 +149,7 @@ class LedgerClient:
             windows=tuple(windows),
             ceiling=ceiling,
             local_budget=local_budget,
+            rounds_per_user=rounds_per_user,
         )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
@@ -157,7 +159,8 @@ class LedgerClient:
             body["labels"] = dict(checked.labels)
         if windows:
             body["windows"] = document_of(checked.windows)
-        more = {"ceiling": checked.ceiling, "local_budget": checked.local_budget}
+        names = ("ceiling", "local_budget", "rounds_per_user")
+        more = {name: getattr(checked, name) for name in names}
         body |= {name: value for name, value in more.items() if value is not None}
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]

@@ -35,6 +35,7 @@ def open_cohort(
     windows: Sequence[Window] = (),
     ceiling: float | None = None,
     local_budget: float | None = None,
+    rounds_per_user: int | None = None,
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
 
@@ -42,7 +43,8 @@ def open_cohort(
     its windows, budgets that begin anew with every period: a round is admitted only if the cohort's own
     budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised up
     to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
-    `local_budget`, no user's rounds have a larger sum of epsilon0.
+    `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
+    in no more rounds, and filters count only so many.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -63,6 +65,7 @@ def open_cohort(
         windows=tuple(windows),
         ceiling=ceiling,
         local_budget=local_budget,
+        rounds_per_user=rounds_per_user,
     )
     actor = checked_text("actor", actor)
     if "@" in cohort.name and not store.cohorts(only=[cohort.name]):

@@ -119,6 +119,16 @@ OF_SEVERAL_REPORTS: Final = Condition(
     ),
     otherwise="The round revealed more of that person than is stated.",
 )
+# Stated where a cohort counts a limited number of rounds of each user.
+OF_CAPS: Final = Condition(
+    name="A limited number of rounds",
+    holds_when=(
+        "No user's device takes part in more rounds than the cohort says. Which ones depends on the device's"
+        " own counter, on chance and on what was published, never on the data it would send. Whoever is asked"
+        " in a sampled round takes part."
+    ),
+    otherwise="A user may lose what all rounds cost together, which is not on this account.",
+)
 # Stated where a cohort has windows, or is a period of one.
 OF_WINDOWS: Final = Condition(
     name="Days of collection",

@@ -46,6 +46,7 @@ class Promise:
     period: Period | None = None  # of another cohort's window, whose promise this is
     ceiling: float | None = None  # what two persons may raise the budget to, for any reason
     local_budget: float | None = None  # the limit on the sum of epsilon0
+    rounds_per_user: int | None = None  # that one user takes part in at most, as is attested
 
     @property
     def epsilon_guaranteed(self) -> float:

@@ -81,12 +81,13 @@ class AdaptivePolicy(Policy):
         choice, total, chosen = self._chosen(books, view, accounted)
         filters = self._filters(view, choice)
         charge = filters.taken(total, books.charge(accounted, filters))
-        step = self._stepped(view, total + charge, choice, rounds=1)
-        lacks = filters.lacks_delta(total + charge, epsilon=view.cohort.epsilon_budget)
+        after = filters.after(total, charge)
+        step = self._stepped(view, after, choice, rounds=1)
+        lacks = filters.lacks_delta(after, epsilon=view.cohort.epsilon_budget)
         return dataclasses.replace(
             step,
             details={"charge": charge.to_mapping(), **chosen, **step.details},
-            lacks_delta=filters.accounts_reading(total + charge) if lacks else None,
+            lacks_delta=filters.accounts_reading(after) if lacks else None,
         )
 
     def telling(
@@ -102,7 +103,7 @@ class AdaptivePolicy(Policy):
         filters = self._filters(view, choice)
         cost = books.charge(IN_CLEAR if chosen_after else accounted, filters)
         charge = filters.taken_instead(total, filters.nothing(), cost)
-        step = self._stepped(view, total + charge, choice, rounds=1)
+        step = self._stepped(view, filters.after(total, charge), choice, rounds=1)
         details = {"charge": charge.to_mapping(), **chosen, **step.details}
         return dataclasses.replace(step, details=details, changes={accounted: 1}, accounted=accounted)
 
@@ -121,7 +122,7 @@ class AdaptivePolicy(Policy):
         charge = before
         if changes:
             charge = filters.taken_instead(total, before, books.charge(after, filters))
-        step = self._stepped(view, total - before + charge, choice)
+        step = self._stepped(view, filters.after_instead(total, before, charge), choice)
         details = {"charge": charge.to_mapping(), **step.details}
         return dataclasses.replace(step, details=details, changes=changes)
 

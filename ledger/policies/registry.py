@@ -112,7 +112,7 @@ def policy_for(cohort: Cohort) -> Policy:
     """Return the policy that a new cohort without a plan is opened with; raises InvalidParameter."""
     if cohort.policy == POLICY_ADAPTIVE:
         budget = {"epsilon": cohort.epsilon_budget, "delta": cohort.delta_budget}
-        menu = FilterMenu.for_budget(**budget, ceiling=cohort.ceiling)
+        menu = FilterMenu.for_budget(**budget, ceiling=cohort.ceiling, rounds_per_user=cohort.rounds_per_user)
         return AdaptivePolicy(menu=menu)
     return FixedPolicy()
 

@@ -325,11 +325,13 @@ def _limit_of_filters(
     epsilon, accounted = view.cohort.epsilon_budget, slot_of(kind)
     filters, total = policy.filters_for(books, view, accounted)
     cost = books.charge(accounted, filters)
-    beyond = total.cost + cost * (count + 1)
+    beyond = filters.after_more(total, cost, count + 1)
     if filters.lacks_delta(beyond, epsilon=epsilon):
         return "delta_account", "The part of delta that is set aside for approximate rounds would be used up."
     holding = [
-        one.name for one in filters.readings(total.cost + cost * count) if one.epsilon_upper <= epsilon
+        one.name
+        for one in filters.readings(filters.after_more(total, cost, count))
+        if one.epsilon_upper <= epsilon
     ]
     if count and holding:
         word = min(holding)

@@ -65,12 +65,14 @@ def _by_filters(
         period = period + cost
 
     def added_up(count: int) -> bool:
+        if filters.rounds_per_user is not None:
+            return False
         return filters.epsilon_upper(total.cost + period * count) <= epsilon
 
     totals, now = [total], total
     for _ in range(min(_SIMULATED_MAX // len(kinds), PERIODS_MAX)):
         for cost in costs:
-            now = now + filters.taken(now, cost)
+            now = filters.after(now, filters.taken(now, cost))
         totals.append(now)
     # Filters hold at the end of a period only if they held all along: their totals never shrink.
     simulated = _largest(lambda count: filters.epsilon_upper(totals[count]) <= epsilon, len(totals) - 1)

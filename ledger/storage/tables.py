@@ -94,6 +94,7 @@ cohorts = Table(
     Column("quota", LargeBinary),  # canonical bytes of a mapping, of a team's quota
     Column("ceiling", LargeBinary),  # canonical bytes of a number: the most that epsilon may be raised to
     Column("local_budget", LargeBinary),  # canonical bytes of a number, for the sum of epsilon0
+    Column("rounds_per_user", LargeBinary),  # canonical bytes of a number: a user takes part in no more
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),
@@ -105,7 +106,7 @@ cohorts = Table(
     ),
 )
 
-# Raises of a budget that one person proposed and nobody approved yet, one of each cohort at most.
+# Raises of a budget that were proposed and are not approved yet, one of each cohort at most.
 proposals = Table(
     "proposals",
     metadata,
@@ -328,7 +329,7 @@ access_tokens = Table(
     Column("secret_digest", DIGEST, nullable=False),
     Column("role", String(20), nullable=False),
     Column("cohorts", LargeBinary),  # canonical bytes of the names it is limited to; none: every cohort
-    Column("team", String(60)),  # whose quotas its rounds are charged to; none: nobody's
+    Column("team", String(60)),  # its rounds are charged to the quotas of this team; none: to no quotas
     Column("created_by", NAME, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),

@@ -67,6 +67,7 @@ def _of_cohort(cohort: Cohort, declared: bool) -> dict[str, Any]:  # noqa: FBT00
         "windows": [window.to_mapping() for window in cohort.windows],
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
+        "rounds_per_user": cohort.rounds_per_user,
     }
     return {**stated, **(more if declared else {})}
 

@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
 UNADDRESSABLE = frozenset({".", ".."})  # as segments of an address they mean this place, and the one above
 ADDRESSABLE = "a name other than . and .., which no address can contain"
 REASON_LENGTH_MAX = 2000
+ROUNDS_PER_USER_MAX = 10**6  # that a cohort may be opened with
 POLICY_ADAPTIVE = "adaptive"
 POLICY_FIXED = "fixed"
 POLICY_PLAN = "plan"
@@ -40,7 +41,7 @@ VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
 # What entries and rows have of a cohort only where there is some.
-DECLARED = ("labels", "windows", "period", "quota", "ceiling", "local_budget")
+DECLARED = ("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user")
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -92,6 +93,7 @@ class Cohort:
     quota: Quota | None = None  # of a team in another cohort, whose budget and chain this is
     ceiling: float | None = None  # the most that two persons may raise epsilon to; never changes
     local_budget: float | None = None  # of the sum of epsilon0 over a user's rounds; never changes
+    rounds_per_user: int | None = None  # that one user takes part in at most, as is attested; never changes
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
@@ -109,6 +111,11 @@ class Cohort:
             self._check_ceiling(self.ceiling)
         if self.local_budget is not None:
             object.__setattr__(self, "local_budget", _real("local_budget", self.local_budget, math.inf))
+        if self.rounds_per_user is not None:
+            _whole("rounds_per_user", self.rounds_per_user, ROUNDS_PER_USER_MAX)
+            if self.policy != POLICY_ADAPTIVE:
+                expected = f"none for policy {self.policy}: only filters count the rounds of one user"
+                raise InvalidValue(field="rounds_per_user", value=self.rounds_per_user, expected=expected)
         if self.windows and self.policy == POLICY_FIXED:
             expected = (
                 "policy adaptive or plan for a cohort with windows: what a window refuses depends on outputs,"
@@ -175,6 +182,7 @@ def declared_from(details: Mapping[str, Any]) -> dict[str, Any]:
         "quota": Quota.from_mapping(details["quota"]) if "quota" in details else None,
         "ceiling": details.get("ceiling"),
         "local_budget": details.get("local_budget"),
+        "rounds_per_user": details.get("rounds_per_user"),
     }
 
 
@@ -187,6 +195,7 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
         "quota": cohort.quota and cohort.quota.to_mapping(),
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
+        "rounds_per_user": cohort.rounds_per_user,
     }
     return {name: each for name, each in given.items() if each}
 

@@ -74,7 +74,7 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
 # Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
 _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset(
-        {"labels", "windows", "period", "quota", "reason", "ceiling", "local_budget"}
+        {"labels", "windows", "period", "quota", "reason", "ceiling", "local_budget", "rounds_per_user"}
     ),
     EntryKind.BUDGET_CHANGED: frozenset({"proposed_by"}),
     EntryKind.REFUSED: frozenset({"refused_by"}),
@@ -343,6 +343,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "proposed_by": _is_text,
     "ceiling": _is_limit,
     "local_budget": _is_limit,
+    "rounds_per_user": _is_number,
     "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),

@@ -118,7 +118,7 @@ class Trail:
         yield from self._compare("what is spent", body.spent, spent, body.spent.rounds)
         if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
             requested = Spending(**body.details["requested"])
-            wanted = (filters, before + Charge.from_mapping(body.details["charge"]))
+            wanted = (filters, filters.after(before, Charge.from_mapping(body.details["charge"])))
             yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
 
     def accounts(
@@ -301,6 +301,8 @@ class Trail:
         for one in self.policy.menu.alternatives:
             if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
                 yield "the filters' shares are more than the budget's delta"
+            if one.filters.rounds_per_user != body.details.get("rounds_per_user"):
+                yield "its filters count another number of rounds for each user than it says"
             judged_at = body.details.get("ceiling", body.epsilon_budget)
             if one.filters.accounts and one.filters.accounts.epsilon < judged_at:
                 yield "it judges the slack of rounds at a smaller epsilon than the budget's"
@@ -320,7 +322,7 @@ class Trail:
                 self.stated = [(_round(details), cost)]
                 self._taken = filters.taken_instead(total, before, cost)
             self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
-            return total - before + self._taken
+            return filters.after_instead(total, before, self._taken)
         self.stated = [(_round(details), cost)]
         if body.kind is EntryKind.INCIDENT:
             self._taken = filters.taken_instead(total, filters.nothing(), cost)
@@ -329,7 +331,7 @@ class Trail:
         if body.kind is EntryKind.REFUSED:
             return total
         self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
-        return total + self._taken
+        return filters.after(total, self._taken)
 
 
 def _round(details: Mapping[str, Any]) -> ShuffledRound:

@@ -85,10 +85,25 @@ class Step:
 
     sequence: int
     body: EntryBody
-    held: Mapping[ShuffledRound, int]
+    held: Mapping[ShuffledRound, int]  # as `of_one_user`
     candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
     promised: float  # the epsilon that must hold
     filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
+
+
+def of_one_user(held: Mapping[ShuffledRound, int], most: int | None) -> dict[ShuffledRound, int]:
+    """Return rounds that one user may have taken part in, of those that are held: those with fewest reports,
+    up to `most`. None: all of them."""
+    if most is None:
+        return {kind: count for kind, count in held.items() if count > 0}
+    found: dict[ShuffledRound, int] = {}
+    left = most
+    for kind in sorted(held, key=lambda kind: (kind.reports, -kind.randomizer.epsilon0)):
+        count = min(held[kind], left)
+        left -= max(count, 0)
+        if count > 0:
+            found[kind] = count
+    return found
 
 
 @dataclass
@@ -242,7 +257,7 @@ class Replay:
         return Step(
             sequence=body.sequence,
             body=body,
-            held=+self.held,
+            held=of_one_user(self.held, self.joint.rounds_per_user),
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=promised_epsilon(self.joint, body.epsilon_budget),

@@ -15,6 +15,7 @@ _COLUMNS = (
     ("cohorts", "quota", sa.LargeBinary, "a cohort keeps what it was opened with"),
     ("cohorts", "ceiling", sa.LargeBinary, "a cohort keeps what it was opened with"),
     ("cohorts", "local_budget", sa.LargeBinary, "a cohort keeps what it was opened with"),
+    ("cohorts", "rounds_per_user", sa.LargeBinary, "a cohort keeps what it was opened with"),
     ("access_tokens", "team", sa.String(60), "a token keeps what it was issued with"),
 )
 

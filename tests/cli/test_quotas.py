@@ -100,3 +100,16 @@ def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
     assert opened.code != 0
     assert "12, is above 10" in " ".join(opened.stderr.split())
     assert phones("cohort", "open", "study", *BUDGET, "--ceiling", "12", "--yes").code == 0
+
+
+def test_a_limited_number_of_rounds_is_stated(phones: Run, tmp_path: Path) -> None:
+    assert phones("cohort", "open", "study", *BUDGET, "--rounds-per-user", "2").code == 0
+    assert "2, at most, by a rule that" in " ".join(phones("cohort", "show", "study").stdout.split())
+    for number in range(4):
+        assert phones("round", "register", "study", *KRR, "--id", f"s{number}").code == 0
+    assert phones("audit", "verify").code == 0
+    assert phones("audit", "statement", "study", "-o", str(tmp_path / "study.html")).code == 0
+    assert "A limited number of rounds" in (tmp_path / "study.html").read_text("utf-8")
+    wrong = phones("cohort", "open", "other", *BUDGET, "--rounds-per-user", "2", "--policy", "fixed")
+    assert wrong.code == 2
+    assert "only filters count the rounds of one user" in " ".join(wrong.stderr.split())

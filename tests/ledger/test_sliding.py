@@ -309,7 +309,7 @@ def test_any_sequence_of_operations(
 ) -> None:
     menu_for = FilterMenu.for_budget
 
-    def without_repetitions(**budget: float) -> FilterMenu:
+    def without_repetitions(**budget: Any) -> FilterMenu:
         return FilterMenu(alternatives=menu_for(**budget).alternatives[:1])
 
     monkeypatch.setattr(FilterMenu, "for_budget", without_repetitions)

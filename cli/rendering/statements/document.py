@@ -335,7 +335,10 @@ def _interval_text(spent: EpsilonBounds, digits: Digits) -> str:
 
 def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
     given = (("Promised, the ceiling", promise.ceiling), ("Local budget", promise.local_budget))
-    return [(name, f"epsilon {plain(value)}") for name, value in given if value is not None]
+    limits = [(name, f"epsilon {plain(value)}") for name, value in given if value is not None]
+    if promise.rounds_per_user is not None:
+        limits.append(("Rounds per user", f"at most {promise.rounds_per_user:,}, as the devices count"))
+    return limits
 
 
 def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:

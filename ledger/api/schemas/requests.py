@@ -44,6 +44,7 @@ from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
     REASON_LENGTH_MAX,
+    ROUNDS_PER_USER_MAX,
     UNADDRESSABLE,
     Cohort,
     ReleaseTimes,
@@ -336,6 +337,13 @@ class OpenCohort(Body):
     local_budget: Annotated[
         Epsilon | None,
         Field(description="A limit on the sum of epsilon0 over a user's rounds. It never changes."),
+    ] = None
+    rounds_per_user: Annotated[
+        Annotated[int, Field(ge=1, le=ROUNDS_PER_USER_MAX), BeforeValidator(whole)] | None,
+        Field(
+            description="How many rounds one device takes part in at most, whatever its data are; policy"
+            " adaptive then counts only so many. It never changes."
+        ),
     ] = None
     accept_warnings: Annotated[
         bool,

@@ -1,0 +1,230 @@
+"""Cohorts whose users take part in a limited number of rounds: only so many of the charges count."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shuffle_ledger.accounting import (
+    Accountant,
+    Charge,
+    FilterMenu,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+)
+from shuffle_ledger.ledger.decisions import (
+    correct,
+    open_cohort,
+    record_incident,
+    register_and_admit,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.test_adaptive import rewrite
+
+ONE = Fraction(1)
+
+
+def krr(reports: int, epsilon0: float = 2.0) -> ShuffledRound:
+    randomizer = parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0})
+    return ShuffledRound(randomizer=randomizer, reports=reports)
+
+
+LARGE, SMALL = krr(50_000), krr(2_000)
+
+
+class Desk:
+    """A ledger with the cohort "watches", whose users take part in at most 3 rounds."""
+
+    def __init__(self, store: Store, accountant: Accountant, **changes: Any) -> None:
+        self.store, self.accountant = store, accountant
+        self._names = itertools.count()
+        self.open("watches", **{"rounds_per_user": 3, **changes})
+
+    def open(self, name: str, **changes: Any) -> None:
+        values = {"population": 10**6, "epsilon": 0.4, "delta": 1e-6, "policy": "adaptive", **changes}
+        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
+
+    def ask(self, kind: ShuffledRound = LARGE, cohort: str = "watches") -> Outcome:
+        request = RoundRequest(round_id=f"round-{next(self._names)}", cohort=cohort, round=kind)
+        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+
+    def check(self) -> None:
+        report = verify(self.store, self.accountant)
+        assert report.ok, report
+
+
+@pytest.fixture
+def desk(store: Store, accountant: Accountant) -> Desk:
+    return Desk(store, accountant)
+
+
+def test_what_one_user_can_lose_stops_growing(desk: Desk) -> None:
+    outcomes = [desk.ask() for _ in range(8)]
+    assert all(isinstance(each, Admitted) for each in outcomes)
+    spent = [each.epsilon_spent_upper for each in outcomes]
+    assert spent[0] < spent[1] < spent[2] == spent[3] == spent[7]
+    desk.open("all")
+    three = [desk.ask(cohort="all") for _ in range(3)][-1]
+    assert spent[2] == pytest.approx(three.epsilon_spent_upper, rel=0.1)
+    dearer = desk.ask(SMALL)
+    assert isinstance(dearer, Admitted)
+    assert dearer.epsilon_spent_upper > spent[7], "three such rounds must be within the budget"
+    desk.check()
+
+
+def test_a_kind_of_which_so_many_do_not_fit_is_refused(desk: Desk) -> None:
+    desk.open("small", epsilon=0.12, rounds_per_user=3)
+    desk.open("twice", epsilon=0.12, rounds_per_user=2)
+    counts = {}
+    for name in ("small", "twice"):
+        outcomes = [desk.ask(SMALL, cohort=name) for _ in range(5)]
+        counts[name] = sum(isinstance(each, Admitted) for each in outcomes)
+    assert counts["small"] < 3
+    assert counts["small"] <= counts["twice"]
+    desk.check()
+
+
+def test_settling_correcting_and_incidents_raise_the_largest_and_voids_lower_nothing(desk: Desk) -> None:
+    for _ in range(4):
+        desk.ask()
+    before = desk.store.view("watches").spent.epsilon_upper
+    void(desk.store, desk.accountant, "round-3", reason="cancelled", actor="ada")
+    assert desk.store.view("watches").spent.epsilon_upper == before
+    settle(desk.store, desk.accountant, "round-0", reports=20_000, actor="ada")
+    settled = desk.store.view("watches").spent.epsilon_upper
+    assert settled > before
+    correct(desk.store, desk.accountant, "round-1", {"reports": 10_000}, reason="a log", actor="ada")
+    corrected = desk.store.view("watches").spent.epsilon_upper
+    assert corrected > settled
+    told: dict[str, Any] = {"described": krr(5_000), "reason": "a script", "actor": "eve"}
+    released = ReleaseTimes(after=datetime.now(UTC))
+    record_incident(desk.store, desk.accountant, "watches", round_id="leak", released=released, **told)
+    assert desk.store.view("watches").spent.epsilon_upper > corrected
+    desk.check()
+    statement = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC))
+    assert statement.cohorts[0].promise.rounds_per_user == 3
+    assert "A limited number of rounds" in [each.name for each in statement.conditions]
+    (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
+    assert found.promise_kept
+
+
+@pytest.mark.slow
+def test_forecasts_and_calibrations_count_so_many(desk: Desk) -> None:
+    desk.ask()
+    today = datetime.now(UTC).date()
+    asked = ForecastWanted(round=LARGE, every="week")
+    (kind,) = forecast(desk.store, desk.accountant, "watches", asked, today=today).kinds
+    assert kind.rounds_at_least >= 10_000, "more rounds of this kind cost no more"
+    desk.ask(SMALL)
+    both = forecast(desk.store, desk.accountant, "watches", ForecastWanted(every="week"), today=today)
+    assert both.together is not None
+    assert both.together.periods_at_least > 100
+    described: dict[str, Any] = {**LARGE.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
+    one = calibrate_for(desk.store, desk.accountant, "watches", described, rounds=1).epsilon0
+    many = calibrate_for(desk.store, desk.accountant, "watches", described, rounds=50).epsilon0
+    assert one >= many > 2.0
+    assert isinstance(desk.ask(krr(50_000, many)), Admitted)
+    desk.check()
+
+
+@pytest.mark.parametrize("policy", ["fixed", "plan"])
+def test_only_filters_count_rounds_of_users(store: Store, accountant: Accountant, policy: str) -> None:
+    plan = {LARGE: 2} if policy == "plan" else None
+    with pytest.raises(InvalidValue, match="rounds_per_user"):
+        Desk(store, accountant, policy=policy, plan=plan)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, 10**7])
+def test_the_number_is_a_whole_one(store: Store, accountant: Accountant, wrong: Any) -> None:
+    with pytest.raises(InvalidValue, match="rounds_per_user"):
+        Desk(store, accountant, rounds_per_user=wrong)
+
+
+def test_cohorts_without_it_have_the_rules_they_had(desk: Desk) -> None:
+    plain = FilterMenu.for_budget(epsilon=0.4, delta=1e-6).to_mapping()
+    desk.open("plain")
+    assert desk.store.entry("plain", 1).content().details["rules"] == plain
+    assert "rounds_per_user" not in str(plain)
+    capped = FilterMenu.for_budget(epsilon=0.4, delta=1e-6, rounds_per_user=3)
+    assert FilterMenu.from_mapping(capped.to_mapping()) == capped
+    for wrong in (0, "3", 2.5):
+        listed: Any = capped.to_mapping()
+        listed["alternatives"][0]["filters"]["rounds_per_user"] = wrong
+        with pytest.raises(InvalidParameter):
+            FilterMenu.from_mapping(listed)
+
+
+def test_smaller_totals_are_found(desk: Desk) -> None:
+    for _ in range(3):
+        desk.ask()
+
+    def fewer(body: EntryBody) -> EntryBody:
+        standing = body.details["standing"]
+        standing = {**standing, "charged": {**standing["charged"], "rounds": ["1"]}}
+        return dataclasses.replace(body, details={**body.details, "standing": standing})
+
+    def more(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, "rounds_per_user": 9})
+
+    rewrite(desk.store, 1, more)
+    assert "another number of rounds for each user" in str(verify(desk.store, desk.accountant))
+    rewrite(desk.store, 4, fewer)
+    assert "charged altogether does not follow" in str(verify(desk.store, desk.accountant))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    costs=st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    cap=st.integers(1, 6),
+    changes=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=4),
+)
+def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
+    costs: list[int], cap: int, changes: list[tuple[int, int]]
+) -> None:
+    """Also after settlements, which replace a charge by a larger one, in every filter by itself."""
+    (first, *_) = FilterMenu.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=cap).alternatives
+    filters = first.filters
+    total, taken = filters.nothing(), []
+
+    def cost(value: int, part: int) -> Charge:
+        zero = filters.nothing()
+        gaussian = tuple(ONE * ((value * (part + place)) % 41) for place in range(len(zero.gaussian)))
+        return dataclasses.replace(zero, gaussian=gaussian, renyi=(ONE * value,) * len(zero.renyi), rounds=())
+
+    for place, value in enumerate(costs):
+        charge = filters.taken(total, cost(value, place))
+        total = filters.after(total, charge)
+        taken.append(charge)
+    for place, value in changes:
+        if place < len(taken):
+            charge = filters.taken_instead(total, taken[place], cost(value, place + 1))
+            total = filters.after_instead(total, taken[place], charge)
+            taken[place] = charge
+    counted = total * min(total.rounds[0], Fraction(cap))
+    for name in ("gaussian", "renyi"):
+        for position, value in enumerate(vars(counted)[name]):
+            charges = sorted((vars(one)[name][position] for one in taken), reverse=True)
+            assert value >= sum(charges[:cap])
+    spent = filters.readings(total)
+    assert [one.epsilon_upper for one in spent] == [
+        one.epsilon_upper for one in dataclasses.replace(filters, rounds_per_user=None).readings(counted)
+    ]
