@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.ledger.errors import Damaged
@@ -37,6 +37,7 @@ def test_decoding_undoes_encoding_exactly(value: Any) -> None:
     assert repr(again).replace("-0.0", "0.0") == repr(_sorted(value)).replace("-0.0", "0.0")
 
 
+@settings(max_examples=60)
 @given(VALUES, st.data())
 def test_no_other_bytes_decode_to_the_same_value(value: Any, data: st.DataObject) -> None:
     encoded = canonical.encode(value)
