@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 from sqlalchemy.engine import make_url
@@ -34,6 +35,9 @@ NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 # Servers end at once in tests; only the tests of draining set a longer time.
 os.environ.setdefault("SHUFFLE_LEDGER_DRAIN_SECONDS", "0")
+# An example that is slow on a busy machine is no failure: tests are judged by their processor time.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 KEEPER = """
 "$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c max_connections=200 >"$2/log" 2>&1 &
 server=$!

@@ -110,8 +110,8 @@ def test_workers_that_are_killed_or_race_decide_once(
         register_round(ledger, "healthy")
         assert publish(app, "healthy")
         assert isinstance(decided(ledger, "healthy", log), Admitted)
-        awaited(lambda: health(ledger).rounds_stuck, log)
-    assert ledger.round("poison").attempts == ATTEMPTS_MAX
+        awaited(lambda: ledger.round("poison").attempts == ATTEMPTS_MAX, log)
+    assert health(ledger).rounds_stuck == 1
     assert sweep(ledger, app, older_than_seconds=0) == 0
     (alarm,) = health(ledger).alarms
     assert alarm == f"STUCK poison after {ATTEMPTS_MAX} attempts: a worker was lost before it decided"

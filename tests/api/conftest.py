@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
@@ -110,6 +111,14 @@ def free_port() -> int:
         return port
 
 
+class _PromptServer(uvicorn.Server):
+    """A server that asks itself a hundred times a second whether it should end: each test waits for that."""
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def running(app: FastAPI, trusted_proxies: str = "") -> Iterator[str]:
     """Run an application on a free port of this machine; yield its address."""
@@ -117,7 +126,7 @@ def running(app: FastAPI, trusted_proxies: str = "") -> Iterator[str]:
         listening.bind(("127.0.0.1", 0))
         config = config_for(app, LIMITS, host="127.0.0.1", port=0, trusted_proxies=trusted_proxies)
         config.timeout_graceful_shutdown = 5
-        server = uvicorn.Server(config)
+        server = _PromptServer(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         gives_up = time.monotonic() + START_SECONDS_MAX

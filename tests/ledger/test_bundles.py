@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.values.signing import SigningKey
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
+pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 PHONES, TABLETS = "chains/000001.txt", "chains/000002.txt"
 
 

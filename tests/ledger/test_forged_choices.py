@@ -23,6 +23,7 @@ from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_repetition import DELTA, EPSILON, HEAVY, MOST
 
 AUDITOR = Accountant()  # another one than the ledger's
+pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from tests.ledger.test_bundles import forged as forged_bundle
 from tests.ledger.test_bundles import members_of, repacked
 
 AUDITOR = Accountant()
+pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 KEY = SigningKey.generate()
 BOTH = ("phones", "watches")
 PHONES, WATCHES = "chains/000001.txt", "chains/000002.txt"

@@ -109,9 +109,10 @@ class Deciding(Accountant):
         raise AssertionError("a decision composed")
 
 
-def test_later_decisions_count_and_compose_nothing(watches: Store, ask: Ask, accountant: Accountant) -> None:
-    assert isinstance(ask("first"), Admitted)
-    deciding = Deciding(precision=accountant.precision)
+def test_later_decisions_count_and_compose_nothing(watches: Store, make_request: MakeRequest) -> None:
+    register(watches, make_request("first", cohort="watches", **HEAVY), actor="tester")
+    assert isinstance(admit(watches, Accountant(precision=0.05), "first"), Admitted)
+    deciding = Deciding(precision=0.05)
     for name in ("second", "third"):
         request = watches.round("first").content.replace(b"first", name.encode())
         register(watches, RoundRequest.from_bytes(request), actor="tester")

@@ -578,7 +578,7 @@ def run_machine(
         shutil.copy(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    new_database, examples = new_sqlite, 15
+    new_database, examples = new_sqlite, 25
     if database == "postgresql":
         new_database, examples = request.getfixturevalue("new_postgresql_ledger"), 5
     machine.new_database = staticmethod(new_database)

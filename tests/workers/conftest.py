@@ -154,5 +154,5 @@ def awaited(condition: Callable[[], Any], log: Path) -> Any:
     while not (found := condition()):
         if time.monotonic() > deadline:
             pytest.fail(f"waited in vain; the worker said: {log.read_text('utf-8')[-4000:]}")
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
