@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
+    Cohort,
     Incident,
     ReleaseTimes,
     RoundRequest,
@@ -95,7 +96,8 @@ def record_incident(
     Args:
         store: the ledger.
         accountant: what computes.
-        cohort: whose data it was; of a round of several cohorts, any of these.
+        cohort: whose data it was; of a round of several cohorts, any of these. A period of a window, such as
+            `de-phone@2026-W48`, is charged alone: a round that the cohort knows was also collected in it.
         round_id: a new identifier, or that of a round that is undecided, refused or voided.
         described: the round that was released. None: unknown, so that everything counts as revealed.
         reason: how it came about.
@@ -121,13 +123,12 @@ def record_incident(
         collected_until=collected_until,
     )
     name = request.cohort
-    population = store.population([name])
+    population = whose(store, name).population
     try:
         stored = store.round(request.round_id)
     except NotFound:
         check_sizes(told.truth, population)
-        request = placed(request, store.cohorts_named(request.members))
-        open_periods(store, request, actor=told.actor)
+        request = _placed(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
             return entry
@@ -139,6 +140,38 @@ def _contents(described: ShuffledRound | None, released: ReleaseTimes, reason: s
     """Returns what an incident says, field by field, as JSON has it."""
     fields = described.to_mapping() if described else {"round": "unknown"}
     return {**fields, **released.to_mapping(), "reason": reason}
+
+
+def whose(store: Store, name: str) -> Cohort:
+    """Return the cohort of a name, or, if that is of a period that is not open yet, whose it would be.
+
+    Raises:
+        NotFound: there is no such cohort.
+    """
+    try:
+        return store.cohort(name)
+    except NotFound:
+        cohort, at, _ = name.rpartition("@")
+        if not at:
+            raise
+        return store.cohort(cohort)
+
+
+def _placed(store: Store, request: RoundRequest, *, actor: str) -> RoundRequest:
+    """Return a request with the periods that it is charged to, which are open then. A period that is named
+    itself is charged alone."""
+    found = whose(store, request.cohort)
+    parent = store.cohort(found.period.cohort) if found.period is not None else found
+    if parent.name == request.cohort or found.quota is not None:
+        request = placed(request, store.cohorts_named(request.members))
+        open_periods(store, request, actor=actor)
+        return request
+    if request.cohort not in [period.name for period in parent.periods(request)]:
+        expected = f"a day of {request.cohort!r}, a period of a window of cohort {parent.name!r}"
+        given = request.collected_on and request.collected_on.isoformat()
+        raise InvalidValue(field="collected_on", value=given, expected=expected)
+    open_periods(store, replace(request, cohort=parent.name, windows=(request.cohort,)), actor=actor)
+    return request
 
 
 def _told_of_registered(

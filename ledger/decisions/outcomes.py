@@ -51,7 +51,9 @@ def users_of(store: Store, stored: StoredRound) -> dict[str, int]:
     """Return how many users the cohorts of a stored round have together, and how many these cohorts are, as
     arguments for checks of sizes."""
     members = RoundRequest.from_bytes(stored.content).members
-    return {"population": store.population(members), "cohorts": len(members)}
+    # A release that was told of a period alone has no cohort beside it.
+    population = store.population(members) or store.cohort(members[0]).population
+    return {"population": population, "cohorts": len(members)}
 
 
 def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:

@@ -165,7 +165,7 @@ def _missing(store: Store, request: RoundRequest) -> list[Cohort]:
         _as_cohort(cohort, period)
         for cohort in cohorts
         for period in cohort.periods(request)
-        if period.name not in known
+        if period.name in request.windows and period.name not in known
     ]
 
 

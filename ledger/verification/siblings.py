@@ -98,17 +98,10 @@ class JointRounds:
             request: what it quotes.
         """
         if self.quota is not None:
-            if body.cohort not in request.quotas or self.quota.cohort not in request.members:
-                yield "its round is not charged to the cohort whose quota this is"
-            elif self.quota.team != request.team:
-                yield "its round is not of the team whose quota this is"
+            yield from _outside_quota(body, request, self.quota)
             return
         if self.period is not None:
-            first, last = request.days or (date.max, date.min)
-            if body.cohort not in request.windows or self.period.cohort not in request.members:
-                yield "its round is not charged to the cohort whose window this is"
-            elif self.period.first > last or self.period.last < first:
-                yield "its round was not collected in this period of the window"
+            yield from _outside_period(body, request, self.period)
             return
         expected = {""}  # no name: a cohort with windows whose round has no days, or too many
         with contextlib.suppress(InvalidValue):
@@ -133,6 +126,23 @@ class JointRounds:
         if found is not None:
             found.facts.append(fact_of(body))
             found.note_users(body)
+
+
+def _outside_quota(body: EntryBody, request: RoundRequest, quota: Quota) -> Iterator[str]:
+    if body.cohort not in request.quotas or quota.cohort not in request.members:
+        yield "its round is not charged to the cohort whose quota this is"
+    elif quota.team != request.team:
+        yield "its round is not of the team whose quota this is"
+
+
+def _outside_period(body: EntryBody, request: RoundRequest, period: Period) -> Iterator[str]:
+    first, last = request.days or (date.max, date.min)
+    # Of an incident alone, the cohort may know the round, with other days.
+    is_alone = request.cohorts == (body.cohort,) and body.kind in _TOLD
+    if not is_alone and (body.cohort not in request.windows or period.cohort not in request.members):
+        yield "its round is not charged to the cohort whose window this is"
+    elif period.first > last or period.last < first:
+        yield "its round was not collected in this period of the window"
 
 
 def fact_of(body: EntryBody) -> Fact:

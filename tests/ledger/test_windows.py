@@ -462,3 +462,44 @@ def test_a_statement_of_a_period_promises_the_period_and_says_what_it_does_not(s
     (condition,) = [each for each in made.conditions if each.name == "Days of collection"]
     assert "twice the epsilon" in condition.otherwise
     assert [entry.kind for entry in desk.store.entries_of(name)] == [EntryKind.OPENED, EntryKind.ADMITTED]
+
+
+def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -> None:
+    desk.open("phones", WEEK, SEVEN_DAYS)
+    monday = a_monday()
+    assert isinstance(desk.ask(monday, round_id="one"), Admitted)
+    life = desk.store.view("phones").spent
+    late = monday + 7 * DAY
+    told: dict[str, Any] = {"described": KRR, "reason": "devices were offline", "actor": "ada"}
+    week = f"phones@{late:%G-W%V}"
+    for _ in range(2):  # the same again changes nothing
+        found = record_incident(
+            desk.store, desk.accountant, week, round_id="one late", collected_on=late, **told
+        )
+        assert (found.cohort, found.overspent, found.audience) == (week, False, ())
+    assert (
+        desk.store.view(week).spent.epsilon_upper
+        == desk.store.view(f"phones@{monday:%G-W%V}").spent.epsilon_upper
+    )
+    assert desk.store.view("phones").spent == life, "its cohort knows the round"
+    assert sum("+7d" in name for name in desk.names()) == 7, "no other period was opened"
+    desk.check()
+    other = f"phones@{late + 7 * DAY:%G-W%V}"
+    for name, day, match in (
+        (other, late, "a day of"),
+        (week, None, "first day of collection"),
+        ("phones@2026-W99", late, "a day of"),
+    ):
+        with pytest.raises(InvalidValue, match=match):
+            record_incident(desk.store, desk.accountant, name, round_id="no", collected_on=day, **told)
+    with pytest.raises(NotFound):
+        record_incident(
+            desk.store, desk.accountant, "nobody@2026-W48", round_id="no", collected_on=late, **told
+        )
+    corrected = correct(
+        desk.store, desk.accountant, "one late", {"reports": 9_000}, reason="a log", actor="ada"
+    )
+    assert corrected.changed
+    desk.check()
+    bundle = make_bundle(desk.store, ["phones", week])
+    assert all(each.ok for each in verify_bundle(bundle.data, desk.accountant).cohorts)

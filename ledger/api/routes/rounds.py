@@ -40,7 +40,7 @@ from shuffle_ledger.ledger.api.schemas.requests import (
 )
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.corrections import correct
-from shuffle_ledger.ledger.decisions.incidents import record_incident
+from shuffle_ledger.ledger.decisions.incidents import record_incident, whose
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
 from shuffle_ledger.ledger.decisions.repeats import present_answer
@@ -195,7 +195,8 @@ async def record_incident_(
     """Record a release that nothing admitted, under a new identifier or that of a round that is undecided,
     refused or voided. It is charged, even beyond the budget."""
     name = seen_cohort(token, cohort)
-    await in_thread(service.store.cohort, name)  # before the round is looked at: no cohort, no answer
+    # Before the round is looked at: no cohort, no answer. A period may not be open yet.
+    await in_thread(whose, service.store, name)
     described, released = None if body.round is None else body.round.round(), body.released()
     service.door.let_guess(token)
     try:
