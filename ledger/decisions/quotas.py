@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.decisions.windows import with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.quotas import Quota, has_room
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     POLICY_FIXED,
@@ -103,7 +103,8 @@ def _with_quotas(store: Store, request: RoundRequest, *, is_new: bool) -> RoundR
         with contextlib.suppress(NotFound):
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
             return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
-    wanted = [Quota(cohort=name, team=request.team or "").name for name in request.members]
+    team = request.team or ""
+    wanted = [Quota(cohort=name, team=team).name for name in request.members if has_room(name, team)]
     return dataclasses.replace(request, quotas=tuple(each.name for each in store.cohorts(only=wanted)))
 
 

@@ -238,6 +238,15 @@ def test_bad_quotas_are_refused(desk: Desk, changes: dict[str, Any], match: str)
     assert [each.team for each in quotas_of(desk.store, "phones")] == ["ads"]
 
 
+def test_a_cohort_whose_name_leaves_no_room_for_a_quota_has_none(desk: Desk) -> None:
+    name = "n" * 195
+    desk.open(name)
+    assert isinstance(desk.ask("ads", cohort=name), Admitted)
+    with pytest.raises(InvalidValue, match="at most 0 characters"):
+        desk.allow("ads", 0.2, cohort=name)
+    desk.check()
+
+
 def test_a_quota_is_no_cohort_and_promises_nothing(desk: Desk) -> None:
     desk.allow("ads", 0.2)
     with pytest.raises(NotFound):
