@@ -36,6 +36,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import Json
+from shuffle_ledger.ledger.values.quotas import TEAM_LENGTH_MAX, checked_team
 from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -227,6 +228,11 @@ def seen_name(token: AccessToken, name: str) -> str:
     return name
 
 
+def named_team(segment: str) -> str:
+    """Return the team that a path's segment names; raises InvalidValue."""
+    return checked_team(unquote(segment))
+
+
 def seen_round(store: Store, token: AccessToken, round_id: str) -> str:
     """Return a round's identifier if the token sees its cohorts; else NotFound, as if it did not exist."""
     try:
@@ -273,7 +279,9 @@ Auditor = Annotated[AccessToken, Depends(Needs(Permission.ENTRIES))]
 Watcher = Annotated[AccessToken, Depends(Needs(Permission.METRICS))]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
 CohortName = Annotated[str, Path(description="A cohort's name.", json_schema_extra=dict(_NAME))]
-TeamName = Annotated[str, Path(description="A team's name.", min_length=1, max_length=60)]
+TeamName = Annotated[
+    str, Path(description="A team's name.", json_schema_extra={"minLength": 1, "maxLength": TEAM_LENGTH_MAX})
+]
 RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
 Prefer = Annotated[
     str | None,

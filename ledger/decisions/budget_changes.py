@@ -11,6 +11,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
+    POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
     Proposal,
@@ -40,7 +41,8 @@ def change_budget(
     refuses more. An overspent cohort stays overspent whatever is raised: it broke its
     promise. Delta never changes, because filters divided it when the cohort was opened.
 
-    A cohort with a ceiling is raised by two persons, and never beyond it: see `proposals`.
+    A cohort with a ceiling is raised by two persons, and never beyond it: see `proposals`. A quota is at most
+    its cohort's budget and, of a cohort of policy `fixed`, stays once a round was released: see `quotas`.
 
     Args:
         store: the ledger.
@@ -56,7 +58,7 @@ def change_budget(
         NotFound: no such cohort.
         InvalidValue: `epsilon` is no epsilon or the present one, `delta` is another one than the present, the
             reason is none.
-        Conflict: nothing is decided about the cohort any more.
+        Conflict: nothing is decided about the cohort any more, or its budget may not change so.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     name, actor = checked_text("cohort", name), checked_text("actor", actor)
@@ -97,6 +99,20 @@ def check_raise(cohort: Cohort, epsilon: float) -> None:
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
 
 
+def check_quota(store: Store, parent: Cohort, epsilon: float) -> None:
+    """Raise InvalidValue or Conflict if no quota of a cohort may be set to an epsilon now."""
+    if epsilon > parent.epsilon_budget:
+        expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
+        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
+    if parent.policy != POLICY_FIXED:
+        return
+    if {EntryKind.ADMITTED, EntryKind.INCIDENT} & store.count_entries(parent.name).keys():
+        raise Conflict(
+            f"cohort {parent.name!r} is of policy fixed, and has rounds: what it holds must not depend on"
+            " their outputs, and a quota that is set now may"
+        )
+
+
 def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> None:
     """Raise Conflict unless this is what one person proposed, and nothing was changed since."""
     if approves is None:
@@ -125,6 +141,8 @@ def _check(
         expected = "another budget than the present one"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     check_raise(cohort, epsilon)
+    if cohort.quota is not None:
+        check_quota(store, store.cohort(cohort.quota.cohort), epsilon)
     if cohort.ceiling is not None and epsilon > cohort.epsilon_budget:
         _check_approved(store, cohort, approves)
     if cohort.status == "frozen":

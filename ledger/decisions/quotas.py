@@ -12,14 +12,13 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text, share_of_budget
-from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, share_of_budget
+from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_quota
 from shuffle_ledger.ledger.decisions.windows import with_windows
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.quotas import Quota, has_room
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     POLICY_FIXED,
@@ -70,7 +69,7 @@ def set_quota(
         NotFound: no such cohort.
         InvalidValue: a team, reason or epsilon that cannot be one, or more than the cohort's budget; or the
             cohort is itself a part of one.
-        Conflict: the cohort is of policy `fixed`, and has admitted rounds.
+        Conflict: the cohort is of policy `fixed`, and has rounds.
         TryAgain, Unavailable: as `change_budget`.
     """
     actor = checked_text("actor", actor)
@@ -81,15 +80,8 @@ def set_quota(
         raise InvalidValue(
             field="cohort", value=cohort, expected=f"{parent.parent!r}, of which this is a part"
         )
-    if epsilon > parent.epsilon_budget:
-        expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
-        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     quota = Quota(cohort=parent.name, team=team)
-    if parent.policy == POLICY_FIXED and store.count_entries(parent.name).get(EntryKind.ADMITTED):
-        raise Conflict(
-            f"cohort {parent.name!r} is of policy fixed, and has rounds: what it holds must not depend on"
-            " their outputs, and a quota that is set now may"
-        )
+    check_quota(store, parent, epsilon)
     try:
         now = store.cohort(quota.name)
     except NotFound:
@@ -111,7 +103,8 @@ def _with_quotas(store: Store, request: RoundRequest, *, is_new: bool) -> RoundR
         with contextlib.suppress(NotFound):
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
             return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
-    wanted = [Quota(cohort=name, team=request.team or "").name for name in request.members]
+    team = request.team or ""
+    wanted = [Quota(cohort=name, team=team).name for name in request.members if has_room(name, team)]
     return dataclasses.replace(request, quotas=tuple(each.name for each in store.cohorts(only=wanted)))
 
 

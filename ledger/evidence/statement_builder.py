@@ -190,7 +190,7 @@ def _cohort_statement(
         chain_problems=tuple(
             f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
         ),
-        promise=_promise(opened, body, replay.local),
+        promise=_promise(opened, body, [*replay.local, *+replay.held]),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
         epsilon_remaining=body.epsilon_remaining,
@@ -205,7 +205,7 @@ def _cohort_statement(
         composition=_at(profile, delta),
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
-        interaction=interaction_of(str(opened.details["policy"]), replay.local),
+        interaction=interaction_of(str(opened.details["policy"]), replay.local, replay.held),
         rounds=tuple(reading.rounds(alone)),
         refusals=tuple(reading.refusals),
         budget_changes=tuple(reading.budget_changes),

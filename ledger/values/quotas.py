@@ -29,8 +29,8 @@ class Quota:
     def __post_init__(self) -> None:
         """Raise InvalidValue for a team that there cannot be, or a cohort whose name leaves it no room."""
         checked_team(self.team)
-        if len(self.name) > NAME_LENGTH_MAX:
-            longest = NAME_LENGTH_MAX - len(self.name) + len(self.team)
+        if not has_room(self.cohort, self.team):
+            longest = max(NAME_LENGTH_MAX - len(self.name) + len(self.team), 0)
             expected = f"at most {longest} characters, for the cohort's name leaves no more"
             raise InvalidValue(field="team", value=self.team, expected=expected)
 
@@ -47,6 +47,11 @@ class Quota:
     def from_mapping(cls, mapping: Mapping[str, str]) -> Quota:
         """Return the quota that a mapping spells; raises KeyError, TypeError, InvalidValue."""
         return cls(cohort=mapping["of"], team=mapping["team"])
+
+
+def has_room(cohort: str, team: str) -> bool:
+    """Return whether a cohort's name leaves room for a team's, so that there can be a quota."""
+    return len(cohort) + len(_MARK) + len(team) <= NAME_LENGTH_MAX
 
 
 def checked_team(value: object) -> str:

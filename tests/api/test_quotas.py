@@ -98,3 +98,12 @@ def test_two_tokens_raise_a_budget(server: Server, client: LedgerClient) -> None
     assert bob.approve("tablets", epsilon=1.5).epsilon_budget == 1.5
     assert client.proposal("tablets") is None
     assert client.verify().ok
+
+
+@pytest.mark.parametrize("team", ["web search", "maps/eu", "a:" + " b" * 29])
+def test_every_name_of_a_team_is_an_address(server: Server, client: LedgerClient, team: str) -> None:
+    client.open_cohort(**OPENED)
+    reading = client.set_quota("tablets", team=team, epsilon=0.05, reason="agreed")
+    assert client.quotas("tablets") == quotas_of(server.store, "tablets") == (reading,)
+    assert (reading.team, reading.budget) == (team, f"tablets@team={team}")
+    assert client.budget(reading.budget).epsilon_budget == 0.05

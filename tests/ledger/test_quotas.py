@@ -196,6 +196,25 @@ def test_of_a_fixed_cohort_the_quota_is_fixed_too(store: Store, accountant: Acco
     assert 0 < desk.admitted("ads") < desk.admitted()
     with pytest.raises(Conflict, match="must not depend on their outputs"):
         desk.allow("ads", 0.3)
+    with pytest.raises(Conflict, match="must not depend on their outputs"):
+        change_budget(desk.store, desk.accountant, ADS, epsilon=0.3, reason="more", actor="eve")
+    desk.check()
+
+
+def test_after_an_incident_a_fixed_cohort_gets_no_quota(store: Store, accountant: Accountant) -> None:
+    desk = Desk(store, accountant, policy="fixed")
+    told: dict[str, Any] = {"round_id": "leaked", "described": KRR, "reason": "a script", "actor": "eve"}
+    record_incident(store, accountant, "phones", **told)
+    with pytest.raises(Conflict, match="must not depend on their outputs"):
+        desk.allow("ads", 0.2)
+
+
+def test_a_quota_has_the_same_rules_where_its_budget_is_changed_as_that_of_a_cohort(desk: Desk) -> None:
+    desk.allow("ads", 0.2)
+    values: dict[str, Any] = {"reason": "more", "actor": "eve"}
+    with pytest.raises(InvalidValue, match="the cohort's own budget"):
+        change_budget(desk.store, desk.accountant, ADS, epsilon=1.5, **values)
+    assert change_budget(desk.store, desk.accountant, ADS, epsilon=0.9, **values).epsilon_budget == 0.9
     desk.check()
 
 
@@ -217,6 +236,15 @@ def test_bad_quotas_are_refused(desk: Desk, changes: dict[str, Any], match: str)
     with pytest.raises(InvalidValue, match=match):
         set_quota(desk.store, desk.accountant, actor="ada", **values)
     assert [each.team for each in quotas_of(desk.store, "phones")] == ["ads"]
+
+
+def test_a_cohort_whose_name_leaves_no_room_for_a_quota_has_none(desk: Desk) -> None:
+    name = "n" * 195
+    desk.open(name)
+    assert isinstance(desk.ask("ads", cohort=name), Admitted)
+    with pytest.raises(InvalidValue, match="at most 0 characters"):
+        desk.allow("ads", 0.2, cohort=name)
+    desk.check()
 
 
 def test_a_quota_is_no_cohort_and_promises_nothing(desk: Desk) -> None:

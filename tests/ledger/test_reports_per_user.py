@@ -33,7 +33,11 @@ from shuffle_ledger.ledger.decisions.truths import local_kind, restated, truth_o
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS, PRIVACY_UNIT
+from shuffle_ledger.ledger.evidence.conditions import (
+    OF_SEVERAL_REPORTS,
+    PRIVACY_UNIT,
+    PRIVACY_UNIT_OF_SEVERAL,
+)
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
@@ -327,6 +331,19 @@ def test_a_statement_says_on_which_condition(desk: Desk) -> None:
     after = desk.statement()
     assert OF_SEVERAL_REPORTS in after.conditions
     assert "at most as many reports as the round states" in after.cohorts[0].promise.privacy_unit
+
+
+def test_a_statement_knows_of_several_reports_that_a_correction_tells(desk: Desk) -> None:
+    """Without the shuffler the round counts as declared, for that is more; it has several reports now."""
+    desk.open()
+    desk.ask("a", krr(5_000, 1))
+    assert desk.statement().cohorts[0].interaction == "sequentially interactive"
+    desk.correct("a", reports_per_user=2, randomizer={"kind": "krr", "k": 2, "epsilon0": 0.25})
+    after = desk.statement()
+    assert [kind.reports_per_user for kind in desk.store.view("phones").local] == [1]
+    assert after.cohorts[0].promise.privacy_unit == PRIVACY_UNIT_OF_SEVERAL
+    assert after.cohorts[0].interaction == "fully interactive"
+    assert OF_SEVERAL_REPORTS in after.conditions
 
 
 @pytest.mark.slow

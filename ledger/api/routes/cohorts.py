@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.api.dependencies import (
     Reader,
     TeamName,
     in_thread,
+    named_team,
     seen_cohort,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
@@ -122,7 +123,7 @@ async def set_quota_(
         set_quota,
         service.store,
         cohort=seen_cohort(token, cohort),
-        team=team,
+        team=named_team(team),
         actor=token.name,
         **body.model_dump(),
     )
