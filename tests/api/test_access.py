@@ -78,8 +78,8 @@ def _credentials(server: Server) -> dict[str, str | None]:
 
 
 # What there is, and what there is not, of the same length.
-EXISTING = {"cohort": "secret", "round_id": "theirs"}
-MISSING = {"cohort": "absent", "round_id": "nobody"}
+EXISTING = {"cohort": "secret", "round_id": "theirs", "team": "ads"}
+MISSING = {"cohort": "absent", "round_id": "nobody", "team": "ads"}
 
 
 def _requests(server: Server, names: dict[str, str]) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
