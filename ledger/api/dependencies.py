@@ -141,7 +141,7 @@ class Service:
         if request.audience or request.team or self.store.has_windows(request.members):
             return None
         view = await in_thread(self.store.view, request.cohort)
-        key = (view.cohort, view.spent, request.round)
+        key = (view.cohort, view.spent, frozenset(view.local.items()), request.round)
         if key not in self._fits and self.pricing.waiting >= FITS_LINE_MAX:
             return None
 

@@ -1,7 +1,7 @@
 """Quotas: how much of a cohort's budget the rounds of one team may use.
 
-A quota is a budget of its own, with a chain of its own, under the name `COHORT@team=TEAM`. A team's rounds
-are charged to their cohorts, and to the team's quotas in these.
+A team's quota in a cohort is a budget with a chain, which has the name `COHORT@team=TEAM`. A round of the
+team is charged to its cohorts, and to the quotas of the team in these.
 """
 
 from __future__ import annotations

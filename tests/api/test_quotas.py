@@ -107,3 +107,19 @@ def test_every_name_of_a_team_is_an_address(server: Server, client: LedgerClient
     assert client.quotas("tablets") == quotas_of(server.store, "tablets") == (reading,)
     assert (reading.team, reading.budget) == (team, f"tablets@team={team}")
     assert client.budget(reading.budget).epsilon_budget == 0.05
+
+
+def test_what_fits_instead_knows_that_a_voided_round_used_the_local_budget(
+    server: Server, client: LedgerClient
+) -> None:
+    client.open_cohort(**OPENED, local_budget=5.0)
+    body = {"cohort": "tablets", "randomizer": "krr(k=10, epsilon0=6)", "reports": 50_000}
+    fitting = {**body, "randomizer": "krr(k=10, epsilon0=4)"}
+    before = server.ask("POST", "/v1/rounds", json={**body, "round_id": "before"}).json()
+    assert 4.9 < before["fits"]["epsilon0"] <= 5.0
+    assert (
+        server.ask("POST", "/v1/rounds", json={**fitting, "round_id": "one"}).json()["outcome"] == "admitted"
+    )
+    client.void("one", reason="cancelled")
+    after = server.ask("POST", "/v1/rounds", json={**body, "round_id": "after"}).json()
+    assert after["fits"]["epsilon0"] <= 1.0
