@@ -372,7 +372,8 @@ def _unmade(statement: Any) -> Any:
 
 
 def _table(*order: str) -> str:
-    return _without_moments(CliRunner().invoke(main, order).stdout)
+    # Wide enough for digests, which differ, on one line.
+    return _without_moments(CliRunner(env={"COLUMNS": "120"}).invoke(main, order).stdout)
 
 
 def test_options_choose_between_a_server_and_a_database(

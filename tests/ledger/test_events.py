@@ -137,9 +137,7 @@ def test_a_cursor_of_another_history_is_refused(store: Store) -> None:
         f" {first.cursor}",
         f"{first.cursor}\n",
     ):
-        with pytest.raises(
-            InvalidValue, match=r"^after: .*expected the cursor of an event or of a page$"
-        ):
+        with pytest.raises(InvalidValue, match=r"^after: .*expected the cursor of an event or of a page$"):
             events_after(store, after=wrong)
     for limit in (0, 1001):
         with pytest.raises(InvalidValue, match=r"^limit: got"):
