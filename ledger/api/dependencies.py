@@ -28,7 +28,7 @@ from shuffle_ledger.ledger.decisions.audiences import resolve_audience
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
 from shuffle_ledger.ledger.decisions.repeats import present_answer
-from shuffle_ledger.ledger.errors import InvalidValue, LedgerError, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LedgerError, NotAllowed, NotFound
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.profile import ProfilePoint
@@ -247,6 +247,14 @@ def seen_round(store: Store, token: AccessToken, round_id: str) -> str:
 def sees_round(token: AccessToken, stored: StoredRound) -> bool:
     """Return whether a token sees every cohort of a round."""
     return all(map(token.sees, cohorts_of(stored)))
+
+
+async def refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
+    """Say of an identifier that a cohort the token does not see uses only that it cannot be used."""
+    found = await in_thread(service.store.round, round_id)
+    if not sees_round(token, found):
+        service.door.count_guess(token)
+        raise Conflict(f"round {round_id!r}: this identifier cannot be used")
 
 
 def seen_audience(

@@ -134,6 +134,19 @@ def test_a_round_that_cannot_be_registered_says_why(server: Server, person: http
     assert person.post("/cohorts/phones/register", data=repeated).status_code == 303
 
 
+def test_an_identifier_of_a_cohort_that_is_not_seen_tells_nothing(server: Server) -> None:
+    body = {"round_id": "theirs", "cohort": "secret", "randomizer": "krr(k=2, epsilon0=2)", "reports": 777}
+    assert server.ask("POST", "/v1/rounds", bearer="admin", json=body).status_code == 201
+    server.issue("limited", "registrar", cohorts=["phones"])
+    person = _login(server, "limited")
+    sent = {**FORM, "round_id": "theirs", "form_secret": _secret(person.get("/cohorts/phones"))}
+    answer = person.post("/cohorts/phones/register", data=sent)
+    assert answer.status_code == 409
+    assert "this identifier cannot be used" in answer.text
+    for stored in ("secret", "777", "epsilon0=2"):
+        assert stored not in answer.text.replace("form_secret", "")
+
+
 def test_history_is_filtered_paged_and_exported(
     server: Server, person: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

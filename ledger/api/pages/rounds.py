@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.api.dependencies import (
     Registrar,
     Service,
     in_thread,
+    refuse_foreign,
     seen_cohort,
     seen_round,
 )
@@ -64,7 +65,11 @@ async def register_page(cohort: str, request: Request, token: Registrar, service
             team=token.team,
         )
         service.door.let_guess(token)
-        await service.registered(asked, actor=token.name, wait_seconds=None)
+        try:
+            await service.registered(asked, actor=token.name, wait_seconds=None)
+        except Conflict:
+            await refuse_foreign(service, token, asked.round_id)
+            raise
     except _SAID_NO as error:
         return page("error.html.jinja", request, status=409, title="Not registered", detail=str(error))
     return _shown(service, asked.round_id)

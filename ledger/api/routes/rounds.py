@@ -9,7 +9,6 @@ from urllib.parse import quote as quoted
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
-from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     CohortName,
@@ -20,11 +19,11 @@ from shuffle_ledger.ledger.api.dependencies import (
     RoundId,
     Service,
     in_thread,
+    refuse_foreign,
     seen_audience,
     seen_cohort,
     seen_name,
     seen_round,
-    sees_round,
     wait_of,
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, answers
@@ -74,7 +73,7 @@ async def register_(
     try:
         answer = await service.registered(request, actor=token.name, wait_seconds=waited)
     except Conflict:
-        await _refuse_foreign(service, token, request.round_id)
+        await refuse_foreign(service, token, request.round_id)
         raise
     return await _decision(service, request, answer, waited=waited)
 
@@ -215,17 +214,9 @@ async def record_incident_(
             )
         )
     except Conflict:
-        await _refuse_foreign(service, token, body.round_id)
+        await refuse_foreign(service, token, body.round_id)
         raise
     return JSONResponse(decision_document(answer))
-
-
-async def _refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
-    """Say of an identifier that a cohort the token does not see uses only that it cannot be used."""
-    found = await in_thread(service.store.round, round_id)
-    if not sees_round(token, found):
-        service.door.count_guess(token)
-        raise Conflict(f"round {round_id!r}: this identifier cannot be used")
 
 
 async def _decision(
