@@ -143,9 +143,7 @@ class FilterSet:
     sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
     repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
     accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
-    rounds_per_user: int | None = (
-        None  # that one user takes part in at most; then there is no sliding reserve
-    )
+    rounds_per_user: int | None = None  # that a user joins at most; then there is no sliding reserve
 
     @classmethod
     def for_budget(
@@ -284,8 +282,10 @@ class FilterSet:
 
     def after_more(self, spent: Charge, cost: Charge, count: int) -> Charge:
         """Returns the total after some more rounds of one cost, without the sliding reserve."""
-        if self.rounds_per_user is None or not count:
-            return spent.cost + cost * count if count else spent.cost
+        if self.rounds_per_user is None:
+            return spent.cost + cost * count
+        if count == 0:
+            return spent
         most = spent.at_least(dataclasses.replace(cost, rounds=spent.rounds))
         return dataclasses.replace(most, rounds=(spent.rounds[0] + count,))
 

@@ -314,7 +314,7 @@ def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:
     after, _ = local_bounds([*view.local.items(), (accounted, 1)])
     return (
         "With this round the epsilon0 of a user's rounds would add up to at most"
-        f" {upper_text(after)}, which is above the cohort's local budget of"
+        f" {upper_text(after)}, which is above the local budget of"
         f" {exact_text(view.cohort.local_budget or 0.0)}; they add up to at most {upper_text(spent)}."
     )
 

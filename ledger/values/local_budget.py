@@ -31,7 +31,7 @@ def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], k
         spent: the rounds that count already, with their numbers.
         kind: as it is accounted.
 
-    Guarantee: the exact sum with so many more is at most the limit, and with one more it is above.
+    Guarantee: the exact sum with this number of rounds is at most the limit; with one round more it is above.
     """
     if limit is None:
         return ROUNDS_UNLIMITED

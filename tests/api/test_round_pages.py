@@ -1,4 +1,4 @@
-"""Pages about rounds: registering from a quote, previews before anything is told, approvals, and history."""
+"""Pages about rounds: registering from a quote, previews of what changes, approvals, and history."""
 
 from __future__ import annotations
 

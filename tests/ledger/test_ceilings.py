@@ -1,4 +1,4 @@
-"""Ceilings: what is promised whoever raises a budget; two persons raise it, and never beyond."""
+"""Ceilings: they are promised whether the budget is raised or not; two persons raise it, and never beyond."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
 
 
 def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
-    """The price of slack must be one on all paths, also on those on which nobody raises the budget."""
+    """The price of slack must be one on all paths, also on those on which the budget stays."""
     desk.open("low", epsilon=0.2, ceiling=3.0)
     desk.open("none", epsilon=0.2)
     desk.open("high", epsilon=3.0)

@@ -75,7 +75,7 @@ def test_rounds_are_admitted_up_to_the_limit_and_voided_ones_still_count(desk: D
     refused = outcomes[-1]
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
-    assert "add up to at most 12, which is above the cohort's local budget of 10" in refused.message
+    assert "add up to at most 12, which is above the local budget of 10" in refused.message
     void(desk.store, desk.accountant, "round-0", reason="cancelled", actor="ada")
     assert isinstance(desk.ask(krr(0.01)), Refused), "its reports may have been sent"
     found = budget(desk.store, desk.accountant, "watches")

@@ -36,7 +36,7 @@ from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
@@ -144,6 +144,15 @@ def test_forecasts_and_calibrations_count_so_many(desk: Desk) -> None:
     assert one >= many > 2.0
     assert isinstance(desk.ask(krr(50_000, many)), Admitted)
     desk.check()
+
+
+def test_of_a_kind_that_does_not_fit_a_forecast_says_none(desk: Desk) -> None:
+    desk.ask()
+    wanted = ForecastWanted(round=krr(50, 6.0))
+    today = datetime.now(UTC).date()
+    (kind,) = forecast(desk.store, desk.accountant, "watches", wanted, today=today).kinds
+    assert (kind.rounds_at_least, kind.limited_by) == (0, "filters")
+    assert isinstance(desk.ask(krr(50, 6.0)), Refused)
 
 
 @pytest.mark.parametrize("policy", ["fixed", "plan"])
