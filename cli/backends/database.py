@@ -94,6 +94,7 @@ class Ledger(Protocol):
         ceiling: float | None = None,
         local_budget: float | None = None,
         rounds_per_user: int | None = None,
+        windows_only: bool = False,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
@@ -232,6 +233,7 @@ class DatabaseLedger:
         ceiling: float | None = None,
         local_budget: float | None = None,
         rounds_per_user: int | None = None,
+        windows_only: bool = False,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
@@ -243,6 +245,7 @@ class DatabaseLedger:
             policy=policy,
             windows=tuple(windows),
             ceiling=ceiling,
+            windows_only=windows_only,
         )
         if not accept_warnings:
             check_opening(self.session.store, wanted)
@@ -261,6 +264,7 @@ class DatabaseLedger:
             ceiling=ceiling,
             local_budget=local_budget,
             rounds_per_user=rounds_per_user,
+            windows_only=windows_only,
         )
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:

@@ -70,6 +70,7 @@ class ServedLedger:
         ceiling: float | None = None,
         local_budget: float | None = None,
         rounds_per_user: int | None = None,
+        windows_only: bool = False,
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `Ledger`."""
@@ -84,6 +85,7 @@ class ServedLedger:
             ceiling=ceiling,
             local_budget=local_budget,
             rounds_per_user=rounds_per_user,
+            windows_only=windows_only,
             accept_warnings=accept_warnings,
             **budget,
         )

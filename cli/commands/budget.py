@@ -123,11 +123,14 @@ def plan_facts(statement: BudgetStatement) -> dict[str, str]:
 
 def budget_text(statement: BudgetStatement) -> str:
     """Returns the budget as people read it."""
-    return f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
+    text = f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
+    return f"windows only; compared with {text}" if statement.windows_only else text
 
 
 def _remaining_text(statement: BudgetStatement) -> str:
     """Epsilon that is left, and delta for approximate rounds, which needs both."""
+    if statement.windows_only:
+        return "only the windows limit it"
     epsilon, accounts = lower(statement.epsilon_remaining), statement.delta_accounts
     if accounts is None:
         return epsilon

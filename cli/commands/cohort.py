@@ -90,6 +90,12 @@ from shuffle_ledger.ledger.values import (
     help="No device takes part in more than K rounds, whatever its data are: only K are counted. Policy"
     " adaptive only; it never changes.",
 )
+@click.option(
+    "--windows-only",
+    is_flag=True,
+    help="Only the windows refuse rounds and promise anything; reports compare epsilon and delta with what"
+    " the cohort's whole life has cost. It never changes.",
+)
 @yes_option
 @ledger_options
 @server_option
@@ -280,6 +286,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Pro
             "population": found.population,
             "epsilon budget": found.epsilon_budget,
             "delta budget": found.delta_budget,
+            **({"limited by": "its windows only: this budget refuses nothing"} if found.windows_only else {}),
             "policy": found.policy,
             "assumes": ASSUMES[found.policy],
             "status": found.status,

@@ -81,6 +81,8 @@ class CohortUses:
             for start in range(0, len(moved), HEADS_AT_ONCE):
                 some = {each.cohort: each.sequence for each in moved[start : start + HEADS_AT_ONCE]}
                 for head in cohort_heads(self._store, only=tuple(some)):
+                    if head.windows_only:
+                        continue  # its own budget refuses nothing; the periods of its windows are chains too
                     self._uses[head.body.cohort] = CohortUse(
                         cohort=head.body.cohort,
                         epsilon_budget=head.body.epsilon_budget,

@@ -131,6 +131,7 @@ class LedgerClient:
         ceiling: float | None = None,
         local_budget: float | None = None,
         rounds_per_user: int | None = None,
+        windows_only: bool = False,
         accept_warnings: bool = False,
     ) -> Cohort:
         """Open a cohort, or return it if it was opened with the same parameters.
@@ -150,6 +151,7 @@ class LedgerClient:
             ceiling=ceiling,
             local_budget=local_budget,
             rounds_per_user=rounds_per_user,
+            windows_only=windows_only,
         )
         body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
         body |= {"policy": policy}
@@ -159,9 +161,9 @@ class LedgerClient:
             body["labels"] = dict(checked.labels)
         if windows:
             body["windows"] = document_of(checked.windows)
-        names = ("ceiling", "local_budget", "rounds_per_user")
+        names = ("ceiling", "local_budget", "rounds_per_user", "windows_only")
         more = {name: getattr(checked, name) for name in names}
-        body |= {name: value for name, value in more.items() if value is not None}
+        body |= {name: value for name, value in more.items() if value}
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
         return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))

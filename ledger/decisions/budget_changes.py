@@ -134,6 +134,11 @@ def _check(
             f"{cohort.name!r} is a period of a window of cohort {cohort.period.cohort!r}: what a window"
             " allows is fixed when the cohort is opened"
         )
+    if cohort.windows_only:
+        raise Conflict(
+            f"cohort {cohort.name!r} was opened with windows only: its own budget refuses and promises"
+            " nothing, so it never changes"
+        )
     if delta is not None and delta != cohort.delta_budget:
         expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"
         raise InvalidValue(field="delta", value=delta, expected=expected)

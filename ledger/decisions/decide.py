@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     RoundRequest,
     checked_reports,
+    refused_beyond,
 )
 
 
@@ -66,7 +67,7 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
     accounted = slot
     step = policy.admitting(books, view, accounted)
     requested = step.spent
-    is_within = step.is_within(cohort.epsilon_budget)
+    is_within = step.is_within(refused_beyond(cohort, cohort.epsilon_budget))
     if is_within and _has_local_left(view, accounted):
         return Decision(
             accounted=accounted, reason=None, message=None, requested=requested, details=step.details

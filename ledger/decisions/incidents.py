@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
@@ -34,6 +35,7 @@ from shuffle_ledger.ledger.values.requests import (
     Incident,
     ReleaseTimes,
     RoundRequest,
+    promised_epsilon,
     request_digest,
     spelled_moment,
 )
@@ -263,8 +265,9 @@ def _drafted(
     changes: tuple[HoldingChange, ...] = ()
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
-        # A quota promises nothing, so it does not matter what chose its filters.
-        chooses = policy.has_chosen(view) and view.cohort.quota is None
+        # What promises nothing may have had its filters chosen by anything.
+        promises = math.isfinite(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
+        chooses = policy.has_chosen(view) and promises
         first = store.first_released(stored.cohort) if chooses else None
         chosen_after = first is not None and not is_later(told.released, than=first.content())
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)

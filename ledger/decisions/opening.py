@@ -36,6 +36,7 @@ def open_cohort(
     ceiling: float | None = None,
     local_budget: float | None = None,
     rounds_per_user: int | None = None,
+    windows_only: bool = False,
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters.
 
@@ -44,7 +45,8 @@ def open_cohort(
     budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised up
     to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
     `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
-    in no more rounds, and filters count only so many.
+    in no more rounds, and filters count only so many. With `windows_only`, the cohort's own budget refuses
+    and promises nothing: reports compare with it what its whole life has cost.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -66,6 +68,7 @@ def open_cohort(
         ceiling=ceiling,
         local_budget=local_budget,
         rounds_per_user=rounds_per_user,
+        windows_only=windows_only,
     )
     actor = checked_text("actor", actor)
     if "@" in cohort.name and not store.cohorts(only=[cohort.name]):

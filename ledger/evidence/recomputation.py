@@ -36,6 +36,7 @@ class _Stated:
     subject: Subject
     rounds: frozenset[tuple[ShuffledRound, int]]
     stated: Spending
+    limit: float  # the epsilon beyond which rounds are refused
 
     @property
     def asked(self) -> Question:
@@ -140,7 +141,8 @@ class Recomputation:
         for kind in step.held:
             self.met.setdefault(kind, body.sequence)
         subject: Subject = "reading" if step.filtered else "spent"
-        self._questions.append(_Stated(body=body, subject=subject, rounds=held, stated=body.spent))
+        limited = {"limit": step.limit}
+        self._questions.append(_Stated(body=body, subject=subject, rounds=held, stated=body.spent, **limited))
         if step.candidate is None:
             return
         requested = _spending(body.details["requested"])
@@ -148,7 +150,9 @@ class Recomputation:
             self.problems.append((body.sequence, "what it says was requested bounds nothing"))
             return
         asked = frozenset(step.candidate.items())
-        self._questions.append(_Stated(body=body, subject="requested", rounds=asked, stated=requested))
+        self._questions.append(
+            _Stated(body=body, subject="requested", rounds=asked, stated=requested, **limited)
+        )
 
     def _answer(self, question: _Stated, *, seconded: bool) -> NumberCheck | None:
         body, stated = question.body, question.stated
@@ -172,7 +176,7 @@ class Recomputation:
                     ),
                 )
             )
-        if body.kind is EntryKind.ADMITTED and again.lower > body.epsilon_budget:
+        if body.kind is EntryKind.ADMITTED and again.lower > question.limit:
             what = f"it admits a round beyond the budget: at least {exact_text(again.lower)} is spent with it"
             self.problems.append((body.sequence, what))
         second = self._seconded(question, again) if seconded else None

@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window
 STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 
 # "unknown": the chain is damaged, so nothing it says can be relied on, or entries of it were lost.
-Verdict: TypeAlias = Literal["kept", "broken", "unknown"]
+Verdict: TypeAlias = Literal["kept", "broken", "unknown", "no_promise"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class Promise:
     ceiling: float | None = None  # what two persons may raise the budget to, for any reason
     local_budget: float | None = None  # the limit on the sum of epsilon0
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested
+    windows_only: bool = False  # of each window alone something is promised
 
     @property
     def epsilon_guaranteed(self) -> float:

@@ -267,6 +267,8 @@ def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) 
 def _verdict(replay: Replay, reading: Reading) -> Verdict:
     if replay.problems or reading.lost:
         return "unknown"
+    if replay.joint.windows_only:
+        return "no_promise"
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
@@ -284,6 +286,7 @@ def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound])
         ceiling=declared["ceiling"],
         local_budget=declared["local_budget"],
         rounds_per_user=declared["rounds_per_user"],
+        windows_only=declared["windows_only"],
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,

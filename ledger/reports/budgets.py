@@ -87,6 +87,7 @@ class BudgetStatement:
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
     local_delta_upper: float
     local_budget: float | None = None  # the limit on local_epsilon_upper, if the cohort has one
+    windows_only: bool = False  # the budget above refuses and promises nothing: only windows do
     rounds_admitted: int  # ever; settled and voided ones included
     rounds_refused: int
     rounds_settled: int
@@ -100,8 +101,13 @@ class BudgetStatement:
         return (
             f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
             f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
-            f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
+            f" {exact_text(self.delta_budget)}, {self._left()}>"
         )
+
+    def _left(self) -> str:
+        if self.windows_only:
+            return "which refuses nothing"
+        return f"left at least {lower_text(self.epsilon_remaining)}"
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
@@ -111,7 +117,7 @@ class BudgetStatement:
             "population": f"{self.population:,}",
             "budget": f"epsilon {exact_text(self.epsilon_budget)} at delta {exact_text(self.delta_budget)}",
             "spent": interval_text(self.epsilon_spent_lower, self.epsilon_spent_upper),
-            "left, at least": lower_text(self.epsilon_remaining),
+            "left": self._left(),
             "rounds admitted": f"{self.rounds_admitted:,}",
             "rounds refused": f"{self.rounds_refused:,}",
             "method": self.method,
@@ -185,6 +191,7 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
         local_budget=cohort.local_budget,
+        windows_only=cohort.windows_only,
         rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
         rounds_refused=kinds.get(EntryKind.REFUSED, 0),
         rounds_settled=kinds.get(EntryKind.SETTLED, 0),

@@ -83,7 +83,9 @@ def calibrate_for(
             policy=view.cohort.policy,
             accountant=accountant,
             width=width,
-            spent=0.0 if isinstance(policy, PlanPolicy) else view.spent.epsilon_upper,
+            spent=0.0
+            if isinstance(policy, PlanPolicy) or view.cohort.windows_only
+            else view.spent.epsilon_upper,
         )
     except InvalidParameter as error:
         if error.field != "epsilon":
@@ -124,7 +126,12 @@ def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[Shuffled
 def _by_filters(
     books: Books, view: CohortView, policy: AdaptivePolicy, rounds: int, described: ShuffledRound
 ) -> float:
-    """Return the filters' reading; the first round chooses them where none has, as an admission does."""
+    """Return the filters' reading; the first round chooses them where none has, as an admission does.
+
+    Nothing, if it refuses nothing.
+    """
+    if view.cohort.windows_only:
+        return 0.0
     accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
     filters, total = policy.filters_for(books, view, accounted)
     return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)

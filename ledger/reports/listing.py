@@ -42,6 +42,7 @@ class CohortHead:
 
     status: CohortStatus
     body: EntryBody
+    windows_only: bool  # its own budget refuses and promises nothing
 
 
 def shown_cohort(store: Store, name: str) -> ShownCohort:
@@ -129,12 +130,16 @@ def head_counts(store: Store) -> list[HeadCount]:
 def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[CohortHead]:
     """Return the last entry of every cohort, or of those named, in the order of their names."""
     same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
-    query = select(*ENTRY_COLUMNS, heads.c.status).join_from(heads, entries, same)
+    windows_only = cohorts.c.windows_only.is_not(None).label("windows_only")
+    query = select(*ENTRY_COLUMNS, heads.c.status, windows_only).join_from(heads, entries, same)
+    query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
     if only is not None:
         query = query.where(heads.c.cohort.in_(only))
     with engine.reading(store.engine) as connection:
         found = [
-            CohortHead(status=row.status, body=EntryBody.from_bytes(row.body))
+            CohortHead(
+                status=row.status, body=EntryBody.from_bytes(row.body), windows_only=bool(row.windows_only)
+            )
             for row in connection.execute(query)
         ]
     return sorted(found, key=lambda head: head.body.cohort)

@@ -98,6 +98,10 @@ def room_for(
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     local = local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind))
+    if view.cohort.windows_only:
+        return Room(
+            count=min(local, ROUNDS_MAX), is_largest=local < ROUNDS_MAX, compositions_left=compositions
+        )
     room = _room_in_budget(books, view, policy, kind, compositions=compositions, exactly=exactly)
     if local < room.count:
         return dataclasses.replace(room, count=local, is_largest=not isinstance(policy, PlanPolicy))

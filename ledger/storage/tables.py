@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0011"  # the migration this code was written for
+SCHEMA_REVISION = "0012"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -95,6 +95,7 @@ cohorts = Table(
     Column("ceiling", LargeBinary),  # canonical bytes of a number: the most that epsilon may be raised to
     Column("local_budget", LargeBinary),  # canonical bytes of a number, for the sum of epsilon0
     Column("rounds_per_user", LargeBinary),  # canonical bytes of a number: a user takes part in no more
+    Column("windows_only", LargeBinary),  # canonical bytes of true; none: its own budget refuses, too
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),

@@ -68,6 +68,7 @@ def _of_cohort(cohort: Cohort, declared: bool) -> dict[str, Any]:  # noqa: FBT00
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
         "rounds_per_user": cohort.rounds_per_user,
+        "windows_only": cohort.windows_only,
     }
     return {**stated, **(more if declared else {})}
 

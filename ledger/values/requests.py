@@ -41,7 +41,9 @@ VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
 # What entries and rows have of a cohort only where there is some.
-DECLARED = ("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user")
+DECLARED = (
+    *("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user", "windows_only"),
+)
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -73,6 +75,10 @@ class Declared(Protocol):
     def ceiling(self) -> float | None:
         """What its budget may be raised to by two persons."""
 
+    @property
+    def windows_only(self) -> bool:
+        """Whether its own budget refuses and promises nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
@@ -94,6 +100,7 @@ class Cohort:
     ceiling: float | None = None  # the most that two persons may raise epsilon to; never changes
     local_budget: float | None = None  # of the sum of epsilon0 over a user's rounds; never changes
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested; never changes
+    windows_only: bool = False  # only its windows refuse and promise; never changes
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
@@ -122,6 +129,19 @@ class Cohort:
                 " and what a cohort of policy fixed holds must not"
             )
             raise InvalidValue(field="policy", value=self.policy, expected=expected)
+        if self.windows_only:
+            self._check_windows_only()
+
+    def _check_windows_only(self) -> None:
+        field = "windows_only"
+        if type(self.windows_only) is not bool:
+            raise InvalidValue(field=field, value=self.windows_only, expected="true or false")
+        if not self.windows:
+            expected = "false for a cohort without windows: nothing would limit its rounds"
+            raise InvalidValue(field=field, value=True, expected=expected)
+        if self.policy != POLICY_ADAPTIVE or self.ceiling is not None:
+            expected = "false with a plan or a ceiling, which limit the rounds of the cohort's whole life"
+            raise InvalidValue(field=field, value=True, expected=expected)
 
     def _check_ceiling(self, ceiling: float) -> None:
         if ceiling < self.epsilon_budget:
@@ -158,17 +178,27 @@ class Cohort:
         return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
 
 
-def promised_epsilon(declared: Declared, budget: float) -> float:
-    """Return the epsilon that must hold, or a promise is broken.
-
-    Of a cohort with a ceiling that is the ceiling, at whatever budget rounds are refused; of a quota, which
-    promises nothing, infinity.
+def refused_beyond(declared: Declared, budget: float) -> float:
+    """Return the epsilon beyond which rounds are refused: infinity, if only the cohort's windows refuse.
 
     Args:
         declared: the cohort.
         budget: the epsilon in force.
     """
-    if declared.quota is not None:
+    return math.inf if declared.windows_only else budget
+
+
+def promised_epsilon(declared: Declared, budget: float) -> float:
+    """Return the epsilon that must hold, or a promise is broken.
+
+    Of a cohort with a ceiling that is the ceiling, at whatever budget rounds are refused; of a quota and of a
+    cohort whose windows alone promise something, infinity.
+
+    Args:
+        declared: the cohort.
+        budget: the epsilon in force.
+    """
+    if declared.quota is not None or declared.windows_only:
         return math.inf
     return budget if declared.ceiling is None else declared.ceiling
 
@@ -183,6 +213,7 @@ def declared_from(details: Mapping[str, Any]) -> dict[str, Any]:
         "ceiling": details.get("ceiling"),
         "local_budget": details.get("local_budget"),
         "rounds_per_user": details.get("rounds_per_user"),
+        "windows_only": details.get("windows_only", False),
     }
 
 
@@ -196,6 +227,7 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
         "rounds_per_user": cohort.rounds_per_user,
+        "windows_only": cohort.windows_only,
     }
     return {name: each for name, each in given.items() if each}
 

@@ -31,7 +31,9 @@ def _warnings(cohort: Cohort) -> Iterator[OpeningWarning]:
             " among, and no later round may have more reports"
         )
         yield OpeningWarning(field="population", message=message)
-    yield from _of_budget("", promised_epsilon(cohort, cohort.epsilon_budget), cohort.delta_budget, users)
+    if not cohort.windows_only:
+        promised = promised_epsilon(cohort, cohort.epsilon_budget)
+        yield from _of_budget("", promised, cohort.delta_budget, users)
     for window in cohort.windows:
         yield from _of_budget(f" of each {window.described}", window.epsilon, window.delta, users)
 

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.values.audiences import checked_labels
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
+    DECLARED,
     NOTHING_LATER,
     POLICIES,
     POLICY_ADAPTIVE,
@@ -73,9 +74,7 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
 }
 # Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
 _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset(
-        {"labels", "windows", "period", "quota", "reason", "ceiling", "local_budget", "rounds_per_user"}
-    ),
+    EntryKind.OPENED: frozenset({*DECLARED, "reason"}),
     EntryKind.BUDGET_CHANGED: frozenset({"proposed_by"}),
     EntryKind.REFUSED: frozenset({"refused_by"}),
 }
@@ -344,6 +343,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "ceiling": _is_limit,
     "local_budget": _is_limit,
     "rounds_per_user": _is_number,
+    "windows_only": lambda value: value is True,
     "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),
@@ -354,11 +354,15 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 
 
-def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str) -> Iterator[str]:
+def contradictory(
+    body: EntryBody, *, frozen: bool, overspent: bool, policy: str, refused_beyond: float
+) -> Iterator[str]:
     """Yield how a decision's fields contradict each other: the reason, the numbers and what comes with them.
 
     Args:
         frozen, overspent: the cohort's state before the entry.
+        policy: the cohort's.
+        refused_beyond: the epsilon beyond which it refuses rounds.
     """
     details, requested = body.details, body.details["requested"]
     if _declares(details["accounted"]) and not _declares(details["request"]["round"]):
@@ -372,7 +376,7 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool, policy: str
             yield "what it says was requested is not what it says is spent"
         return
     closed = _closed(frozen=frozen, overspent=overspent)
-    expected = closed or _reason(requested, body.epsilon_budget)
+    expected = closed or _reason(requested, refused_beyond)
     # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
     is_elsewhere = requested is None and details["reason"] == RefusalReason.REFUSED_ELSEWHERE
     if closed is None and (is_elsewhere or _is_local(details["reason"], expected, policy)):
@@ -399,10 +403,11 @@ def _closed(*, frozen: bool, overspent: bool) -> RefusalReason | None:
     return RefusalReason.COHORT_OVERSPENT if overspent else None
 
 
-def _reason(requested: Mapping[str, Any] | None, epsilon_budget: float) -> RefusalReason | None:
+def _reason(requested: Mapping[str, Any] | None, limit: float) -> RefusalReason | None:
     """Return why a cohort that is open refuses a round; None if it does not."""
     if requested is None:
         return RefusalReason.NO_FREE_SLOT
-    if math.isinf(requested["epsilon_upper"]):
-        return RefusalReason.UNBOUNDED_LOSS
-    return RefusalReason.BUDGET_EXCEEDED if requested["epsilon_upper"] > epsilon_budget else None
+    if requested["epsilon_upper"] <= limit:
+        return None
+    unbounded = math.isinf(requested["epsilon_upper"])
+    return RefusalReason.UNBOUNDED_LOSS if unbounded else RefusalReason.BUDGET_EXCEEDED

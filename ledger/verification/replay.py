@@ -34,12 +34,14 @@ from shuffle_ledger.ledger.values.entries import (
 from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
+    POLICY_ADAPTIVE,
     POLICY_FIXED,
     POLICY_PLAN,
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
     promised_epsilon,
+    refused_beyond,
     request_digest,
 )
 from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
@@ -88,6 +90,7 @@ class Step:
     held: Mapping[ShuffledRound, int]  # as `of_one_user`
     candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
     promised: float  # the epsilon that must hold
+    limit: float  # the epsilon beyond which rounds are refused
     filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
 
 
@@ -237,6 +240,7 @@ class Replay:
                 self.opened = body
                 self.joint.open(body)
                 self._check_ceiling(body)
+                self._check_windows_only(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
@@ -261,6 +265,7 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=promised_epsilon(self.joint, body.epsilon_budget),
+            limit=refused_beyond(self.joint, body.epsilon_budget),
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
@@ -270,12 +275,19 @@ class Replay:
         is_alone = body.details.get("proposed_by") in (None, body.actor)
         if self.joint.ceiling is not None and is_raised and is_alone:
             self.blame(body.sequence, "one person alone raises a budget that two have to raise")
-        if self.joint.period is not None:
-            self.blame(body.sequence, "it changes the budget of a window's period, which never changes")
+        if self.joint.period is not None or self.joint.windows_only:
+            self.blame(
+                body.sequence, "it changes the budget of a window, or one beside windows that alone count"
+            )
 
     def _check_ceiling(self, body: EntryBody) -> None:
         if self.joint.ceiling is not None and body.epsilon_budget > self.joint.ceiling:
             self.blame(body.sequence, "the budget is above the ceiling that the cohort was opened with")
+
+    def _check_windows_only(self, body: EntryBody) -> None:
+        is_limited = self.joint.windows and body.details["policy"] == POLICY_ADAPTIVE
+        if self.joint.windows_only and (not is_limited or self.joint.ceiling is not None):
+            self.blame(body.sequence, "only windows limit its rounds, and it has none, a plan or a ceiling")
 
     def _is_beyond(self, body: EntryBody) -> bool:
         """Return whether an entry's numbers break a promise."""
@@ -316,7 +328,9 @@ class Replay:
         if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
         policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
-        for what in contradictory(body, frozen=self.frozen, overspent=self.overspent, policy=policy):
+        limit = refused_beyond(self.joint, body.epsilon_budget)
+        closed = {"frozen": self.frozen, "overspent": self.overspent}
+        for what in contradictory(body, **closed, policy=policy, refused_beyond=limit):
             self.blame(body.sequence, what)
         self._check_size(body, _users(request.round))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
@@ -329,7 +343,7 @@ class Replay:
         if body.kind is EntryKind.ADMITTED:
             if self.overspent or self.frozen:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
-            if not self.trail.promised(body) <= body.epsilon_budget:
+            if not self.trail.promised(body) <= refused_beyond(self.joint, body.epsilon_budget):
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.first_released = self.first_released or body
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
@@ -430,7 +444,8 @@ class Replay:
             return
         if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
-        chooses = self.trail.has_chosen and self.joint.quota is None
+        promises = self.joint.quota is None and not self.joint.windows_only
+        chooses = self.trail.has_chosen and promises
         first = self.first_released if chooses else None
         chosen_after = first is not None and not is_later(released, than=first)
         if details["chosen_after"] != chosen_after:

@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
+from tests.api.test_pages import _login
 
 WEEK = Window(unit="week", epsilon=0.06, delta=1e-7)
 DAYS = Window(unit="day", sliding=3, epsilon=0.5, delta=1e-7)
@@ -112,3 +113,18 @@ def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, cl
         foreign.cohort(period)
     with pytest.raises(NotFound):
         foreign.round("one")
+
+
+def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClient) -> None:
+    opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "delta": 1e-6, "policy": "adaptive"}
+    opened |= {"epsilon": 0.01, "windows_only": True}
+    with pytest.raises(InvalidValue, match="without windows"):
+        client.open_cohort(**opened)
+    assert client.open_cohort(**opened, windows=[WEEK]).windows_only
+    assert isinstance(client.register(request("one")), Admitted)
+    assert client.budget("tablets").windows_only
+    reader = _login(server)
+    page = reader.get("/cohorts/tablets").text
+    assert "Only its windows limit this cohort." in page
+    assert "see windows" in page
+    assert "see windows" in reader.get("/").text

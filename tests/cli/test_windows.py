@@ -92,3 +92,19 @@ def test_a_file_of_rounds_is_charged_to_windows_and_may_be_imported_again(
     assert refused.code == 2
     assert "line 2" in refused.stderr
     assert "what is collected already and was not admitted is an incident" in refused.stderr
+
+
+def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
+    only = ("--population", "100000", "--epsilon", "0.01", "--delta", "1e-6", "--windows-only")
+    alone = phones("cohort", "open", "tablets", *only)
+    assert (alone.code, "without windows" in alone.stderr) == (2, True)
+    assert phones("cohort", "open", "tablets", *only, *WEEK).code == 0
+    assert "its windows only" in phones("cohort", "show", "tablets").stdout
+    assert phones("round", "register", "tablets", "--id", "one", *KRR).code == 0
+    shown = phones("budget", "tablets").stdout
+    assert "windows only; compared with epsilon 0.01" in shown
+    assert "only the windows limit it" in shown
+    assert phones("budget", "tablets", "--json").json["windows_only"]
+    assert phones("cohort", "open", "tablets", *only[:-1], *WEEK).code == 5
+    told = phones("audit", "statement", "tablets").stdout
+    assert "Nothing is promised of the cohort’s whole life" in " ".join(told.split())

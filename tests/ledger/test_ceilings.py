@@ -118,7 +118,7 @@ def test_a_proposal_ends_with_the_next_change_and_after_seven_days(desk: Desk) -
     proposal = open_proposal(desk.store, "watches")
     assert proposal is not None
     assert (proposal.epsilon, proposal.proposed_by) == (0.35, "ada"), "the last one counts"
-    for age, is_open in ((timedelta(days=6, hours=23), True), (timedelta(days=7), False)):
+    for age, is_open in ((timedelta(days=6, hours=23), True), (timedelta(days=7, seconds=1), False)):
         with desk.store.engine.begin() as connection:
             connection.execute(update(proposals).values(proposed_at=datetime.now(UTC) - age))
         assert (open_proposal(desk.store, "watches") is not None) == is_open

@@ -23,7 +23,12 @@ from shuffle_ledger.cli.rendering.statements.tables import Table
 from shuffle_ledger.ledger.evidence import Breach, CohortStatement, EpsilonBounds, Promise, Statement, Verdict
 from shuffle_ledger.ledger.values import Window
 
-VERDICT_WORDS: dict[Verdict, str] = {"kept": "Kept", "broken": "Broken", "unknown": "Cannot be said"}
+VERDICT_WORDS: dict[Verdict, str] = {
+    "kept": "Kept",
+    "broken": "Broken",
+    "unknown": "Cannot be said",
+    "no_promise": "See windows",
+}
 DIGITS_RAISED = "¹²³⁴⁵⁶⁷⁸⁹"
 _CAUSES = ("discretization", "truncation", "round-off")
 # In the words of the literature on local differential privacy, for who reads the statement without a trusted
@@ -114,7 +119,8 @@ def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> Coho
         verdict_sentence=_verdict_sentence(cohort, digits),
         used=min(1.0, cohort.spent.epsilon_upper / budget),
         used_text=f"at most {digits.upper(cohort.spent.epsilon_upper)} of {plain(budget)} spent"
-        f" ({percent(cohort.spent.epsilon_upper, budget)})",
+        f" ({percent(cohort.spent.epsilon_upper, budget)})"
+        + (", which refuses nothing" if cohort.promise.windows_only else ""),
         chapters=tuple(_chapters(cohort, statement, digits)),
         conditions=tables.conditions(statement.conditions),
         facts=tuple(_facts(cohort, digits)),
@@ -148,6 +154,11 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
             f" {digits.upper(first.epsilon_spent_upper)} was spent, of"
             f" {plain(first.epsilon_budget)}. The ledger"
             " charged what really happened, and admits nothing more while it stands above the budget."
+        )
+    if cohort.verdict == "no_promise":
+        return (
+            "Nothing is promised of the cohort’s whole life: only the budgets of its windows refuse rounds."
+            " The statement of each of their periods says whether its promise was kept."
         )
     return (
         f"The promise of epsilon¹ {plain(promise.epsilon_guaranteed)} at delta²"
@@ -185,6 +196,17 @@ def _chapters(cohort: CohortStatement, statement: Statement, digits: Digits) -> 
 def _promised(cohort: CohortStatement) -> list[str]:
     promise, period = cohort.promise, cohort.promise.period
     broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
+    unit = f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}"
+    if promise.windows_only:
+        return [
+            (
+                f"The cohort³ {cohort.cohort} has {promise.population:,} users. No budget limits what its"
+                " whole life reveals of them."
+            ),
+            unit,
+            *(_promised_of_window(each, alone=True) for each in promise.windows),
+            *_limits(promise),
+        ]
     whose, known, what = cohort.cohort, "all other users’ data", "any one of them"
     if period is not None:
         whose, known = period.cohort, f"{known} and what the user sent in other rounds"
@@ -198,7 +220,7 @@ def _promised(cohort: CohortStatement) -> list[str]:
             f" {plain(promise.epsilon_guaranteed)} means. It may fail with a probability of about delta²"
             f" {plain(promise.delta_budget)} ({one_in(promise.delta_budget)})."
         ),
-        f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}",
+        unit,
         *map(_promised_of_window, promise.windows),
         *_limits(promise),
     ]
@@ -225,24 +247,34 @@ def _budget_of(window: Window) -> str:
     return f"epsilon {plain(window.epsilon)} at delta {plain(window.delta)}"
 
 
-def _promised_of_window(window: Window) -> str:
+def _promised_of_window(window: Window, *, alone: bool = False) -> str:
+    """Returns the promise of each period of a window; `alone`: there is no budget for the cohort's life."""
+    always = (
+        f"not protected by a budget: of c of these periods no more is promised than c times epsilon¹"
+        f" {plain(window.epsilon)} at c times delta² {plain(window.delta)}"
+        if alone
+        else "protected by the budget above only"
+    )
     return (
-        f"Promised beside this for each {window.described} and each user: if what the user sent in rounds"
-        " collected in it were anything else, and what the user sent in other rounds the same, everything"
-        f" released would change by at most epsilon¹ {plain(window.epsilon)} at delta²"
+        f"Promised{'' if alone else ' beside this'} for each {window.described} and each user: if what the"
+        " user sent in rounds collected in it were anything else, and what the user sent in other rounds the"
+        f" same, everything released would change by at most epsilon¹ {plain(window.epsilon)} at delta²"
         f" {plain(window.delta)}. The statement of each of these periods says whether that was kept. What is"
-        " true of a user in every one of them is protected by the budget above only."
+        f" true of a user in every one of them is {always}."
     )
 
 
 def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     admitted, refused = len(cohort.rounds), len(cohort.refusals)
     voided = sum(1 for each in cohort.rounds if each.closing and each.closing.kind == "voided")
-    most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
-    answer = {"kept": "Yes. ", "broken": "No. ", "unknown": "It cannot be said. By its own account: "}
+    answer = {
+        "kept": "Yes. ",
+        "broken": "No. ",
+        "unknown": "It cannot be said. By its own account: ",
+        "no_promise": "Of the whole life there is no promise to keep. ",
+    }
     found = [
-        f"{answer[cohort.verdict]}{_fits_sentence(cohort)}At most epsilon {most} of {budget} is spent"
-        f" by the reading that decides, which leaves {digits.lower(cohort.epsilon_remaining)}."
+        f"{answer[cohort.verdict]}{_fits_sentence(cohort)}{_spent_sentence(cohort, digits)}"
         f" {admitted:,} rounds⁵ were admitted"
         + (f" ({voided:,} of them voided, and never released)" if voided else "")
         + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
@@ -268,6 +300,18 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     if cohort.since:
         found.append(_since_sentence(cohort, digits))
     return found
+
+
+def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
+    most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
+    if cohort.promise.windows_only:
+        if math.isinf(cohort.spent.epsilon_upper):
+            return "What it reveals is bounded by no finite epsilon that this chain tells."
+        return f"A budget for it of epsilon {most} would have been kept on this course of events."
+    return (
+        f"At most epsilon {most} of {budget} is spent by the reading that decides, which leaves"
+        f" {digits.lower(cohort.epsilon_remaining)}."
+    )
 
 
 def _fits_sentence(cohort: CohortStatement) -> str:
@@ -316,8 +360,8 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
             f"The number is a proven interval⁶, not an estimate: from"
             f" {digits.lower(cohort.spent.epsilon_lower)} to"
             f" {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included."
-            f" The larger end"
-            " decided every round. Whoever has the evidence bundle can check the record and compute"
+            f"{'' if cohort.promise.windows_only else ' The larger end decided every round.'}"
+            " Whoever has the evidence bundle can check the record and compute"
             " every number"
             " again on another computer: shuffle-ledger audit verify BUNDLE --public-key KEY."
         ),
@@ -331,6 +375,16 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
 def _interval_text(spent: EpsilonBounds, digits: Digits) -> str:
     lower, upper = digits.lower(spent.epsilon_lower), digits.upper(spent.epsilon_upper)
     return f"epsilon from {lower} to {upper}, the larger one decides"
+
+
+def _budget_facts(promise: Promise) -> list[tuple[str, str]]:
+    name = "Compared with" if promise.windows_only else "Budget"
+    return [
+        (name, f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
+        *_limit_facts(promise),
+        ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
+        *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
+    ]
 
 
 def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
@@ -350,17 +404,19 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
         ("Users", f"{promise.population:,}"),
         ("Privacy unit", promise.privacy_unit),
         ("Neighbouring relation", promise.neighbours),
-        ("Budget", f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
-        *_limit_facts(promise),
-        ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
-        *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
+        *_budget_facts(promise),
         ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
         ("Status", cohort.status),
         (
             "Spent",
             f"{_interval_text(spent, digits)}. What the width comes from: {_causes(named)}",
         ),
-        ("Left by that reading", f"epsilon {digits.lower(cohort.epsilon_remaining)}"),
+        (
+            "Left by that reading",
+            "nothing is limited"
+            if promise.windows_only
+            else f"epsilon {digits.lower(cohort.epsilon_remaining)}",
+        ),
     ]
     if promise.policy != "fixed":
         reading = cohort.composition

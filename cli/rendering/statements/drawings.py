@@ -48,7 +48,8 @@ def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
     budgets = [each.epsilon_budget for each in cohort.moments]
     axes.fill_between(places, lowers, uppers, step="post", color=SPENT, alpha=0.25, linewidth=0)
     axes.step(places, uppers, where="post", color=SPENT, linewidth=1.4, label="spent, at most")
-    axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label="budget")
+    limit = "compared with" if cohort.promise.windows_only else "budget"
+    axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label=limit)
     refused = [i for i, each in enumerate(cohort.moments) if each.kind is EntryKind.REFUSED]
     if refused:
         at = ([places[i] for i in refused], [uppers[i] for i in refused])
@@ -86,7 +87,7 @@ def _draw_profile(axes: Axes, cohort: CohortStatement) -> None:
         marker="D",
         markersize=4,
         linestyle="none",
-        label="promised",
+        label="compared with" if promise.windows_only else "promised",
     )
     axes.set_yscale("log")
     axes.set_xlim(0, 1.1 * max([promise.epsilon_budget, *uppers]))

@@ -98,7 +98,7 @@ def pdf(statement: Statement) -> bytes:
 def _first_page(paper: _Paper, cohort: CohortPages) -> None:
     paper.rule(color=_INK, width=0.5)
     paper.ln(3)
-    good = cohort.verdict == "kept"
+    good = cohort.verdict in ("kept", "no_promise")
     paper.words(cohort.verdict_word, 15, color=_GOOD if good else _BAD, style="B", after=0.6)
     paper.words(cohort.verdict_sentence, 9)
     paper.set_fill_color(*_channels(_RULE))

@@ -73,7 +73,7 @@ def overview(cohorts: Sequence[CohortStatement], words: Mapping[Verdict, str]) -
             Column(name="Refused", width=9, numeric=True),
         ),
         rows=tuple(rows),
-        alarming=any(each.verdict != "kept" for each in cohorts),
+        alarming=any(each.verdict in ("broken", "unknown") for each in cohorts),
     )
 
 

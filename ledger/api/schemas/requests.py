@@ -345,6 +345,13 @@ class OpenCohort(Body):
             " adaptive then counts only so many. It never changes."
         ),
     ] = None
+    windows_only: Annotated[
+        bool,
+        Field(
+            description="Whether the windows alone refuse rounds and promise anything: reports compare"
+            " epsilon and delta with what the cohort's whole life has cost. It never changes."
+        ),
+    ] = False
     accept_warnings: Annotated[
         bool,
         Field(
@@ -369,6 +376,7 @@ class OpenCohort(Body):
             policy=self.policy,
             windows=tuple(self.declared()),
             ceiling=self.ceiling,
+            windows_only=self.windows_only,
         )
 
     def declared(self) -> list[Window]:

@@ -1,0 +1,207 @@
+"""Cohorts that only their windows limit: the budget of their life refuses and promises nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.cli.rendering.statements.document import document_from
+from shuffle_ledger.ledger.api.figures import CohortUses
+from shuffle_ledger.ledger.decisions import change_budget, record_incident
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import Admitted, Refused
+from shuffle_ledger.ledger.values.windows import Window
+from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.test_adaptive import rewrite
+from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday, alone
+
+# Of the life: less than one round costs, so that it would refuse all of them.
+YARDSTICK: dict[str, Any] = {"epsilon": 0.05, "delta": 1e-6}
+APPROXIMATE = ShuffledRound(randomizer=parse_randomizer("declared(epsilon=1, delta=1e-9)"), reports=10_000)
+
+
+def opened(found: Desk) -> Desk:
+    found.open("watches", WEEK, windows_only=True, **YARDSTICK)
+    return found
+
+
+@pytest.fixture
+def each_desk(store: Store, accountant: Accountant) -> Desk:
+    return opened(Desk(store, accountant))
+
+
+@pytest.fixture
+def desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+        yield opened(Desk(store, accountant))
+
+
+def test_each_week_admits_what_it_admits_alone_however_many_weeks_there_are(each_desk: Desk) -> None:
+    desk = each_desk
+    monday, most = a_monday(), alone(desk, WEEK)
+    for week in range(3):
+        assert desk.admitted(monday + 7 * week * DAY, cohort="watches") == most
+    view = desk.store.view("watches")
+    assert (view.cohort.status, view.spent.rounds) == ("open", 3 * most)
+    assert view.spent.epsilon_upper > 3 * YARDSTICK["epsilon"]
+    refused = desk.ask(monday, cohort="watches")
+    assert isinstance(refused, Refused)
+    assert [one.cohort for one in refused.refused_by] == [f"watches@{monday:%G-W%V}"]
+    desk.check()
+    assert all(
+        each.ok for each in verify_bundle(make_bundle(desk.store, desk.names()).data, desk.accountant).cohorts
+    )
+
+
+def test_forecasts_and_calibrations_ask_the_windows_alone(desk: Desk) -> None:
+    most = alone(desk, WEEK)
+    desk.ask(a_monday(), cohort="watches")
+    wanted = ForecastWanted(round=KRR)
+    today = datetime.now(UTC).date()
+    (kind,) = forecast(desk.store, desk.accountant, "watches", wanted, today=today).kinds
+    in_use = desk.store.cohorts(only=[f"watches@{today:%G-W%V}"])
+    assert kind.rounds_at_least == most - len(in_use)
+    assert kind.limited_by == "window week"
+    (fitting,) = budget(desk.store, desk.accountant, "watches").fits
+    assert fitting.rounds_at_least == kind.rounds_at_least
+    described = {**KRR.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
+    found = calibrate_for(desk.store, desk.accountant, "watches", described, rounds=2, width=1e-2)
+    assert found.epsilon0 > 2, "most rounds of epsilon0 2 fit into a week"
+
+
+def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
+    """Not even one of which nothing is known, nor one that may have come before the filters were chosen."""
+    monday = a_monday()
+    assert isinstance(desk.ask(monday, cohort="watches"), Admitted)
+    told: dict[str, Any] = {"reason": "a script", "actor": "eve", "collected_on": monday}
+    found = record_incident(desk.store, desk.accountant, "watches", round_id="leak", described=None, **told)
+    by_chain = {member.cohort: member.overspent for member in found.audience}
+    assert by_chain == {"watches": False, f"watches@{monday:%G-W%V}": True}
+    assert isinstance(desk.ask(monday + 7 * DAY, cohort="watches"), Admitted)
+    assert desk.store.view("watches").spent.epsilon_upper_or_none is None
+    desk.check()
+    (made,) = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC)).cohorts
+    assert (made.verdict, made.overspends, made.breach) == ("no_promise", (), None)
+
+
+def test_accounts_of_delta_of_the_life_refuse_nothing(desk: Desk) -> None:
+    window = Window(unit="week", epsilon=20.0, delta=1e-3)
+    desk.open("slack", window, windows_only=True, epsilon=0.5, delta=1e-9)
+    for week in range(3):
+        answer = desk.ask(a_monday() + 7 * week * DAY, cohort="slack", round=APPROXIMATE)
+        assert isinstance(answer, Admitted)
+    desk.check()
+
+
+def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) -> None:
+    monday = a_monday()
+    desk.ask(monday, cohort="watches")
+    made = make_statement(
+        desk.store, desk.accountant, ["watches", f"watches@{monday:%G-W%V}"], made_at=datetime.now(UTC)
+    )
+    life, week = document_from(made, rows_max=50).cohorts
+    text = " ".join([life.verdict_sentence, *(each for one in life.chapters for each in one.paragraphs)])
+    assert "Nothing is promised of the cohort’s whole life" in text
+    assert (
+        "of c of these periods no more is promised than c times epsilon¹ 0.2 at c times delta² 1e-07" in text
+    )
+    assert "was kept" not in text.replace("whether its promise was kept", "").replace(
+        "says whether that was kept", ""
+    )
+    assert "A budget for it of epsilon" in text
+    assert not any(word in text for word in ("which leaves", "The promise of", "larger end decided"))
+    assert "The promise of epsilon¹ 0.2 at delta² 1e-07 was kept" in week.verdict_sentence
+    statement = budget(desk.store, desk.accountant, "watches")
+    assert statement.windows_only
+    assert "which refuses nothing" in repr(statement)
+
+
+def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
+    with pytest.raises(Conflict, match="windows only"):
+        change_budget(desk.store, desk.accountant, "watches", epsilon=2.0, reason="why", actor="ada")
+    desk.ask(a_monday(), cohort="watches")
+    assert sorted(CohortUses(desk.store).read()) == [f"watches@{a_monday():%G-W%V}"]
+
+
+@pytest.mark.parametrize(
+    ("windows", "changes", "match"),
+    [
+        ((), {}, "without windows"),
+        ((WEEK,), {"ceiling": 2.0}, "a plan or a ceiling"),
+        ((WEEK,), {"policy": "plan", "plan": {KRR: 1}}, "a plan or a ceiling"),
+        ((WEEK,), {"windows_only": 1}, "true or false"),
+    ],
+)
+def test_something_must_limit_the_rounds(
+    desk: Desk, windows: tuple[Window, ...], changes: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(InvalidValue, match=match):
+        desk.open("other", *windows, **{"windows_only": True, **changes})
+    with pytest.raises(Conflict, match="windows_only"):
+        desk.open("watches", WEEK, **YARDSTICK)
+
+
+def without(name: str) -> Callable[[EntryBody], EntryBody]:
+    def forge(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={k: v for k, v in body.details.items() if k != name})
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "found"),
+    [
+        (without("windows_only"), "beyond the budget"),
+        (without("windows"), "it has none, a plan or a ceiling"),
+        (
+            lambda body: dataclasses.replace(body, details={**body.details, "windows_only": False}),
+            "details.windows_only is not written",
+        ),
+    ],
+)
+def test_a_forged_opening_is_found(desk: Desk, forge: Callable[[EntryBody], EntryBody], found: str) -> None:
+    desk.ask(a_monday(), cohort="watches")
+    desk.check()
+    rewrite(desk.store, 1, forge)
+    assert found in str(verify(desk.store, desk.accountant))
+
+
+def test_a_refusal_by_the_yardstick_is_found(desk: Desk) -> None:
+    """A forged entry that says the cohort's own budget refused a round."""
+    monday, most = a_monday(), alone(desk, WEEK)
+    assert desk.admitted(monday, cohort="watches") == most
+
+    def forge(body: EntryBody) -> EntryBody:
+        requested = body.details["requested"]
+        assert requested is None
+        refused_by = {
+            "watches": {
+                "reason": "budget_exceeded",
+                "epsilon_spent_upper": body.spent.epsilon_upper,
+                "epsilon_requested_upper": body.spent.epsilon_upper,
+                "epsilon_budget": body.epsilon_budget,
+                "delta_budget": body.delta_budget,
+            }
+        }
+        spent = {**body.spent.to_mapping(), "rounds": body.spent.rounds + 1}
+        details = {**body.details, "reason": "budget_exceeded", "requested": spent, "refused_by": refused_by}
+        return dataclasses.replace(body, details=details)
+
+    rewrite(desk.store, most + 2, forge)
+    assert "its reason is not the one that its numbers" in str(verify(desk.store, desk.accountant))
