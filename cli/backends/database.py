@@ -14,6 +14,7 @@ from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
+    Collected,
     QuotaReading,
     admit_in_order,
     admit_together,
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.decisions import (
     change_budget,
     check_opening,
     correct,
+    correct_everywhere,
     open_cohort,
     open_proposal,
     price,
@@ -150,7 +152,14 @@ class Ledger(Protocol):
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `ledger.decisions.void`."""
 
-    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+    def correct(
+        self,
+        round_id: str,
+        changes: Mapping[str, object],
+        *,
+        reason: str,
+        collected: Collected | None = None,
+    ) -> Corrected:
         """See `ledger.decisions.corrections.correct`."""
 
     def record_incident(
@@ -371,11 +380,22 @@ class DatabaseLedger:
         actor = session.settings.actor
         return void(session.store, session.accountant, round_id, reason=reason, actor=actor)
 
-    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+    def correct(
+        self,
+        round_id: str,
+        changes: Mapping[str, object],
+        *,
+        reason: str,
+        collected: Collected | None = None,
+    ) -> Corrected:
         """See `Ledger`."""
         session = self.session
-        actor = session.settings.actor
-        return correct(session.store, session.accountant, round_id, changes, reason=reason, actor=actor)
+        told: dict[str, Any] = {"reason": reason, "actor": session.settings.actor}
+        if collected is None:
+            return correct(session.store, session.accountant, round_id, changes, **told)
+        return correct_everywhere(
+            session.store, session.accountant, round_id, changes, collected=collected, **told
+        )
 
     def record_incident(
         self,

@@ -14,7 +14,7 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.decisions import QuotaReading, least_open, quote_repeated
+from shuffle_ledger.ledger.decisions import Collected, QuotaReading, least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.health import Health
@@ -175,9 +175,16 @@ class ServedLedger:
         """See `Ledger`."""
         return self.client.void(round_id, reason=reason)
 
-    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
+    def correct(
+        self,
+        round_id: str,
+        changes: Mapping[str, object],
+        *,
+        reason: str,
+        collected: Collected | None = None,
+    ) -> Corrected:
         """See `Ledger`."""
-        return self.client.correct(round_id, changes, reason=reason)
+        return self.client.correct(round_id, changes, reason=reason, collected=collected)
 
     def record_incident(
         self,

@@ -13,6 +13,8 @@ from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import (
+    DATE,
+    TEXT,
     WHOLE,
     audience_options,
     broker_option,
@@ -26,7 +28,7 @@ from shuffle_ledger.cli.options import (
     team_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
-from shuffle_ledger.ledger.decisions import request_of
+from shuffle_ledger.ledger.decisions import Collected, request_of
 from shuffle_ledger.ledger.values import (
     Admitted,
     Corrected,
@@ -175,21 +177,47 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
 @click.argument("round_id", metavar="ID")
 @changed_round_options
 @click.option("--not-sampled", is_flag=True, help="The reports came from no sample, and no coin decided.")
+@click.option(
+    "--collected-on", type=DATE, metavar="DATE", help="The first day, if it was collected earlier, too; UTC."
+)
+@click.option("--collected-until", type=DATE, metavar="DATE", help="The last day, if it was later.")
+@click.option(
+    "--also-cohort",
+    "also",
+    type=TEXT,
+    metavar="COHORT",
+    multiple=True,
+    help="A further cohort whose users sent reports, too.",
+)
 @click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
 @ledger_options
 @server_option
 @output_options
 def correct_(
-    round_id: str, given: dict[str, object], not_sampled: bool, reason: str, as_json: bool, **where: Any
+    round_id: str,
+    given: dict[str, object],
+    not_sampled: bool,
+    collected_on: date | None,
+    collected_until: date | None,
+    also: tuple[str, ...],
+    reason: str,
+    as_json: bool,
+    **where: Any,
 ) -> int:
     """Record the true parameters of the released round ID, where they differ from those declared.
 
     Give the parameters that differ; the others stay. The round is charged at its true cost; a charge never
-    shrinks. Exits with 3 if the cohort is overspent with it. The same again changes nothing.
+    shrinks. What else it was collected from is recorded as incidents: further cohorts, and periods of windows
+    on further days. Exits with 3 if a cohort is overspent with it. The same again changes nothing.
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}
-    answer = _close(lambda ledger: ledger.correct(round_id, given, reason=reason), where, as_json=as_json)
+    collected = Collected(cohorts=also, on=collected_on, until=collected_until) or None
+    answer = _close(
+        lambda ledger: ledger.correct(round_id, given, reason=reason, collected=collected),
+        where,
+        as_json=as_json,
+    )
     return code_of_charge(answer)
 
 
@@ -241,7 +269,8 @@ def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
     """Returns how a command exits that charged what was released, after telling who overspent."""
     if not answer.overspent:
         return ExitCode.DONE
-    for name in [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]:
+    members = (*answer.audience, *getattr(answer, "elsewhere", ()))
+    for name in [member.cohort for member in members if member.overspent] or [answer.cohort]:
         tell_overspent(name)
     return ExitCode.REFUSED
 

@@ -88,7 +88,7 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
         value = getattr(answer, field.name)
         if field.name in leave_out or value is None or value == ():
             continue
-        if field.name in ("audience", "refused_by"):
+        if field.name in ("audience", "refused_by", "elsewhere"):
             rows |= _by_cohort(value)
             continue
         rows[field.name.replace("_", " ")] = _described(field.name, value)

@@ -17,6 +17,7 @@ import httpx
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads
 from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
+from shuffle_ledger.ledger.decisions.elsewhere import Collected
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote
 from shuffle_ledger.ledger.evidence.statement import Statement
@@ -351,11 +352,25 @@ class LedgerClient:
         answer = decision_of(self._ask("POST", path, {"reason": reason}))
         return _expected(Voided, answer)
 
-    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
-        """Tell what a released round truly was, as `decisions.corrections.correct` does."""
+    def correct(
+        self,
+        round_id: str,
+        changes: Mapping[str, object],
+        *,
+        reason: str,
+        collected: Collected | None = None,
+    ) -> Corrected:
+        """Tell what a released round truly was, and where it was collected, too, as
+        `decisions.correct_everywhere` does."""
         reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/corrections"
-        return _expected(Corrected, decision_of(self._ask("POST", path, {**changes, "reason": reason})))
+        where = collected or Collected()
+        days = {"collected_on": where.on, "collected_until": where.until}
+        body = {**changes, "reason": reason}
+        body |= {name: day.isoformat() for name, day in days.items() if day is not None}
+        if where.cohorts:
+            body["also_cohorts"] = list(where.cohorts)
+        return _expected(Corrected, decision_of(self._ask("POST", path, body)))
 
     def record_incident(
         self,

@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audien
 from shuffle_ledger.ledger.decisions.batches import admit_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
@@ -33,6 +34,7 @@ from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [
+    "Collected",
     "QuotaReading",
     "admit",
     "admit_at_once",
@@ -43,6 +45,7 @@ __all__ = [
     "check_collection",
     "check_opening",
     "correct",
+    "correct_everywhere",
     "least_open",
     "open_cohort",
     "open_proposal",

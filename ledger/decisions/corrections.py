@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
@@ -44,6 +45,7 @@ def correct(
     *,
     reason: str,
     actor: str,
+    may_be_same: bool = False,
 ) -> Corrected:
     """Tell what a released round truly was, and charge it; the budget refuses no correction.
 
@@ -58,6 +60,7 @@ def correct(
         changes: the fields of the round that differ, as in a round's JSON form.
         reason: the reason of the correction.
         actor: the author. The same correction again, with the same reason, gives the same answer.
+        may_be_same: whether `changes` may be empty: the entry then only gives the reason.
 
     Raises:
         NotFound: no such round.
@@ -65,7 +68,8 @@ def correct(
         Conflict: the round is pending, refused or voided.
         TryAgain, Unavailable: nothing was changed.
     """
-    telling = correcting(store, accountant, round_id, changes, reason=reason, actor=actor)
+    told: dict[str, Any] = {"reason": reason, "actor": actor, "may_be_same": may_be_same}
+    telling = correcting(store, accountant, round_id, changes, **told)
     entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
     if not entries:
         raise Conflict(
@@ -85,11 +89,12 @@ def correcting(
     *,
     reason: str,
     actor: str,
+    may_be_same: bool = False,
 ) -> Telling:
     """Return what `correct` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
-    if not changes:
+    if not changes and not may_be_same:
         raise InvalidValue(field="round", value=dict(changes), expected="at least one other field")
     stored = store.round(checked_text("round_id", round_id))
     cohorts = cohorts_of(stored)

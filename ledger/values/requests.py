@@ -553,6 +553,7 @@ class Corrected:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    elsewhere: tuple[Member, ...] = ()  # of chains that lacked it, where it was collected too
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,3 +108,20 @@ def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
     assert phones("cohort", "open", "tablets", *only[:-1], *WEEK).code == 5
     told = phones("audit", "statement", "tablets").stdout
     assert "Nothing is promised of the cohort’s whole life" in " ".join(told.split())
+
+
+def test_a_round_of_more_days_and_cohorts_is_corrected_by_one_command(tablets: Run) -> None:
+    today = datetime.now(UTC).date()
+    assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
+    assert tablets("cohort", "open", "watches", *BUDGET).code == 0
+    later = (today + timedelta(days=7)).isoformat()
+    told = ("round", "correct", "one", "--collected-until", later, "--also-cohort", "watches")
+    answers = [tablets(*told, "--reason", "devices were offline", "--json") for _ in range(2)]
+    assert [answer.code for answer in answers] == [0, 0]
+    assert answers[0].json == answers[1].json
+    week = f"tablets@{today + timedelta(days=7):%G-W%V}"
+    assert [member["cohort"] for member in answers[0].json["elsewhere"]] == [week, "watches"]
+    assert f"in {week}" in tablets(*told, "--reason", "devices were offline").stdout
+    assert tablets("round", "show", f"one+{week}", "--json").json["state"] == "incident"
+    assert tablets("round", "correct", "one", "--reason", "why").code == 2
+    assert tablets("audit", "verify").code == 0

@@ -464,7 +464,7 @@ class TellingOperations(Operations):
         request = self.requests[name]
         truth = requested(name, request.cohort, epsilon0, reports).round
         changes = {"reports": reports, "randomizer": truth.randomizer.to_mapping()}
-        told = {"reason": reason, "actor": "model"}
+        told: dict[str, Any] = {"reason": reason, "actor": "model"}
         if name not in self.told:
             with pytest.raises(Conflict):
                 correct(self.store, self.accountant, name, changes, **told)

@@ -38,7 +38,7 @@ from shuffle_ledger.ledger.api.schemas.requests import (
     VoidRound,
 )
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
-from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident, whose
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
@@ -176,11 +176,15 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
 )
 async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, service: Asked) -> JSONResponse:
     """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
-    charged never shrinks."""
+    charged never shrinks. Where it was collected, too, it is recorded as an incident: see `elsewhere`."""
     name = await in_thread(seen_round, service.store, token, round_id)
-    changes, reason = body.changes(), body.reason
+    changes, told = body.changes(), {"reason": body.reason, "actor": token.name}
+    further = tuple(seen_cohort(token, cohort) for cohort in body.also_cohorts)
+    collected = Collected(cohorts=further, on=body.collected_on, until=body.collected_until)
     answer = await service.deciding.run(
-        lambda accountant: correct(service.store, accountant, name, changes, reason=reason, actor=token.name)
+        lambda accountant: correct_everywhere(
+            service.store, accountant, name, changes, collected=collected, **told
+        )
     )
     return JSONResponse(decision_document(answer))
 

@@ -569,6 +569,14 @@ class CorrectRound(Body):
     analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
     interaction: Literal["identical", "sequential"] | None = None
     reports_per_user: PerUser | None = None
+    also_cohorts: Annotated[
+        list[Name],
+        Field(max_length=AUDIENCE_MAX, description="Further cohorts whose users sent reports, too."),
+    ] = []
+    collected_on: Annotated[
+        Day | None, Field(description="The first day on which it was collected, too, UTC.")
+    ] = None
+    collected_until: Annotated[Day | None, Field(description="The last one, if it was later.")] = None
     reason: Reason
 
     model_config = ConfigDict(
@@ -577,7 +585,8 @@ class CorrectRound(Body):
 
     def changes(self) -> dict[str, object]:
         """Return the fields of the round that were otherwise."""
-        given = {name: getattr(self, name) for name in self.model_fields_set if name != "reason"}
+        beside = {"reason", "also_cohorts", "collected_on", "collected_until"}
+        given = {name: getattr(self, name) for name in self.model_fields_set - beside}
         is_said = {"sampled_from", "participation"}
         return {name: value for name, value in given.items() if value is not None or name in is_said}
 

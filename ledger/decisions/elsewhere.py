@@ -1,0 +1,164 @@
+"""Corrections of where a round was collected: on more days, or also from users of other cohorts.
+
+Its own chains charged it; each chain that it lacks gets it as an incident. Source: docs/adaptivity.md,
+section 12, and docs/decisions/0014-corrections-and-incidents.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
+from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
+from shuffle_ledger.ledger.decisions.courses import described_now
+from shuffle_ledger.ledger.decisions.incidents import record_incident
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.truths import restated, truth_of
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import (
+    Cohort,
+    Corrected,
+    Incident,
+    Member,
+    ReleaseTimes,
+    RoundRecord,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.values.texts import checked_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """Where a round was truly collected, beside what its registration says."""
+
+    cohorts: tuple[str, ...] = ()  # further ones, whose users sent reports too
+    on: date | None = None  # the first day, UTC; None: as registered
+    until: date | None = None  # the last one; None: as registered
+
+    def __bool__(self) -> bool:
+        return bool(self.cohorts) or self.on is not None or self.until is not None
+
+
+def correct_everywhere(
+    store: Store,
+    accountant: Accountant,
+    round_id: str,
+    changes: Mapping[str, object],
+    *,
+    collected: Collected,
+    reason: str,
+    actor: str,
+) -> Corrected:
+    """Correct a round, and record it in each chain that lacks it, as an incident named `ID+CHAIN`.
+
+    A chain that lacks it is a further cohort, with its periods, or a period of a window of its own cohorts.
+    Days that were declared too many change nothing: what was charged stays charged. Each chain is one commit:
+    after a failure, the same again records what is missing.
+
+    Args:
+        store, accountant, round_id, changes, reason, actor: as of `correct`; `changes` may be empty.
+        collected: where it was collected.
+
+    Raises:
+        NotFound: no such round or cohort.
+        InvalidValue: no cohort or days that there can be; nothing was recorded.
+        What `correct` and `record_incident` raise.
+    """
+    record = round_record(store, checked_text("round_id", round_id))
+    wider = _wider(record.request, collected)
+    truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
+    lacking = {
+        checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
+        for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)
+    }
+    answer = correct(store, accountant, round_id, changes, reason=reason, actor=actor, may_be_same=True)
+    released = _released(store, record)
+    days = {"collected_on": wider.collected_on, "collected_until": wider.collected_until}
+    told: dict[str, Any] = {"reason": reason, "actor": actor, "released": released, **days}
+    found = [
+        record_incident(store, accountant, chain, round_id=name, described=described, **told)
+        for name, (chain, described) in lacking.items()
+    ]
+    elsewhere = tuple(member for one in found for member in one.audience or (_member(one),))
+    overspent = answer.overspent or any(one.overspent for one in elsewhere)
+    return replace(answer, overspent=overspent, elsewhere=elsewhere)
+
+
+def _member(told: Incident) -> Member:
+    return Member(
+        cohort=told.cohort,
+        sequence=told.sequence,
+        epsilon_spent_upper=told.epsilon_spent_upper,
+        epsilon_remaining=told.epsilon_remaining,
+        overspent=told.overspent,
+    )
+
+
+def _wider(request: RoundRequest, collected: Collected) -> RoundRequest:
+    """Return the request with all its days and those that were left out; raises InvalidValue."""
+    first, last = request.days or (collected.on, collected.on)
+    on, until = collected.on or first, collected.until or last
+    if on is None or until is None:
+        if collected.until is None:
+            return request
+        expected = "the first day of collection, which the registration does not say"
+        raise InvalidValue(field="collected_on", value=None, expected=expected)
+    stated = replace(request, collected_on=on, collected_until=None if until == on else until, windows=())
+    if first is None or last is None:
+        return stated
+    on, until = min(on, first), max(until, last)
+    return replace(stated, collected_on=on, collected_until=None if until == on else until)
+
+
+def _lacking(
+    store: Store, request: RoundRequest, wider: RoundRequest, further: Sequence[str]
+) -> Iterator[tuple[str, Cohort]]:
+    """Yield the chains to tell of a round, and whose users they are of; raises NotFound, InvalidValue."""
+    for cohort in store.cohorts_named(request.members):
+        for period in cohort.periods(wider):
+            if period.name not in request.windows:
+                yield period.name, cohort
+    for cohort in store.cohorts_named(sorted(set(further) - set(request.members))):
+        if cohort.parent is not None:
+            expected = f"{cohort.parent!r}, of which this is a part"
+            raise InvalidValue(field="also_cohorts", value=cohort.name, expected=expected)
+        cohort.periods(wider)  # it has days, if its windows need them
+        yield cohort.name, cohort
+
+
+def _within(truth: ShuffledRound, cohort: Cohort) -> ShuffledRound:
+    """Return a round of no more users than a cohort has, that costs them no less than the one of several.
+
+    Guarantee: it dominates the round, for fewer reports hide less.
+
+    Raises:
+        InvalidValue: no such round is known.
+    """
+    users = cohort.population
+    reports = min(truth.reports, users * truth.reports_per_user)
+    if truth.sampled_from is not None and truth.sampled_from > users:
+        reports = min(reports, users * truth.reports // truth.sampled_from)
+    if reports == truth.reports:
+        return truth
+    smaller = truth_of(truth, max(reports, 1))
+    if not fits(truth, smaller):
+        expected = (
+            f"a round of no more users than cohort {cohort.name!r} has, {users:,}; record an incident there,"
+            " with what is known"
+        )
+        raise InvalidValue(field="reports", value=truth.reports, expected=expected)
+    return smaller
+
+
+def _released(store: Store, record: RoundRecord) -> ReleaseTimes:
+    """Return when a round was released: as an incident attests, or after the admission that permitted it."""
+    if record.incident is not None:
+        return record.incident.released
+    if record.outcome is None:
+        return ReleaseTimes()
+    admitted = store.entry(record.outcome.cohort, record.outcome.sequence).content()
+    return ReleaseTimes(after=admitted.recorded_at)

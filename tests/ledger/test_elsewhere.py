@@ -1,0 +1,146 @@
+"""Rounds that were collected on more days, or from more cohorts, than their registration says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import Collected, correct, correct_everywhere
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, Corrected
+from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday
+
+MONDAY = a_monday()
+THIS, NEXT = f"phones@{MONDAY:%G-W%V}", f"phones@{MONDAY + 7 * DAY:%G-W%V}"
+
+
+@pytest.fixture
+def desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+        yield opened(Desk(store, accountant))
+
+
+@pytest.fixture
+def each_desk(store: Store, accountant: Accountant) -> Desk:
+    return opened(Desk(store, accountant))
+
+
+def opened(found: Desk) -> Desk:
+    found.open("phones", WEEK)
+    found.open("tablets")
+    found.open("watches", WEEK, population=1_000)
+    assert isinstance(found.ask(MONDAY, round_id="one"), Admitted)
+    return found
+
+
+def tell(
+    desk: Desk, changes: dict[str, object] | None = None, name: str = "one", **collected: Any
+) -> Corrected:
+    told: dict[str, Any] = {"reason": "devices were offline", "actor": "ada"}
+    where = Collected(**collected)
+    return correct_everywhere(desk.store, desk.accountant, name, changes or {}, collected=where, **told)
+
+
+def spent(desk: Desk, chain: str) -> float:
+    return desk.store.view(chain).spent.epsilon_upper
+
+
+def test_on_later_days_the_next_week_is_charged_and_nothing_else(each_desk: Desk) -> None:
+    desk = each_desk
+    before = {name: spent(desk, name) for name in ("phones", THIS)}
+    answers = [tell(desk, until=MONDAY + 8 * DAY) for _ in range(2)]
+    assert answers[0] == answers[1], "the same again changes nothing"
+    assert [member.cohort for member in answers[0].elsewhere] == [NEXT]
+    assert (answers[0].changed, answers[0].overspent) == (False, False)
+    assert {name: spent(desk, name) for name in before} == before
+    assert spent(desk, NEXT) == spent(desk, THIS)
+    assert desk.store.view(NEXT).spent.rounds == 1
+    incident = round_record(desk.store, f"one+{NEXT}").incident
+    assert incident is not None
+    assert incident.released.after is not None, "its admission permitted the release"
+    assert tell(desk, on=MONDAY - 7 * DAY).elsewhere[0].cohort == f"phones@{MONDAY - 7 * DAY:%G-W%V}"
+    desk.check()
+    found = verify_bundle(make_bundle(desk.store, desk.names()).data, desk.accountant)
+    assert all(each.ok for each in found.cohorts)
+
+
+def test_fewer_days_and_cohorts_that_know_it_change_nothing(desk: Desk) -> None:
+    for collected in ({"on": MONDAY, "until": MONDAY}, {"cohorts": ("phones",)}, {"until": MONDAY + 6 * DAY}):
+        assert tell(desk, **collected).elsewhere == ()
+    assert [desk.store.view(name).spent.rounds for name in ("phones", THIS)] == [1, 1]
+    desk.check()
+
+
+def test_another_cohort_is_charged_with_its_windows_and_not_more_often_than_told(desk: Desk) -> None:
+    answer = tell(desk, cohorts=("tablets", "watches"))
+    chains = [member.cohort for member in answer.elsewhere]
+    assert chains == ["tablets", "watches", f"watches@{MONDAY:%G-W%V}"]
+    assert spent(desk, "tablets") == spent(desk, "phones")
+    (kind,) = desk.store.view("watches").held
+    assert kind.reports <= 1_000, "a cohort of 1,000 users is charged for a round of that many"
+    assert spent(desk, "watches") > spent(desk, "tablets")
+    desk.check()
+    assert tell(desk, cohorts=("tablets", "watches")) == answer
+
+
+def test_what_is_told_is_the_corrected_round(desk: Desk) -> None:
+    answer = tell(desk, {"reports": 5_000}, cohorts=("tablets",))
+    assert answer.changed
+    assert desk.store.view("tablets").held == desk.store.view("phones").held
+    settled = desk.ask(MONDAY - 7 * DAY + 7 * DAY, round_id="two")
+    assert isinstance(settled, Admitted)
+    correct(desk.store, desk.accountant, "two", {"reports": 4_000}, reason="a log", actor="ada")
+    tell(desk, name="two", cohorts=("tablets",))
+    assert desk.store.view("tablets").held == desk.store.view("phones").held
+    desk.check()
+
+
+def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:
+    desk.admitted(MONDAY + 7 * DAY)
+    answer = tell(desk, {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}, until=MONDAY + 7 * DAY)
+    assert answer.overspent
+    assert {member.cohort for member in answer.elsewhere if member.overspent} == {NEXT}
+    assert desk.store.cohort("phones").status == "open"
+    desk.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "collected", "error", "match"),
+    [
+        ("one", {"cohorts": ("nobody",)}, NotFound, "nobody"),
+        ("one", {"cohorts": (THIS,)}, InvalidValue, "of which this is a part"),
+        ("one", {"until": MONDAY + 40 * DAY}, InvalidValue, "in at most 2 UTC weeks"),
+        ("absent", {"until": MONDAY + 8 * DAY}, NotFound, "absent"),
+        ("no days", {"until": MONDAY}, InvalidValue, "first day of collection"),
+        ("no days", {"cohorts": ("phones",)}, InvalidValue, "first day of collection"),
+        ("refused", {"until": MONDAY + 8 * DAY}, Conflict, "only a round that was admitted"),
+        ("sampled", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_half_told(
+    desk: Desk, name: str, collected: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    assert isinstance(desk.ask(round_id="no days", cohort="tablets"), Admitted)
+    desk.ask(
+        MONDAY,
+        round_id="refused",
+        round=ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=9)"), reports=50),
+    )
+    sampled = ShuffledRound(
+        randomizer=KRR.randomizer, reports=10_000, sampled_from=90_000, honest_fraction=0.9
+    )
+    assert isinstance(desk.ask(MONDAY, round_id="sampled", round=sampled), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    with pytest.raises(error, match=match):
+        tell(desk, name=name, **collected)
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
