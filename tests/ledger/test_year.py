@@ -1,0 +1,238 @@
+"""A year of telemetry, replayed by an independent model of the rules.
+
+Cohorts with a budget for their life and one for each week, quotas of three teams; rounds over audiences, late
+settlements, voids, and one correction. The model knows the calendar and the rules by its own few lines, and
+of the accountant only the filters: no database, no policies, no chains. At the end every budget of the ledger
+must be where the model says. `SHUFFLE_LEDGER_TEST_YEAR_COHORTS=200` makes it a large year.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from shuffle_ledger.accounting import (
+    Accountant,
+    Charge,
+    Choice,
+    FilterMenu,
+    ShuffledRound,
+    parse_randomizer,
+    slot_for,
+)
+from shuffle_ledger.ledger.decisions import (
+    correct,
+    open_cohort,
+    register_and_admit,
+    set_quota,
+    settle,
+    void,
+    with_budgets,
+)
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
+from shuffle_ledger.ledger.verification.verifier import verify
+
+COHORTS = int(os.environ.get("SHUFFLE_LEDGER_TEST_YEAR_COHORTS", "3"))
+WEEKS = 52
+DAY = timedelta(days=1)
+LIFE, WEEK = (1.0, 1e-6), (0.12, 1e-7)
+QUOTAS = {"ads": 0.6, "maps": 0.35, "mail": 0.2}
+KINDS = tuple(
+    (parse_randomizer(f"krr(k={k}, epsilon0={epsilon0})"), share)
+    for k, epsilon0, share in ((10, 2.0, 0.2), (4, 1.0, 0.05), (16, 3.0, 0.5))
+)
+POPULATION = 50_000
+
+
+@dataclass
+class Budget:
+    """One budget of the model: filters, chosen by the first round, and what they were charged."""
+
+    epsilon: float
+    delta: float
+    promises: bool  # a quota does not, so that nothing breaks it
+    broken: bool = False  # for good
+    choice: Choice | None = None
+    total: Charge | None = None
+    charges: dict[str, Charge] = field(default_factory=dict)  # of the rounds admitted
+
+    @property
+    def menu(self) -> FilterMenu:
+        return FilterMenu.for_budget(epsilon=self.epsilon, delta=self.delta)
+
+    def admits(self, accountant: Accountant, kind: ShuffledRound) -> tuple[Choice, Charge, Charge] | None:
+        """Return what the admission of a round changes; None if the budget refuses it."""
+        if self.broken:
+            return None
+        choice = self.choice or self.menu.choose(accountant, kind, epsilon=self.epsilon)
+        filters = self.menu.filters(choice)
+        total = self.total or filters.nothing()
+        charge = filters.taken(total, accountant.charge(kind, filters))
+        after = filters.after(total, charge)
+        holds = min(one.epsilon_upper for one in filters.readings(after)) <= self.epsilon
+        return (choice, charge, after) if holds else None
+
+    def tell(self, accountant: Accountant, name: str, kind: ShuffledRound | None) -> None:
+        """Charge a round for what it truly was; None: nothing was released."""
+        assert self.choice is not None
+        assert self.total is not None
+        filters, before = self.menu.filters(self.choice), self.charges[name]
+        if kind is None:
+            self.total = filters.given_back(self.total, self.charges.pop(name))
+            return
+        charge = filters.taken_instead(self.total, before, accountant.charge(kind, filters))
+        self.total = filters.after_instead(self.total, before, charge)
+        self.charges[name] = charge
+        self.broken = self.broken or (self.promises and self.epsilon_upper > self.epsilon)
+
+    @property
+    def epsilon_upper(self) -> float:
+        if self.total is None or not self.charges:
+            return 0.0
+        return min(one.epsilon_upper for one in self.menu.filters(self.choice).readings(self.total))
+
+
+class Model:
+    """Every budget by its name, and which of them a round is charged to."""
+
+    def __init__(self, accountant: Accountant) -> None:
+        self.accountant = accountant
+        self.budgets: dict[str, Budget] = {}
+        self.rounds: dict[str, tuple[str, ...]] = {}
+
+    def ask(
+        self, name: str, members: Sequence[str], team: str, kind: ShuffledRound, first: date, last: date
+    ) -> bool:
+        weeks = {(first + n * DAY).isocalendar()[:2] for n in range((last - first).days + 1)}
+        budgets = dict.fromkeys(members, LIFE)
+        for member in members:
+            budgets |= {f"{member}@{year}-W{week:02}": WEEK for year, week in weeks}
+            budgets[f"{member}@team={team}"] = (QUOTAS[team], LIFE[1])
+        found = {}
+        for each, (epsilon, delta) in budgets.items():
+            budget = self.budgets.setdefault(
+                each, Budget(epsilon=epsilon, delta=delta, promises="@team=" not in each)
+            )
+            found[each] = budget.admits(self.accountant, slot_for(kind))
+        if None in found.values():
+            return False
+        for each, step in found.items():
+            assert step is not None
+            budget = self.budgets[each]
+            budget.choice, budget.charges[name], budget.total = step
+        self.rounds[name] = tuple(budgets)
+        return True
+
+    def tell(self, name: str, kind: ShuffledRound | None) -> None:
+        for each in self.rounds[name]:
+            self.budgets[each].tell(self.accountant, name, kind and slot_for(kind))
+
+
+class Clock:
+    """The ledger's clock on SQLite: what `strftime` says is now."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2027, 1, 4, 9, tzinfo=UTC)
+
+    def rule(self, connection: sqlite3.Connection, _record: object) -> None:
+        connection.create_function("strftime", -1, self._told)
+
+    def _told(self, form: str, moment: str) -> str:
+        assert (form, moment) == ("%Y-%m-%d %H:%M:%f", "now")
+        return f"{self.now:%Y-%m-%d %H:%M:%S}.000"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(sqlite_template: Path, tmp_path: Path, clock: Clock) -> Any:
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+        event.listen(store.engine, "connect", clock.rule)
+        store.engine.dispose()
+        yield store
+
+
+@pytest.mark.slow
+def test_a_year_ends_where_the_model_says(ledger: Store, clock: Clock, accountant: Accountant) -> None:
+    draw, model = random.Random(1), Model(accountant)  # noqa: S311 - draws of a test
+    names = [f"c{number:03}" for number in range(COHORTS)]
+    groups = [names, names[::2], names[: max(2, COHORTS // 3)], names[-1:]]
+    window = Window(unit="week", epsilon=WEEK[0], delta=WEEK[1])
+    for name in names:
+        opened: dict[str, Any] = {"population": POPULATION, "policy": "adaptive", "windows": (window,)}
+        open_cohort(ledger, name=name, epsilon=LIFE[0], delta=LIFE[1], actor="ada", **opened)
+        for team, epsilon in QUOTAS.items():
+            set_quota(ledger, accountant, name, team=team, epsilon=epsilon, reason="agreed", actor="ada")
+    outcomes: list[bool] = []
+    open_rounds: list[tuple[int, str, ShuffledRound]] = []
+    for week in range(WEEKS):
+        for team in draw.sample(sorted(QUOTAS), 2):
+            members = draw.choice(groups)
+            randomizer, share = draw.choice(KINDS)
+            kind = ShuffledRound(randomizer=randomizer, reports=int(share * POPULATION * len(members)))
+            name, first = f"{team}-{week}", clock.now.date() + draw.randrange(4) * DAY
+            last = first + draw.choice((0, 0, 6)) * DAY
+            outcomes.append(model.ask(name, members, team, kind, first, last))
+            days = {"collected_on": first, "collected_until": last if last > first else None}
+            audience = tuple(members) if len(members) > 1 else ()
+            request = RoundRequest(
+                round_id=name, cohort=members[0], audience=audience, round=kind, team=team, **days
+            )
+            answer, _ = register_and_admit(ledger, accountant, with_budgets(ledger, request), actor="ada")
+            assert isinstance(answer, Admitted) == outcomes[-1], (name, answer)
+            if outcomes[-1]:
+                open_rounds.append((week + draw.choice((1, 2, 5)), name, kind))
+        clock.now += 7 * DAY
+        for due, name, kind in [one for one in open_rounds if one[0] <= week]:
+            open_rounds.remove((due, name, kind))
+            if draw.random() < 0.15:
+                void(ledger, accountant, name, reason="cancelled", actor="ada")
+                model.tell(name, None)
+                continue
+            truth = ShuffledRound(
+                randomizer=kind.randomizer, reports=int(kind.reports * draw.uniform(0.5, 1.1))
+            )
+            truth = truth if truth.reports <= POPULATION else kind
+            settle(ledger, accountant, name, reports=truth.reports, actor="ada")
+            model.tell(name, truth)
+    _, name, kind = open_rounds[0]
+    worse = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=3.5)"), reports=kind.reports)
+    changes = {"randomizer": worse.randomizer.to_mapping()}
+    correct(ledger, accountant, name, changes, reason="another build", actor="ada")
+    model.tell(name, worse)
+    _compare(ledger, model)
+    assert 0.1 < sum(outcomes) / len(outcomes) < 0.9, "a year in which budgets matter"
+    for name in (names[0], f"{names[0]}@team=ads", f"{names[-1]}@2027-W02"):
+        assert verify(ledger, accountant, name).ok
+
+
+def _compare(ledger: Store, model: Model) -> None:
+    """Compare every chain of the ledger with the budget of its name in the model."""
+    met = 0
+    for cohort in ledger.cohorts():
+        view, budget = ledger.view(cohort.name), model.budgets.get(cohort.name)
+        if budget is None or budget.total is None:
+            assert view.spent.epsilon_upper == 0.0, cohort.name
+            continue
+        met += 1
+        charged = Charge.from_mapping(view.details["standing"]["charged"])
+        assert charged == budget.total, cohort.name
+        assert view.spent.epsilon_upper == budget.epsilon_upper, cohort.name
+        assert (view.cohort.status == "overspent") == budget.broken, cohort.name
+    assert met == sum(budget.total is not None for budget in model.budgets.values())
