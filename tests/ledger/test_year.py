@@ -189,7 +189,7 @@ def test_a_year_ends_where_the_model_says(ledger: Store, clock: Clock, accountan
             name, first = f"{team}-{week}", clock.now.date() + draw.randrange(4) * DAY
             last = first + draw.choice((0, 0, 6)) * DAY
             outcomes.append(model.ask(name, members, team, kind, first, last))
-            days = {"collected_on": first, "collected_until": last if last > first else None}
+            days: dict[str, Any] = {"collected_on": first, "collected_until": last if last > first else None}
             audience = tuple(members) if len(members) > 1 else ()
             request = RoundRequest(
                 round_id=name, cohort=members[0], audience=audience, round=kind, team=team, **days
