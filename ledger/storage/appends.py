@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, update
+from sqlalchemy import Connection, Engine, Executable, and_, bindparam, update
 from sqlalchemy.exc import IntegrityError
 
 from shuffle_ledger.ledger.errors import LostRace
@@ -231,19 +232,9 @@ def append_in_steps(connection: Connection, step: Step) -> int:
     view, draft, _, entry = step
     cohort = view.cohort
     # The head moves first: if another writer has moved it, nothing is written.
-    unmoved = and_(
-        heads.c.cohort == cohort.name,
-        heads.c.sequence == view.head_sequence,
-        heads.c.digest == view.head_digest,
-    )
-    counter = heads.c[COUNT_OF_KIND[str(draft.kind)]]
-    moved = {
-        "sequence": entry.sequence,
-        "digest": entry.digest,
-        "status": draft.status or cohort.status,
-        counter.name: counter + 1,
-    }
-    if connection.execute(update(heads).where(unmoved).values(**moved)).rowcount != 1:
+    moved = {"sequence": entry.sequence, "digest": entry.digest, "status": draft.status or cohort.status}
+    seen = {"whose": cohort.name, "seen": view.head_sequence, "seen_digest": view.head_digest}
+    if connection.execute(_head_moved(str(draft.kind)), {**moved, **seen}).rowcount != 1:
         return 0
     if draft.registers is not None:
         rows.insert_decided_round(connection, draft.registers, entry.sequence)
@@ -256,3 +247,14 @@ def append_in_steps(connection: Connection, step: Step) -> int:
         row = update(cohorts).where(cohorts.c.name == cohort.name)
         connection.execute(row.values(epsilon_budget=draft.epsilon_budget))
     return 1
+
+
+@functools.cache
+def _head_moved(kind: str) -> Executable:
+    counter = heads.c[COUNT_OF_KIND[kind]]
+    unmoved = and_(
+        heads.c.cohort == bindparam("whose"),
+        heads.c.sequence == bindparam("seen"),
+        heads.c.digest == bindparam("seen_digest"),
+    )
+    return update(heads).where(unmoved).values({counter: counter + 1})

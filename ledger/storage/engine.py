@@ -17,6 +17,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Executable,
     Integer,
     Table,
     Text,
@@ -264,10 +265,14 @@ def check_foreign_keys(connection: Connection) -> None:
 
 def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
     """Insert a row unless one with its key exists; return whether it was inserted."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(table).values(**values).on_conflict_do_nothing()
-    inserted = connection.execute(statement.returning(*table.primary_key.columns))
-    return inserted.first() is not None
+    return connection.execute(_if_absent(connection.dialect.name, table), values).first() is not None
+
+
+@functools.cache
+def _if_absent(dialect: str, table: Table) -> Executable:
+    made = (sqlite if dialect == "sqlite" else postgresql).insert(table).on_conflict_do_nothing()
+    statement: Executable = made.returning(*table.primary_key.columns)
+    return statement
 
 
 def _note_use(_dbapi_connection: Any, record: ConnectionPoolEntry) -> None:

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, insert, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    insert,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -191,6 +202,18 @@ class StoredVerification:
 TOLD = text(tables.TOLD)  # as the index says it
 # Written out: an expression would be spelled anew for every entry.
 _NEXT_POSITION: ColumnElement[int] = literal_column("(SELECT coalesce(max(position), 0) + 1 FROM entries)")
+# Made once: to make a statement takes SQLAlchemy longer than to run it takes SQLite.
+_ENTRY = insert(entries_table)
+_NEXT_ENTRY = _ENTRY.values(position=_NEXT_POSITION)
+_ROUND = insert(rounds)
+_HOLDING = (
+    update(holdings)
+    .where(holdings.c.cohort == bindparam("whose"), holdings.c.accounted_digest == bindparam("which"))
+    .values(
+        count=holdings.c.count + bindparam("more"),
+        local_count=holdings.c.local_count + bindparam("more_local"),
+    )
+)
 PENDING = rounds.c.outcome_sequence.is_(None)
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
@@ -267,7 +290,7 @@ def insert_shares(connection: Connection, first: Mapping[str, Any], cohorts: Seq
 
 def insert_decided_round(connection: Connection, stored: StoredRound, sequence: int) -> None:
     """Insert a round together with the entry that decides it."""
-    connection.execute(insert(rounds).values(**{**vars(stored), "outcome_sequence": sequence}))
+    connection.execute(_ROUND, {**vars(stored), "outcome_sequence": sequence})
 
 
 def round_from(row: Row[Any]) -> StoredRound:
@@ -342,10 +365,8 @@ def mentioned_cohorts(connection: Connection) -> list[str]:
 
 def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
     """Insert an entry behind all others of the feed. On PostgreSQL a sequence gives its position."""
-    row: dict[str, Any] = {**vars(entry)}
-    if connection.dialect.name == "sqlite":  # the write lock is held: no other entry gets the number
-        row["position"] = _NEXT_POSITION
-    connection.execute(insert(entries_table).values(**row))
+    # On SQLite the write lock is held: no other entry gets the number.
+    connection.execute(_NEXT_ENTRY if connection.dialect.name == "sqlite" else _ENTRY, vars(entry))
 
 
 def change_holding(connection: Connection, cohort: str, change: HoldingChange) -> None:
@@ -355,12 +376,8 @@ def change_holding(connection: Connection, cohort: str, change: HoldingChange) -
     engine.insert_if_absent(connection, accounted_rounds, {"digest": digest, "parameters": parameters})
     nothing = {"cohort": cohort, "accounted_digest": digest, "count": 0, "local_count": 0}
     engine.insert_if_absent(connection, holdings, nothing)
-    place = and_(holdings.c.cohort == cohort, holdings.c.accounted_digest == digest)
-    values = {
-        "count": holdings.c.count + change.count,
-        "local_count": holdings.c.local_count + change.local_count,
-    }
-    connection.execute(update(holdings).where(place).values(**values))
+    changed = {"more": change.count, "more_local": change.local_count}
+    connection.execute(_HOLDING, {"whose": cohort, "which": digest, **changed})
 
 
 def link_round(connection: Connection, entry: LedgerEntry) -> None:
