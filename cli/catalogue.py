@@ -38,14 +38,6 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "quota:quota_",
         "List the quotas that teams have in the cohort NAME, or set that of --team.",
     ),
-    "cohort propose": (
-        "cohort:propose_",
-        "Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.",
-    ),
-    "cohort approve": (
-        "cohort:approve_",
-        "Approve what somebody else proposed for the cohort NAME, so that its budget is raised.",
-    ),
     "cohort list": ("cohort:list_", "List every cohort."),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
     "round": (None, "Quote, register, list, settle, void, correct and import rounds."),
@@ -76,6 +68,15 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Decide the round ID, which was left alone after too many failures; exits like `round register`.",
     ),
     "round import": ("round_import:import_", "Register and decide every round of FILE, in file order."),
+    "reserve": (None, "Release what a ceiling keeps beyond a budget, by two persons."),
+    "reserve release": (
+        "reserve:release_",
+        "Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.",
+    ),
+    "reserve approve": (
+        "reserve:approve_",
+        "Approve what somebody else proposed for the cohort NAME, so that its budget is raised.",
+    ),
     "incident": (None, "Record releases that nothing admitted."),
     "incident record": (
         "incident:record_",

@@ -170,46 +170,6 @@ def budget_(
     return ExitCode.REFUSED
 
 
-@click.command("propose")
-@click.argument("name")
-@click.option("--epsilon", type=REAL, metavar="E", required=True, help="What the budget would be raised to.")
-@click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
-@ledger_options
-@server_option
-@output_options
-def propose_(
-    name: str,
-    epsilon: float,
-    reason: str,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> None:
-    """Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.
-
-    It takes the place of what was proposed before, and ends after 7 days or with the next change.
-    """
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        proposal = ledger.propose(name, epsilon=epsilon, reason=reason)
-    present(document_of(proposal), lambda: _proposal_facts(proposal), as_json=as_json)
-
-
-@click.command("approve")
-@click.argument("name")
-@click.option("--epsilon", type=REAL, metavar="E", required=True, help="What was proposed.")
-@ledger_options
-@server_option
-@output_options
-def approve_(
-    name: str, epsilon: float, database_url: str | None, actor: str | None, server: str | None, as_json: bool
-) -> None:
-    """Approve what somebody else proposed for the cohort NAME, so that its budget is raised."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        raised = ledger.approve(name, epsilon=epsilon)
-    present(document_of(raised), lambda: cohort_facts(raised), as_json=as_json)
-
-
 @click.command("list")
 @ledger_options
 @server_option
@@ -264,16 +224,12 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def _proposal_facts(proposal: Proposal) -> Table:
-    return facts(f"Proposed for cohort {proposal.cohort}", _proposed(proposal))
-
-
-def _proposed(proposal: Proposal) -> dict[str, object]:
+def proposed_facts(proposal: Proposal) -> dict[str, object]:
     return {
         "proposed": f"epsilon {shown(proposal.epsilon)}",
         "by": f"{proposal.proposed_by}, {proposal.proposed_at.isoformat(timespec='seconds')}",
         "because": proposal.reason,
-        "next": "another person approves it: `cohort approve`",
+        "next": "another person approves it: `reserve approve`",
     }
 
 
@@ -294,7 +250,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Pro
             **{f"each {window.described}": window_text(window) for window in found.windows},
             **_part_facts(found),
             **_limit_facts(found),
-            **(_proposed(proposal) if proposal else {}),
+            **(proposed_facts(proposal) if proposal else {}),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },

@@ -118,7 +118,7 @@ def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> 
     if approves is None:
         raise Conflict(
             f"cohort {cohort.name!r} was opened with a ceiling: its budget is raised by two persons, one of"
-            " whom proposes and one approves it (`cohort propose`, `cohort approve`)"
+            " whom proposes and one approves it (`reserve release`, `reserve approve`)"
         )
     changes = store.count_entries(cohort.name).get(EntryKind.BUDGET_CHANGED, 0)
     if changes != approves.changes_before:

@@ -66,16 +66,16 @@ def test_an_import_is_of_a_team(tablets: Run, tmp_path: Path) -> None:
 def test_two_persons_raise(tablets: Run) -> None:
     raised = ("cohort", "budget", "tablets", "--epsilon", "1.5", "--reason", "more")
     assert tablets(*raised).code == 5
-    assert tablets("cohort", "approve", "tablets", "--epsilon", "1.5").code == 4
+    assert tablets("reserve", "approve", "tablets", "--epsilon", "1.5").code == 4
     proposed = tablets(
-        "cohort", "propose", "tablets", "--epsilon", "1.5", "--reason", "more", "--actor", "ann"
+        "reserve", "release", "tablets", "--epsilon", "1.5", "--reason", "more", "--actor", "ann"
     )
     assert "another person approves it" in proposed.stdout
     assert "by              ann" in tablets("cohort", "show", "tablets").stdout
-    assert tablets("cohort", "approve", "tablets", "--epsilon", "1.5", "--actor", "ann").code == 5
-    approved = tablets("cohort", "approve", "tablets", "--epsilon", "1.5", "--actor", "bob", "--json")
+    assert tablets("reserve", "approve", "tablets", "--epsilon", "1.5", "--actor", "ann").code == 5
+    approved = tablets("reserve", "approve", "tablets", "--epsilon", "1.5", "--actor", "bob", "--json")
     assert approved.json["epsilon_budget"] == 1.5
-    assert tablets("cohort", "propose", "tablets", "--epsilon", "3", "--reason", "more").code == 2
+    assert tablets("reserve", "release", "tablets", "--epsilon", "3", "--reason", "more").code == 2
     text = " ".join(tablets("audit", "statement", "tablets", "--format", "html").stdout.split())
     assert text == "" or "Two persons together may raise that to 2" in text
 
