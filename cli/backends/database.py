@@ -16,6 +16,7 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
     Collected,
     QuotaReading,
+    admit_at_once,
     admit_in_order,
     admit_together,
     approve,
@@ -346,6 +347,9 @@ class DatabaseLedger:
         actor = session.settings.actor
         if session.settings.broker_url is None:
             return register_and_admit(session.store, session.accountant, request, actor=actor)
+        outcome = admit_at_once(session.store, session.accountant, request, actor=actor)
+        if outcome is not None:
+            return outcome, False
         answer = register(session.store, request, actor=actor)
         if not isinstance(answer, Pending):
             return answer, True

@@ -96,7 +96,8 @@ class Service:
     async def _registered(
         self, request: RoundRequest, *, actor: str, wait_seconds: float | None
     ) -> Outcome | Pending:
-        if self.dispatch.publish is None and self.deciding.is_quick:
+        # With a broker, too: a known kind does not wait behind new ones that workers compute.
+        if self.deciding.is_quick:
             outcome = await self.deciding.run(
                 lambda accountant: admit_at_once(self.store, accountant, request, actor=actor), quick=True
             )

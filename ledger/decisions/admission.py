@@ -165,8 +165,9 @@ def admit_at_once(
 ) -> Outcome | None:
     """Register a round and decide it in one commit, or write nothing and return None.
 
-    None if the decision takes a long computation, if the identifier is taken, or if rounds of the cohort that
-    were registered earlier are undecided: `register` and `admit` are for these.
+    None if the decision takes a long computation, as one about a new kind of rounds does; if the identifier
+    is taken; or if rounds of the cohort that were registered earlier are undecided. `register` and `admit`
+    are for these.
 
     **Guarantee**: as `admit`; and the round's row is there if and only if its outcome is.
 
@@ -177,6 +178,10 @@ def admit_at_once(
     asked = NewRoundRequest.of(with_budgets(store, request), actor=actor)
     open_periods(store, asked.request, actor=asked.actor)
     answer = _at_once(store, accountant, asked)
+    if isinstance(answer, NeedsComputation):
+        if not all(_prepare(store, accountant, view, asked.request) for view in answer.views):
+            return None
+        answer = _at_once(store, accountant, asked)
     return None if isinstance(answer, NotYet) else answer
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions import admit, quote, register
+from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
@@ -307,6 +307,34 @@ def test_with_a_broker_the_answer_is_202_until_a_worker_decided(
     assert waited.headers["Preference-Applied"] == "wait=60"
     assert server.register("a").content == waited.content  # decided: nothing is queued, no wait
     assert queued == ["a", "a", "a"]
+
+
+def test_a_known_kind_does_not_wait_for_workers_unless_a_round_of_its_cohort_waits(
+    serve: Callable[..., Server], store: Store
+) -> None:
+    queued: list[str] = []
+
+    def never(_accountant: Accountant, _round_id: str) -> Outcome | Pending:
+        raise AssertionError("workers decide")
+
+    def publish(round_id: str) -> bool:
+        queued.append(round_id)
+        return True
+
+    def answered(name: str, **changes: Any) -> int:
+        return server.register(name, cohort="study", **changes).status_code
+
+    server = serve(Dispatch(decide=never, publish=publish))
+    budget: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9}
+    open_cohort(store, name="study", policy="adaptive", actor="tester", **budget)
+    assert (answered("new"), answered("behind it")) == (202, 202)
+    for name in queued:
+        admit(store, Accountant(), name)
+    assert answered("known") == 201
+    assert (answered("other kind", reports=777), answered("behind the other")) == (202, 202)
+    assert queued == ["new", "behind it", "other kind", "behind the other"]
+    bodies = [entry.content() for entry in store.entries_of("study")]
+    assert [body.round_id for body in bodies] == [None, "new", "behind it", "known"]
 
 
 def test_a_broker_that_is_down_loses_nothing(serve: Callable[..., Server], store: Store) -> None:
