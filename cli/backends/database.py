@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.decisions import (
     correct,
     correct_everywhere,
     open_cohort,
+    open_many,
     open_proposal,
     price,
     propose,
@@ -101,6 +102,9 @@ class Ledger(Protocol):
         accept_warnings: bool = False,
     ) -> Cohort:
         """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
+
+    def open_many(self, cohorts: Sequence[Cohort]) -> None:
+        """Open some cohorts that have no plans; their warnings are accepted."""
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `ledger.decisions.change_budget`."""
@@ -276,6 +280,10 @@ class DatabaseLedger:
             rounds_per_user=rounds_per_user,
             windows_only=windows_only,
         )
+
+    def open_many(self, cohorts: Sequence[Cohort]) -> None:
+        """See `Ledger`: in one commit."""
+        open_many(self.session.store, cohorts, actor=self.session.settings.actor)
 
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `Ledger`."""

@@ -90,6 +90,18 @@ class ServedLedger:
             **budget,
         )
 
+    def open_many(self, cohorts: Sequence[Cohort]) -> None:
+        """See `Ledger`; each is one request."""
+        for cohort in cohorts:
+            self.client.open_cohort(
+                name=cohort.name,
+                population=cohort.population,
+                epsilon=cohort.epsilon_budget,
+                delta=cohort.delta_budget,
+                policy=cohort.policy,
+                accept_warnings=True,
+            )
+
     def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `Ledger`; requests may be repeated, so the present budget is read first."""
         try:

@@ -43,6 +43,7 @@ from shuffle_ledger.ledger.values import (
 )
 
 TOGETHER_MAX = 32  # rounds in one commit
+OPENED_AT_ONCE = 200  # cohorts, in one commit
 _DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
 _SETTLED = "settled"
@@ -180,9 +181,10 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     rounds = [request.round for request in requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
     with progress_on(sys.stderr) as tell:
-        for number, cohort in enumerate(plan.opening, start=1):
-            _open(ledger, cohort)
-            tell("opening cohorts", number, len(plan.opening))
+        for start in range(0, len(plan.opening), OPENED_AT_ONCE):
+            opened = plan.opening[start : start + OPENED_AT_ONCE]
+            ledger.open_many(opened)
+            tell("opening cohorts", start + len(opened), len(plan.opening))
     with progress_on(sys.stderr) as tell, ahead as await_loss:
         done, size = 0, 1
         while done < len(requests):
@@ -304,17 +306,6 @@ def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort])
     if found.state != _SETTLED:  # which is counted
         least = least_open(members)
         refuse_uncollectable(request.round_id, found.state, least.name, least.status)
-
-
-def _open(ledger: Ledger, cohort: Cohort) -> None:
-    ledger.open_cohort(
-        name=cohort.name,
-        population=cohort.population,
-        epsilon=cohort.epsilon_budget,
-        delta=cohort.delta_budget,
-        policy=cohort.policy,
-        accept_warnings=True,  # the plan was checked
-    )
 
 
 @contextmanager

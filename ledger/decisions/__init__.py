@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
-from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
+from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
@@ -48,6 +48,7 @@ __all__ = [
     "correct_everywhere",
     "least_open",
     "open_cohort",
+    "open_many",
     "open_proposal",
     "pending_before",
     "pending_rounds",

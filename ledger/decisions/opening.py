@@ -86,6 +86,22 @@ def open_cohort(
     return opened
 
 
+def open_many(store: Store, cohorts: Sequence[Cohort], *, actor: str) -> None:
+    """Open cohorts without plans in one transaction, each as `open_cohort`; one that is open stays as it is.
+
+    Raises:
+        InvalidValue: a cohort has a plan, or the name of a part of another.
+        Conflict: a name is taken by a cohort with other parameters; nothing was opened.
+    """
+    for cohort in cohorts:
+        checked_new_name("name", cohort.name)
+        if "@" in cohort.name or cohort.policy == POLICY_PLAN:
+            expected = "a cohort without a plan, and a name without @"
+            raise InvalidValue(field="name", value=cohort.name, expected=expected)
+    given = [(cohort, registry.policy_for(cohort).opening()) for cohort in cohorts]
+    store.open_cohorts(given, actor=checked_text("actor", actor), numerical_policy=NUMERICAL_POLICY)
+
+
 def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many rounds of each kind a plan has, by the kind in words."""
     kinds = [(ShuffledRound.from_mapping(slot["round"]), slot["count"]) for slot in slots]

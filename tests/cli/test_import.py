@@ -141,8 +141,8 @@ class _Stop:
 @pytest.mark.parametrize(
     ("step", "at", "after"),
     [
-        ("open_cohort", 2, False),
-        ("open_cohort", 2, True),
+        ("open_many", 1, False),
+        ("open_many", 1, True),
         ("register_placed", 1, False),  # of a kind that is not known yet: it takes two commits
         ("register_placed", 1, True),
         ("admit_in_order", 1, True),
