@@ -148,7 +148,7 @@ class Prometheus:
         return {each["labels"]["alertname"].removeprefix("ShuffleLedger") for each in listed}
 
     def waits_for(self, alerts: set[str], *, servers: int = 2) -> None:
-        """Wait until just these alerts fire, and so many servers answer their scrapes."""
+        """Wait until just these alerts fire, and this number of servers answers."""
         gives_up = time.monotonic() + SECONDS_MAX
         while (self.firing(), self.up()) != (alerts, servers):
             assert self.process.poll() is None, "Prometheus ended"
