@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
-from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, TYPE_PREFIX
+from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
@@ -89,9 +89,20 @@ def schema_of(kind: Any, *, name: str = "") -> Schema:
         return _schema_of_compound(get_origin(kind), get_args(kind), name)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [item.value for item in kind]}
-    if dataclasses.is_dataclass(kind):
-        return _schema_of_fields(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _reference_to(kind)
     return {}
+
+
+# The classes whose values occur in answers, by the names of their schemas.
+_NAMED: dict[str, type] = {}
+
+
+def _reference_to(kind: type) -> Schema:
+    """Return a reference to the schema of a class, which generators of clients make one class of."""
+    if _NAMED.setdefault(kind.__name__, kind) is not kind:
+        raise AssertionError(f"two classes of answers are named {kind.__name__}")
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
 def _schema_of_compound(origin: Any, arguments: Sequence[Any], name: str) -> Schema:
@@ -187,7 +198,6 @@ _REFUSAL: Schema = {
         {
             "type": "object",
             "properties": {
-                "type": {"const": TYPE_PREFIX + "refused"},
                 "fits": {"anyOf": [_ref("Fits"), {"type": "null"}]},
                 **_decision(Refused)["properties"],
             },
@@ -251,7 +261,7 @@ _RECORD_FIELDS: Schema = {
         "additionalProperties": {"type": "array", "items": {"type": "integer"}},
         "description": "For each cohort how many users were sampled, and of how many.",
     },
-    "decision": {"anyOf": [_ref("Admitted"), _decision(Refused), {"type": "null"}]},
+    "decision": {"anyOf": [_ref("Admitted"), _ref("RefusedDecision"), {"type": "null"}]},
     "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},
     "corrections": {"type": "array", "items": _ref("Corrected")},
     "incident": {"anyOf": [_ref("Incident"), {"type": "null"}]},
@@ -317,24 +327,24 @@ def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Sche
     }
 
 
-COMPONENTS: Mapping[str, Schema] = {
+_COMPONENTS: Mapping[str, Schema] = {
     "Amplification": _calculated(
         "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "round"]
     ),
     "Composition": _calculated("Composition", _INTERVAL, _INTERVAL_ALWAYS),
     "CalibratedRounds": _calculated("CalibratedRounds", _CALIBRATED, list(_CALIBRATED)),
-    "Cohort": schema_of(Cohort),
-    "ShownCohort": schema_of(ShownCohort),
-    "BudgetStatement": schema_of(BudgetStatement),
-    "BatchQuote": schema_of(BatchQuote),
-    "QuotaReading": schema_of(QuotaReading),
-    "Proposal": schema_of(Proposal),
-    "Quote": schema_of(Quote),
-    "Forecast": schema_of(Forecast),
-    "Fits": schema_of(Fits),
-    "EntryPage": schema_of(PublishedPage),
-    "EventPage": schema_of(EventPage),
-    "VerificationReport": schema_of(VerificationReport),
+    "Cohort": _schema_of_fields(Cohort),
+    "ShownCohort": _schema_of_fields(ShownCohort),
+    "BudgetStatement": _schema_of_fields(BudgetStatement),
+    "BatchQuote": _schema_of_fields(BatchQuote),
+    "QuotaReading": _schema_of_fields(QuotaReading),
+    "Proposal": _schema_of_fields(Proposal),
+    "Quote": _schema_of_fields(Quote),
+    "Forecast": _schema_of_fields(Forecast),
+    "Fits": _schema_of_fields(Fits),
+    "EntryPage": _schema_of_fields(PublishedPage),
+    "EventPage": _schema_of_fields(EventPage),
+    "VerificationReport": _schema_of_fields(VerificationReport),
     "Audience": {
         "type": "object",
         "properties": {"audience": {"type": "array", "items": {"type": "string"}}},
@@ -342,10 +352,10 @@ COMPONENTS: Mapping[str, Schema] = {
     },
     "Heads": _HEADS,
     "Standing": _STANDING,
-    "Statement": schema_of(Statement),
+    "Statement": _schema_of_fields(Statement),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
-    "RoundPage": schema_of(RoundPage),
+    "RoundPage": _schema_of_fields(RoundPage),
     "ShuffledRound": _ROUND,
     "Admitted": _decision(Admitted),
     "Pending": _decision(Pending),
@@ -354,6 +364,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "Corrected": _decision(Corrected),
     "Incident": _decision(Incident),
     "Refused": _REFUSAL,
+    "RefusedDecision": _decision(Refused),
     "Health": {
         "type": "object",
         "properties": {"status": {"enum": ["ok", "unavailable"]}},
@@ -361,6 +372,17 @@ COMPONENTS: Mapping[str, Schema] = {
     },
     "Problem": _PROBLEM,
 }
+
+
+def _with_nested(components: Mapping[str, Schema]) -> Mapping[str, Schema]:
+    """Return components with those that they refer to, each titled by its name."""
+    found = dict(components)
+    while missing := [name for name in _NAMED if name not in found]:
+        found |= {name: _schema_of_fields(_NAMED[name]) for name in missing}
+    return {name: {**schema, "title": name} for name, schema in found.items()}
+
+
+COMPONENTS: Mapping[str, Schema] = _with_nested(_COMPONENTS)
 
 Responses = dict[int | str, dict[str, Any]]
 _PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": _ref("Problem")}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import kubernetes_validate  # type: ignore[import-untyped]  # publishes no types
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,6 +34,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 # Only where there is something to say: a broker, a schedule of checkpoints.
 SOMETIMES = {"shuffle_ledger_workers", "shuffle_ledger_checkpoint_age_seconds"}
 OF_PROMETHEUS = {"up"}
+KUBERNETES = "1.33"  # whose schemas the manifests must fit
 NAME = re.compile(r"\b(?:shuffle_ledger|process)_[a-z_]+|\bup\b")
 
 
@@ -204,3 +206,12 @@ def test_systemd_understands_the_units(unit: Path, tmp_path: Path) -> None:
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text("utf-8")), "utf-8")
     done = subprocess.run([analyze, "verify", copy], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_manifests_are_what_kubernetes_takes() -> None:
+    checked = [each for each in _documents() if each["kind"] != "Kustomization"]  # another program's
+    assert len(checked) > 5
+    for each in checked:
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate({**each, "sepc": {}}, KUBERNETES, strict=True)

@@ -21,7 +21,14 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "blh": {"domain": _DOMAIN},
     "rappor": {"domain": _DOMAIN},
     "oue": {"domain": _DOMAIN},
-    "hadamard": {"domain": {"enum": [2**power for power in _HADAMARD_POWERS] + [None]}},
+    "hadamard": {
+        "domain": {
+            "anyOf": [
+                {"type": "integer", "enum": [2**power for power in _HADAMARD_POWERS]},
+                {"type": "null"},
+            ]
+        }
+    },
 }
 _REQUIRED = ("k",)
 
@@ -79,7 +86,7 @@ def is_described_in_full(written: object) -> bool:
 
 def _schema_of_kind(kind: str) -> dict[str, Any]:
     if kind in _LISTED:
-        items = {"type": "array", "minItems": 1, "maxItems": _LISTED_MAX}
+        items = {"type": "array", "items": {}, "minItems": 1, "maxItems": _LISTED_MAX}
         return {
             "type": "object",
             "title": kind,
