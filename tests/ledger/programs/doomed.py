@@ -97,13 +97,19 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
     void(store, accountant, rounds[1], reason="nothing was released", actor="storyteller")
 
 
-def die_at(step: int) -> None:
-    """Arrange for SIGKILL at the given step of this process."""
-    steps = itertools.count(1)
+def die_at(step: int, way: str) -> None:
+    """Arrange for SIGKILL at the given step of this process; of rounds of two cohorts, only the steps next to
+    a commit count: the stories of one cohort die between any two statements of a transaction."""
+    steps, ends = itertools.count(1), [True]
 
     def count(connection: Connection, what: str) -> None:
         writes = connection.get_execution_options().get("shuffle_ledger_write", False)
-        if (writes or WRITING.search(what)) and next(steps) == step:
+        if not (writes or WRITING.search(what)):
+            return
+        begins, ends[:] = ends[0], [what in ("COMMIT", "DONE")]
+        if way in JOINT and not begins and not ends[0]:
+            return
+        if next(steps) == step:
             sys.stdout.write(" ".join(what.split()[:3]) + "\n")
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -150,7 +156,7 @@ def main(database_url: str, way: str) -> None:
                 begin(store, accountant, number, way)  # the kind is known from then on
         child = os.fork()
         if child == 0:
-            die_at(number)
+            die_at(number, way)
             with Store.connect(database_url) as store:
                 tell(store, accountant, number, way)
             os._exit(0)
