@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.errors import (
     Conflict,
     Difference,
     InvalidValue,
+    IssuerUnavailable,
     LedgerError,
     NotAllowed,
     NotCollectable,
@@ -47,6 +48,7 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "stuck": RoundStuck,
     "busy": TryAgain,
     "too_many_failures": TryAgain,
+    "issuer_unavailable": IssuerUnavailable,
     "unavailable": Unavailable,
 }
 
