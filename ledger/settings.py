@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     acknowledged: dict[str, int] = Field(default_factory=dict, max_length=1000)
     drain_seconds: float = Field(default=5.0, ge=0, le=3600)  # from SIGTERM to a server's end
     session_key: SecretStr | None = Field(default=None, min_length=32)  # None: one per server and start
+    webhook_key: SecretStr | None = Field(default=None, min_length=32)  # signs messages to other services
     # OpenID Connect, for servers: `api/auth/oidc_settings.py` checks that they fit together.
     oidc_issuer: str | None = None  # its address, as its tokens name it
     oidc_audience: str | None = None  # of services' tokens for this server

@@ -27,9 +27,9 @@ from shuffle_ledger.ledger.api.auth.oidc_settings import (
     SignInClient,
     access_of,
     actor_of,
-    is_safe_url,
 )
 from shuffle_ledger.ledger.errors import IssuerUnavailable
+from shuffle_ledger.ledger.values.web_addresses import is_safe_url
 
 import httpx  # isort: skip  # the extra `client` has it, too: a missing authlib must be named first
 

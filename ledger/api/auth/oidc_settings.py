@@ -6,7 +6,6 @@ A claim of the issuer's tokens says which roles a subject has: `Grant`s, in the 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, checked_text
+from shuffle_ledger.ledger.values.web_addresses import is_safe_url
 
 CALLBACK = "/login/callback"
 _LIFETIME_SECONDS_MAX = 366 * 86_400.0
@@ -136,25 +136,6 @@ def actor_of(subject: object) -> str | None:
         return named
     digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
     return SUBJECT_PREFIX_HASHED + digest
-
-
-def is_safe_url(url: str) -> bool:
-    """Returns whether an address is of HTTPS, or of HTTP on this machine, and has no user and no fragment."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    if not host or port == 0 or "@" in parts.netloc or parts.fragment or not url.isascii():
-        return False
-    return url.isprintable() and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _client(settings: Settings, root_path: str) -> SignInClient | None:
