@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
-from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, TryAgain, Unavailable
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import rows as ledger_rows
@@ -120,8 +120,11 @@ def _pass(
             return
         try:
             message = _next(store, standing, filters)
-        except Conflict as error:  # the database was put back to an earlier state
-            _fail(store, standing, f"{error} Remove this webhook, and add it again.")
+        except (TryAgain, Unavailable):
+            raise
+        except LedgerError as error:  # a damaged entry, or a database that was put back to an earlier state
+            advice = " Remove this webhook, and add it again." if isinstance(error, Conflict) else ""
+            _fail(store, standing, f"{error}{advice}")
             return
         if message is None or not rows.keep_claim(store.engine, standing, seconds=CLAIM_SECONDS):
             return
@@ -276,8 +279,10 @@ def _stuck(store: Store, filters: Filters, at: datetime) -> dict[tuple[str, str]
 
 def _broken(store: Store, filters: Filters) -> dict[tuple[str, str], Notice]:
     found = {}
-    for each in store.verifications().values():
-        if each.problem is not None and filters.sees(each.cohort):
+    with engine.reading(store.engine) as connection:
+        broken = rows.broken_chains(connection, limit=STATES_MAX)
+    for each in broken:
+        if filters.sees(each.cohort):
             data = {"cohort": each.cohort, "problem": each.problem}
             notice = Notice(kind=NoticeKind.BROKEN, subject=each.cohort, at=each.verified_at, data=data)
             found[str(NoticeKind.BROKEN), each.cohort] = notice

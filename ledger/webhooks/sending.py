@@ -48,5 +48,5 @@ async def _sent(url: str, headers: dict[str, str], body: bytes) -> str | None:
             return None if answer.is_success else f"the answer was {answer.status_code}"
     except TimeoutError:
         return f"no answer within {TIMEOUT_SECONDS} seconds"
-    except (httpx.HTTPError, OSError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"

@@ -280,6 +280,7 @@ def test_a_person_signs_in_acts_under_the_subject_and_signs_out(
     copied = person.cookies[COOKIE]
     secret = page.text.split('name="form_secret" value="')[1][:64]
     assert person.post("/logout", data={"form_secret": secret}).headers["Location"] == "/login"
+    assert person.post("/login", data={"token": provider.token()}).status_code == 401
     again = server.http.get("/", headers={"Cookie": f"{COOKIE}={copied}"})
     assert again.headers["Location"] == "/login"
 
@@ -304,7 +305,9 @@ def test_a_sign_in_that_was_begun_elsewhere_or_allows_nothing_starts_no_session(
         base_url=server.url,
         cookies={ATTEMPT_COOKIE: f"{'s' * 43}.{'n' * 43}.{'v' * 43}.9999999999.{64 * '0'}"},
     )
+    redeemed = [path for path, _ in provider.asked].count("/oauth2/token")
     refused(forged, back.replace(back.partition("state=")[2], "s" * 43))  # a cookie that another site set
+    assert [path for path, _ in provider.asked].count("/oauth2/token") == redeemed
     refused(person, back)  # the attempt ended with the first answer
     _, back = _sent_back(person, "ann")
     refused(person, back + "&iss=https://issuer.example")

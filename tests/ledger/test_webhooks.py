@@ -288,6 +288,29 @@ def test_a_claim_that_was_lost_changes_nothing(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    new = added(phones, receiver)
+    other = added(phones, receiver, kinds=["broken"])
+    decided(phones, accountant, make_request("a", **TOO_MUCH))
+    with phones.engine.begin() as connection:
+        found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'entries'"
+        for trigger in connection.exec_driver_sql(found).scalars().all():
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.exec_driver_sql("UPDATE entries SET body = x'00' WHERE sequence = 2")
+    phones.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="entry 2: changed")
+    assert deliver(phones, KEY).sent == 2
+    assert {headers["webhook-id"].split(".")[0] for headers, _ in receiver.got} == {
+        new.subscription.subscription_id,
+        other.subscription.subscription_id,
+    }
+    failing, fine = list_subscriptions(phones)
+    assert "canonical" in str(failing.last_error)
+    assert fine.last_error is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_only_safe_addresses_and_shares_are_taken(phones: Store) -> None:
     wrong = [
         *(

@@ -63,13 +63,21 @@ class Door:
         if wait > 0:
             security_log.record(Event.LOCKED_OUT, token_id=token.token_id, name=token.name, wait_seconds=wait)
 
-    async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
-        """Return whose token it is, or the answer to a wrong one, which is counted."""
+    async def check(
+        self, scope: Scope, credentials: str, *, only_own: bool = False
+    ) -> AccessToken | Response:
+        """Return whose token it is, or the answer to a wrong one, which is counted.
+
+        `only_own`: tokens of the issuer of OpenID Connect are wrong, too.
+
+        Raises:
+            IssuerUnavailable: the issuer's keys are not known.
+        """
         wait = self.must_wait(scope)
         if wait is not None:
             return wait
         try:
-            found = await self._access(credentials)
+            found = await self._access(credentials, only_own=only_own)
         except BadToken as error:
             return self.refuse(scope, why=str(error))
         return self.refuse(scope) if found is None else found
@@ -92,9 +100,9 @@ class Door:
             security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
         return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
 
-    async def _access(self, credentials: str) -> AccessToken | None:
+    async def _access(self, credentials: str, *, only_own: bool) -> AccessToken | None:
         # No token of the ledger has a dot, and every JSON web token has.
-        if self.oidc is not None and "." in credentials:
+        if self.oidc is not None and "." in credentials and not only_own:
             return await self.oidc.bearer(credentials)
         return await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
 

@@ -128,7 +128,7 @@ async def log_in(request: Request, service: Asked) -> Response:
     """Start a session for a valid token."""
     _refuse_other_sites(request)
     text = (await _form(request)).get("token", "").strip()
-    found = await service.door.check(request.scope, text)
+    found = await service.door.check(request.scope, text, only_own=True)
     if not isinstance(found, AccessToken):
         wrong = (
             "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
