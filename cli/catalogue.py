@@ -124,6 +124,21 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Create a token like the token ID, or NAME's only valid one: same actor, role, cohorts and lifetime.",
     ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
+    "webhook": (None, "Tell other services of refusals, exhausted budgets and alarms."),
+    "webhook add": ("webhook:add", "Send the events of this ledger to URL, signed with a new secret."),
+    "webhook list": (
+        "webhook:list_",
+        "List all webhooks, with the messages that were given up, without the secrets, which are not stored.",
+    ),
+    "webhook remove": ("webhook:remove", "Remove the webhook ID, with its messages that were given up."),
+    "webhook resend": (
+        "webhook:resend_",
+        "Send the message ID again that was given up, or all of the webhook ID, with the next delivery.",
+    ),
+    "webhook deliver": (
+        "webhook:deliver_",
+        "Send the messages that are due now: for a timer, where no scheduler runs.",
+    ),
     "serve": ("serve:serve", "Serve the HTTP API and the pages until stopped."),
     "worker": ("worker:worker", "Decide queued rounds until stopped."),
     "scheduler": (

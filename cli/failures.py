@@ -109,11 +109,13 @@ class Failure:
 # The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
 EXTRAS: Mapping[str, str] = {
     "amqp": "worker",
+    "authlib": "oidc",
     "celery": "worker",
     "fastapi": "server",
     "fpdf": "pdf",
     "httpx": "client",
     "jinja2": "html",
+    "joserfc": "oidc",
     "kombu": "worker",
     "matplotlib": "plot",
     "prometheus_client": "server",

@@ -31,6 +31,8 @@ from shuffle_ledger.ledger.values.texts import checked_text
 LIFETIME_DAYS = 90.0
 LIFETIME_DAYS_MAX = 3660.0
 SCOPE_MAX = 1000  # cohorts
+# Actors that an issuer of OpenID Connect names: a subject, or its digest. No token is issued for them.
+SUBJECT_PREFIX, SUBJECT_PREFIX_HASHED = "oidc:", "oidc-sha256:"
 _DAY_SECONDS = 86_400
 _ID_BYTES, _SECRET_BYTES = 8, 32
 _WRITTEN = re.compile(rf"sl_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})", re.ASCII)
@@ -133,8 +135,12 @@ def issue(
     """Issue a token that expires by the database's clock; a cohort it names need not exist yet.
 
     Raises:
-        InvalidValue: a name, role, lifetime, team or cohort that cannot be one.
+        InvalidValue: a name, role, lifetime, team or cohort that cannot be one, or the name of a subject of
+            OpenID Connect.
     """
+    if is_subject(checked_text("name", name)):
+        expected = f"a name that begins neither with {SUBJECT_PREFIX} nor with {SUBJECT_PREFIX_HASHED}"
+        raise InvalidValue(field="name", value=name, expected=expected)
     scope = None if cohorts is None else _checked_scope(cohorts)
     if role not in set(Role):
         raise InvalidValue(field="role", value=role, expected="one of: " + ", ".join(Role))
@@ -285,6 +291,19 @@ def tokens(store: Store) -> list[AccessToken]:
     """Return every token there is or was, in the order of issue."""
     with engine.reading(store.engine) as connection:
         return [_public(stored) for stored in access_rows.token_rows(connection)]
+
+
+def is_subject(name: str) -> bool:
+    """Return whether an actor's name is reserved for a subject of OpenID Connect."""
+    return name.startswith((SUBJECT_PREFIX, SUBJECT_PREFIX_HASHED))
+
+
+def tokens_named_as_subjects(store: Store) -> list[str]:
+    """Return the identifiers of valid tokens that an earlier release issued under a subject's name."""
+    with engine.reading(store.engine) as connection:
+        now = engine.database_time(connection)
+        found = access_rows.token_rows(connection)
+    return [each.token_id for each in found if is_subject(each.name) and _is_valid(each, now)]
 
 
 def revoke(store: Store, token_id: str, *, actor: str | None = None) -> AccessToken:

@@ -124,6 +124,10 @@ class AnswerLost(Unavailable):
         self.fact = fact
 
 
+class IssuerUnavailable(Unavailable):
+    """The issuer of OpenID Connect does not answer, so its tokens cannot be checked now."""
+
+
 class UnsafeSession(Unavailable):
     """The database's session is not as the ledger needs it: settings do not hold, or connections share it."""
 

@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import census, first_of_status, still_acknowledged, write_problem
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.webhooks import webhook_counts
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -33,9 +34,11 @@ ALARMS = (
     "DISK",
     "BROKER",
     "DEAD",
+    "WEBHOOK",
 )
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
+WEBHOOK_ALARM_SECONDS = 900.0  # from the first of the failed attempts
 VERIFIED_ALARM_SECONDS = 7 * 86_400.0
 _OVERSPENT = "OVERSPENT {}: the budget was exceeded; nothing is admitted any more"
 _FROZEN = "FROZEN {}: entries were lost, and what was spent is unknown"
@@ -59,6 +62,8 @@ class Health:
     cohorts_overspent: int  # their promise is broken
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
+    webhooks_dead: int = 0  # messages that were given up
+    webhooks_failing: int = 0  # subscriptions to which nothing could be sent for 15 minutes
     acknowledged: tuple[str, ...] = ()  # alarms that the operator's settings acknowledge
     workers: int | None = None  # workers that take rounds from the broker; None as for `queues`
     queues: Mapping[str, int] | None = None  # messages at the broker; None: no broker, or not asked
@@ -99,6 +104,11 @@ def health(
     checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
     alarms += [f"CHECKPOINT {what}" for what in wrong]
     alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
+    webhooks = webhook_counts(store.engine, failing_seconds=WEBHOOK_ALARM_SECONDS)
+    if webhooks.dead:
+        alarms.append(f"WEBHOOK {webhooks.dead} messages could not be delivered and were given up")
+    if webhooks.failing:
+        alarms.append(f"WEBHOOK {webhooks.failing} subscriptions get nothing: webhook list says why")
     return Health(
         at=waiting.at,
         alarms=tuple(alarms),
@@ -111,6 +121,8 @@ def health(
         cohorts_overspent=found.overspent,
         cohorts_frozen=found.frozen,
         checkpointed_at=checkpointed_at,
+        webhooks_dead=webhooks.dead,
+        webhooks_failing=webhooks.failing,
         acknowledged=tuple(f"{status.upper()} {name}" for name, status in sorted(known.items())),
     )
 

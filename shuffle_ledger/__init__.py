@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         parse_randomizer,
         slot_for,
     )
-    from shuffle_ledger.ledger.client import LedgerClient
+    from shuffle_ledger.ledger.client import AsyncLedgerClient, LedgerClient
     from shuffle_ledger.ledger.errors import LedgerError
     from shuffle_ledger.ledger.values import (
         Admitted,
@@ -68,6 +68,7 @@ __all__ = [
     "Accountant",
     "AccountingError",
     "Admitted",
+    "AsyncLedgerClient",
     "BinaryLocalHash",
     "BinomialHistogram",
     "BinomialSum",
@@ -110,6 +111,7 @@ __all__ = [
     "slot_for",
 ]
 _LEDGER = {
+    "AsyncLedgerClient": "shuffle_ledger.ledger.client",
     "LedgerClient": "shuffle_ledger.ledger.client",
     "LedgerError": "shuffle_ledger.ledger.errors",
     **dict.fromkeys(

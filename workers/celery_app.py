@@ -17,12 +17,15 @@ SWEEP = "shuffle_ledger.sweep"
 REPORT_STUCK = "shuffle_ledger.report_stuck"
 VERIFY = "shuffle_ledger.verify"
 CHECKPOINT = "shuffle_ledger.checkpoint"
+WEBHOOKS = "shuffle_ledger.webhooks"
 RECOMPUTE = "shuffle_ledger.recompute"
+UPKEEP = (SWEEP, REPORT_STUCK, VERIFY, CHECKPOINT, WEBHOOKS)
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
 VISIBILITY_TIMEOUT_SECONDS = 3600  # longer than any task: Redis would deliver a running task again
 SWEEP_EVERY_SECONDS = 10.0
 STUCK_EVERY_SECONDS = 60.0
+WEBHOOKS_EVERY_SECONDS = 10.0
 VERIFY_EVERY_SECONDS = 300.0
 RESULTS_KEPT_SECONDS = 3600
 PUBLISH_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 0.5}
@@ -75,7 +78,7 @@ def create_app(settings: Settings) -> Celery:
         task_default_routing_key=names.rounds,
         task_create_missing_queues=False,
         task_routes={
-            **{task: {"queue": names.upkeep} for task in (SWEEP, REPORT_STUCK, VERIFY, CHECKPOINT)},
+            **{task: {"queue": names.upkeep} for task in UPKEEP},
             RECOMPUTE: {"queue": names.recomputation},
         },
         # Only answers of a recomputation, whose question was no row: docs/decisions/0008-recomputation.md.
@@ -98,6 +101,7 @@ def _schedule(settings: Settings) -> dict[str, object]:
         "sweep": _every(SWEEP, SWEEP_EVERY_SECONDS),
         "report_stuck": _every(REPORT_STUCK, STUCK_EVERY_SECONDS),
         "verify": _every(VERIFY, VERIFY_EVERY_SECONDS),
+        "webhooks": _every(WEBHOOKS, WEBHOOKS_EVERY_SECONDS),
     }
     if settings.signing_key is not None and settings.checkpoint_directory is not None:
         schedule["checkpoint"] = _every(CHECKPOINT, settings.checkpoint_every_seconds)

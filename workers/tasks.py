@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor, Store
 from shuffle_ledger.ledger.values import SigningKey
+from shuffle_ledger.ledger.webhooks import deliver
 from shuffle_ledger.workers.celery_app import (
     ADMIT_ROUND,
     CHECKPOINT,
@@ -26,12 +27,14 @@ from shuffle_ledger.workers.celery_app import (
     REPORT_STUCK,
     SWEEP,
     VERIFY,
+    WEBHOOKS,
     app,
 )
 from shuffle_ledger.workers.dispatch import report_stuck, sweep
 from shuffle_ledger.workers.recomputation import answer_batch
 
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
+WEBHOOKS_SECONDS_MAX = 30.0  # after which no further message is begun
 
 _log = get_task_logger(__name__)
 
@@ -79,6 +82,20 @@ def verify_some() -> None:
         _store(), _accountant(), enough=lambda: time.monotonic() - began > VERIFY_SECONDS_MAX
     )
     _log.info("verified %d cohorts", len(verified))
+
+
+@app.task(name=WEBHOOKS)
+def deliver_webhooks() -> None:
+    """Send the messages of webhooks that are due, for a bounded time."""
+    began = time.monotonic()
+    key = Settings().webhook_key
+    done = deliver(
+        _store(),
+        None if key is None else key.get_secret_value(),
+        enough=lambda: time.monotonic() - began > WEBHOOKS_SECONDS_MAX,
+    )
+    if done.sent or done.failed or done.given_up:
+        _log.info("webhooks: %d messages sent, %d failed, %d given up", done.sent, done.failed, done.given_up)
 
 
 @app.task(name=CHECKPOINT)

@@ -15,7 +15,9 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor, Store
 
-SECRETS = frozenset({"token", "session_key"})  # settings whose values no message shows
+SECRETS = frozenset(
+    {"token", "session_key", "oidc_client_secret", "webhook_key"}
+)  # settings whose values no message shows
 _PASSWORD = re.compile(r"([^/@:]*):[^/]*@")  # in an address, also in one that cannot be parsed
 
 

@@ -43,6 +43,8 @@ def health_facts(found: Health) -> Table:
         "found broken": found.cohorts_broken,
         "overspent": found.cohorts_overspent,
         "frozen": found.cohorts_frozen,
+        "webhook messages given up": found.webhooks_dead,
+        "webhooks failing": found.webhooks_failing,
         "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }
     if found.workers is not None:

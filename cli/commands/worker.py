@@ -58,8 +58,8 @@ def scheduler(database_url: str | None, actor: str | None, broker_url: str | Non
     """
     settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
     present({"started": True}, lambda: "Sweeping and verifying.", as_json=as_json)
-    # Two processes: a sweep does not wait for a verification.
-    _become_celery(settings, concurrency=2, rounds=False, upkeep=True)
+    # Three processes: a sweep waits neither for a verification nor for the receivers of webhooks.
+    _become_celery(settings, concurrency=3, rounds=False, upkeep=True)
 
 
 def _checked(settings: Settings) -> Settings:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import anyio
 from fastapi import APIRouter, FastAPI, Request
@@ -19,9 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import request_ids
+from shuffle_ledger.ledger.access import tokens_named_as_subjects
 from shuffle_ledger.ledger.api import description, problems
 from shuffle_ledger.ledger.api.access_log import AccessLog
 from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
+from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
@@ -29,12 +32,16 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
-from shuffle_ledger.ledger.api.pages import routes
+from shuffle_ledger.ledger.api.pages import routes, sign_in
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
+from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -65,11 +72,15 @@ def create_app(
         root_path: the path below which a proxy offers the server, such as `/ledger`.
 
     Raises:
-        InvalidValue: `root_path` is not one.
+        InvalidValue: `root_path` is not one, or settings of OpenID Connect are missing or wrong.
+        ModuleNotFoundError: they name an issuer, and the extra `oidc` is not installed.
+        Conflict: likewise, and a valid token has a name that is now reserved for its subjects.
     """
     root_path = checked_root_path(root_path)
-    door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock))
-    sessions = Sessions(settings.session_key.get_secret_value() if settings.session_key else None)
+    oidc = _oidc_of(settings, store, root_path)
+    door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
+    key = settings.session_key.get_secret_value() if settings.session_key else None
+    sessions = Sessions(key, oidc.settings if oidc else None)
     service = Service(
         settings=settings,
         store=store,
@@ -114,10 +125,22 @@ def create_app(
     return app
 
 
+def _oidc_of(settings: Settings, store: Store, root_path: str) -> OpenIdConnect | None:
+    checked = OidcSettings.of(settings, root_path=root_path)
+    if checked is None:
+        return None
+    from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect  # noqa: PLC0415 - an extra
+
+    taken = tokens_named_as_subjects(store)
+    if taken:
+        raise Conflict(f"tokens {', '.join(taken)} have names of the issuer's subjects: revoke them first")
+    return OpenIdConnect(checked)
+
+
 def _offer(app: FastAPI, metrics: APIRouter) -> None:
     """Add all routes."""
     api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
-    routers = (*api, metrics, routes.router, rounds_pages.router)
+    routers = (*api, metrics, routes.router, sign_in.router, rounds_pages.router)
     for router in routers:
         app.include_router(router)
     app.state.offered = [route for router in routers for route in router.routes]

@@ -154,6 +154,16 @@ class _Ledger(Collector):
             found.rounds_stuck,
         )
         yield GaugeMetricFamily(
+            "shuffle_ledger_webhook_messages_dead",
+            "Messages of webhooks that were given up.",
+            found.webhooks_dead,
+        )
+        yield GaugeMetricFamily(
+            "shuffle_ledger_webhooks_failing",
+            "Webhooks to which nothing could be sent for 15 minutes.",
+            found.webhooks_failing,
+        )
+        yield GaugeMetricFamily(
             "shuffle_ledger_task_lag_seconds",
             "Age of the oldest undecided round that is not stuck.",
             found.longest_wait_seconds,

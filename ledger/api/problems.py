@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.errors import (
     BeyondBudget,
     Conflict,
     InvalidValue,
+    IssuerUnavailable,
     NotAllowed,
     NotCollectable,
     NotFound,
@@ -100,6 +101,9 @@ BEHIND = ProblemType(kind="behind_checkpoint", status=503, title="The ledger is 
 UNAVAILABLE = ProblemType(
     kind="unavailable", status=503, title="The database cannot be used, or its answer was lost", retry=True
 )
+ISSUER_UNAVAILABLE = ProblemType(
+    kind="issuer_unavailable", status=503, title="The token's issuer cannot be asked", retry=True
+)
 
 PROBLEMS = (
     UNAUTHORIZED,
@@ -121,6 +125,7 @@ PROBLEMS = (
     STUCK,
     BUSY,
     BEHIND,
+    ISSUER_UNAVAILABLE,
     UNAVAILABLE,
 )
 # The first row that matches decides. Values are checked against the schema first, which is BAD_VALUE; what
@@ -138,6 +143,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (RoundStuck, STUCK),
     (TryAgain, BUSY),
     (BehindCheckpoint, BEHIND),
+    (IssuerUnavailable, ISSUER_UNAVAILABLE),
     (Unavailable, UNAVAILABLE),
 )
 EXPECTED = tuple(type_ for type_, _ in _TABLE)

@@ -6,7 +6,7 @@ Requests are repeated when an answer is lost, which is safe: identifiers make ev
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,19 @@ import httpx
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads
-from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, Wire
+from shuffle_ledger.ledger.client.operations import (
+    Ask,
+    Awaiting,
+    Blocking,
+    Found,
+    Listing,
+    Operation,
+    Pages,
+    Pause,
+    Steps,
+    collected,
+)
+from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, AsyncWire, Wire
 from shuffle_ledger.ledger.decisions.elsewhere import Collected
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote
@@ -65,59 +77,19 @@ from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
-__all__ = ["PROBLEM", "LedgerClient"]
+__all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
 
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
 _PAGE = 500
 
 
-class LedgerClient:
-    """A ledger behind a server.
-
-    Methods return what the functions of `ledger` of the same name return, and raise the same errors; besides
-
-    Raises:
-        Unauthorized: the token is none, expired or revoked.
-        NotAllowed: its role or its scope does not include this.
-        Unavailable: the server cannot be reached or does not answer, for as long as `retry_seconds`.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        """Connect to nothing yet.
-
-        Raises:
-            InvalidValue: `url` is not that of a server, or `token` cannot be sent.
-        """
-        self._wire = Wire(
-            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
-        )
-        self._ask = self._wire.ask
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._wire.close()
-
-    def __enter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close all connections."""
-        self.close()
+class _Operations:
+    """The operations of a server, which both clients have."""
 
     # Cohorts
 
+    @Operation
     def open_cohort(
         self,
         *,
@@ -134,7 +106,7 @@ class LedgerClient:
         rounds_per_user: int | None = None,
         windows_only: bool = False,
         accept_warnings: bool = False,
-    ) -> Cohort:
+    ) -> Steps[Cohort]:
         """Open a cohort, or return it if it was opened with the same parameters.
 
         Raises:
@@ -167,105 +139,122 @@ class LedgerClient:
         body |= {name: value for name, value in more.items() if value}
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
-        return value_of(Cohort, self._ask("POST", "cohorts", body, long=plan is not None))
+        return value_of(Cohort, (yield Ask("POST", "cohorts", body, long=plan is not None)))
 
-    def cohorts(self) -> list[Cohort]:
+    @Operation
+    def cohorts(self) -> Steps[list[Cohort]]:
         """Return the cohorts that the token sees, in the order of their names."""
-        return list(self.each_cohort())
+        return (yield from collected(_cohort_pages("")))
 
-    def each_cohort(self, *, after: str = "") -> Iterator[Cohort]:
+    @Listing
+    def each_cohort(self, *, after: str = "") -> Pages[Cohort]:
         """Yield the cohorts that the token sees, in the order of their names, those behind `after`: in pages,
         so that the first ones are there soon."""
-        while True:
-            page = self._ask("GET", "cohorts", query={"after": after, "limit": _PAGE})
-            found = [value_of(Cohort, each) for each in page]
-            yield from found
-            if len(page) < _PAGE:
-                return
-            after = found[-1].name
+        return _cohort_pages(after)
 
-    def cohort(self, name: str) -> ShownCohort:
+    @Operation
+    def cohort(self, name: str) -> Steps[ShownCohort]:
         """Return a cohort, with the slots of its plan."""
-        return value_of(ShownCohort, self._ask("GET", f"cohorts/{_segment(name)}"))
+        return value_of(ShownCohort, (yield Ask("GET", f"cohorts/{_segment(name)}")))
 
-    def budget(self, cohort: str) -> BudgetStatement:
+    @Operation
+    def budget(self, cohort: str) -> Steps[BudgetStatement]:
         """Return the budget of a cohort."""
         name = checked_text("cohort", cohort)
-        return value_of(BudgetStatement, self._ask("GET", f"cohorts/{_segment(name)}/budget"))
+        return value_of(BudgetStatement, (yield Ask("GET", f"cohorts/{_segment(name)}/budget")))
 
-    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+    @Operation
+    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Steps[Cohort]:
         """Change a cohort's epsilon; a budget that is the present one already stays."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/budget"
-        return value_of(Cohort, self._ask("PUT", path, _changed_to(epsilon, reason)))
+        return value_of(Cohort, (yield Ask("PUT", path, _changed_to(epsilon, reason))))
 
-    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
+    @Operation
+    def quotas(self, cohort: str) -> Steps[tuple[QuotaReading, ...]]:
         """Return the quotas that teams have in a cohort, in the order of the teams."""
-        answer = self._ask("GET", f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas")
+        answer = yield Ask("GET", f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas")
         return tuple(value_of(QuotaReading, each) for each in answer)
 
-    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
+    @Operation
+    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> Steps[QuotaReading]:
         """Set what a team's rounds may use of a cohort's budget; see `decisions.quotas.set_quota`."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas/{_segment(checked_team(team))}"
-        return value_of(QuotaReading, self._ask("PUT", path, _changed_to(epsilon, reason)))
+        return value_of(QuotaReading, (yield Ask("PUT", path, _changed_to(epsilon, reason))))
 
-    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
+    @Operation
+    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Steps[Proposal]:
         """Propose to raise a cohort's budget; see `decisions.proposals.propose`."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
-        return value_of(Proposal, self._ask("PUT", path, _changed_to(epsilon, reason)))
+        return value_of(Proposal, (yield Ask("PUT", path, _changed_to(epsilon, reason))))
 
-    def proposal(self, cohort: str) -> Proposal | None:
+    @Operation
+    def proposal(self, cohort: str) -> Steps[Proposal | None]:
         """Return what is proposed for a cohort and may be approved; None if nothing is."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
-        answer = self._ask("GET", path)
+        answer = yield Ask("GET", path)
         return None if answer is None else value_of(Proposal, answer)
 
-    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
+    @Operation
+    def approve(self, cohort: str, *, epsilon: float) -> Steps[Cohort]:
         """Approve what somebody else proposed; see `decisions.proposals.approve`."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal/approve"
-        return value_of(Cohort, self._ask("POST", path, {"epsilon": checked_epsilon(epsilon)}))
+        return value_of(Cohort, (yield Ask("POST", path, {"epsilon": checked_epsilon(epsilon)})))
 
-    def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> BatchQuote:
+    @Operation
+    def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> Steps[BatchQuote]:
         """Return the price of rounds, one after the other; `fits` also asks what would fit instead."""
         body = {"rounds": [_parameters(each) for each in rounds], "fits": fits}
-        return value_of(BatchQuote, self._ask("POST", f"cohorts/{_segment(cohort)}/quote", body))
+        return value_of(BatchQuote, (yield Ask("POST", f"cohorts/{_segment(cohort)}/quote", body)))
 
-    def quote_for_all(self, request: RoundRequest) -> Quote:
+    @Operation
+    def quote_for_all(self, request: RoundRequest) -> Steps[Quote]:
         """Return the price of a round of several cohorts, or of the days of its collection."""
         body = {**_cohorts_of(request), **_days_of(request), **_parameters(request.round)}
-        return value_of(Quote, self._ask("POST", "quote", body))
+        return value_of(Quote, (yield Ask("POST", "quote", body)))
 
-    def audience(self, audience: str, *, round_id: str | None = None) -> tuple[str, ...]:
+    @Operation
+    def audience(self, audience: str, *, round_id: str | None = None) -> Steps[tuple[str, ...]]:
         """Return the cohorts that a selector or a list means, as `decisions.audiences.resolve_audience`."""
         query: dict[str, Any] = {"select": audience, **({"round_id": round_id} if round_id else {})}
-        found = self._ask("GET", "audience", query=query)
+        found = yield Ask("GET", "audience", query=query)
         return checked_audience(found.get("audience") if isinstance(found, dict) else None)
 
-    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
+    @Operation
+    def forecast(self, cohort: str, wanted: ForecastWanted) -> Steps[Forecast]:
         """Return how many more rounds fit, as `reports.forecasts.forecast` does, by the server's day."""
         asked = {name: document_of(value) for name, value in vars(wanted).items() if name != "round"}
         described = None if wanted.round is None else _parameters(wanted.round)
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/forecast"
-        return value_of(Forecast, self._ask("POST", path, {"round": described, **asked}, long=True))
+        return value_of(Forecast, (yield Ask("POST", path, {"round": described, **asked}, long=True)))
 
     # Calculators: they ask of no cohort
 
+    @Operation
     def amplify(
         self, described: ShuffledRound, *, delta: float | None = None, epsilon: float | None = None
-    ) -> dict[str, Json]:
+    ) -> Steps[dict[str, Json]]:
         """Return what `amplify --json` prints of a round: epsilon at a delta, or delta at an epsilon."""
-        return self._calculated("amplify", {**_parameters(described), "delta": delta, "epsilon": epsilon})
+        return (
+            yield from self._calculated(
+                "amplify", {**_parameters(described), "delta": delta, "epsilon": epsilon}
+            )
+        )
 
+    @Operation
     def compose(
         self,
         rounds: Mapping[ShuffledRound, int],
         *,
         delta: float | None = None,
         epsilon: float | None = None,
-    ) -> dict[str, Json]:
+    ) -> Steps[dict[str, Json]]:
         """Return what `compose --json` prints of rounds, each with how often it happens."""
         listed = [{**_parameters(each), "count": count} for each, count in rounds.items()]
-        return self._calculated("compose", {"rounds": listed, "delta": delta, "epsilon": epsilon})
+        return (
+            yield from self._calculated("compose", {"rounds": listed, "delta": delta, "epsilon": epsilon})
+        )
 
+    @Operation
     def calibrate(
         self,
         described: Mapping[str, object],
@@ -274,20 +263,23 @@ class LedgerClient:
         delta: float,
         rounds: int = 1,
         policy: str = POLICY_FIXED,
-    ) -> dict[str, Json]:
+    ) -> Steps[dict[str, Json]]:
         """Return what `calibrate --json` prints; arguments are as of `accounting.calibrate`."""
         target = {"epsilon": epsilon, "delta": delta, "rounds": rounds, "policy": policy}
-        return self._calculated("calibrate", {**described, **target})
+        return (yield from self._calculated("calibrate", {**described, **target}))
 
-    def _calculated(self, name: str, question: Mapping[str, object]) -> dict[str, Json]:
-        answer = self._ask("POST", name, question)
+    def _calculated(self, name: str, question: Mapping[str, object]) -> Steps[dict[str, Json]]:
+        answer = yield Ask("POST", name, question)
         if not isinstance(answer, dict):
             raise NotADocument(f"expected an answer of {name}, got {answer!r:.200}")
         return answer
 
     # Rounds
 
-    def register(self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
+    @Operation
+    def register(
+        self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS
+    ) -> Steps[Outcome | Pending]:
         """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`.
 
         A repeated registration answers with the round's present state. Admitted permits one release.
@@ -305,24 +297,27 @@ class LedgerClient:
             "use_case": request.use_case,
             **_parameters(request.round),
         }
-        return self._decided("rounds", body, wait_seconds)
+        return (yield from self._decided("rounds", body, wait_seconds))
 
-    def retry(self, round_id: str, *, wait_seconds: float = WAIT_SECONDS) -> Outcome | Pending:
+    @Operation
+    def retry(self, round_id: str, *, wait_seconds: float = WAIT_SECONDS) -> Steps[Outcome | Pending]:
         """Have a round decided that was left alone after too many failures; otherwise as `register`."""
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/retry"
-        return self._decided(path, None, wait_seconds)
+        return (yield from self._decided(path, None, wait_seconds))
 
-    def round(self, round_id: str) -> RoundRecord:
+    @Operation
+    def round(self, round_id: str) -> Steps[RoundRecord]:
         """Return a registered round and all that has happened to it."""
-        return record_of_document(self._ask("GET", f"rounds/{_segment(round_id)}"))
+        return record_of_document((yield Ask("GET", f"rounds/{_segment(round_id)}")))
 
+    @Listing
     def rounds(
         self,
         cohort: str | None = None,
         *,
         outcome: RoundState | None = None,
         since: datetime | None = None,
-    ) -> Iterator[ListedRound]:
+    ) -> Pages[ListedRound]:
         """Yield rounds in the order of registration, as `reports.round_lists.list_rounds` lists them.
 
         Args:
@@ -333,25 +328,28 @@ class LedgerClient:
         asked = {"cohort": cohort, "outcome": outcome, "since": since and spelled_moment(since)}
         query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         while True:
-            page = value_of(RoundPage, self._ask("GET", "rounds", query={**query, "limit": _PAGE}))
-            yield from page.rounds
+            page = value_of(RoundPage, (yield Ask("GET", "rounds", query={**query, "limit": _PAGE})))
+            yield Found(page.rounds)
             if page.after is None:
                 return
             query["after"] = page.after
 
-    def settle(self, round_id: str, *, reports: int) -> Settled:
+    @Operation
+    def settle(self, round_id: str, *, reports: int) -> Steps[Settled]:
         """Record what a round really collected."""
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/settle"
-        answer = decision_of(self._ask("POST", path, {"reports": reports}))
+        answer = decision_of((yield Ask("POST", path, {"reports": reports})))
         return _expected(Settled, answer)
 
-    def void(self, round_id: str, *, reason: str) -> Voided:
+    @Operation
+    def void(self, round_id: str, *, reason: str) -> Steps[Voided]:
         """Give back what a round reserved, because nothing of it was or will be released."""
         reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/void"
-        answer = decision_of(self._ask("POST", path, {"reason": reason}))
+        answer = decision_of((yield Ask("POST", path, {"reason": reason})))
         return _expected(Voided, answer)
 
+    @Operation
     def correct(
         self,
         round_id: str,
@@ -359,7 +357,7 @@ class LedgerClient:
         *,
         reason: str,
         collected: Collected | None = None,
-    ) -> Corrected:
+    ) -> Steps[Corrected]:
         """Tell what a released round truly was, and where it was collected, too, as
         `decisions.correct_everywhere` does."""
         reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
@@ -370,8 +368,9 @@ class LedgerClient:
         body |= {name: day.isoformat() for name, day in days.items() if day is not None}
         if where.cohorts:
             body["also_cohorts"] = list(where.cohorts)
-        return _expected(Corrected, decision_of(self._ask("POST", path, body)))
+        return _expected(Corrected, decision_of((yield Ask("POST", path, body))))
 
+    @Operation
     def record_incident(
         self,
         cohort: str,
@@ -382,7 +381,7 @@ class LedgerClient:
         released: ReleaseTimes | None = None,
         collected_on: date | None = None,
         collected_until: date | None = None,
-    ) -> Incident:
+    ) -> Steps[Incident]:
         """Record a release that nothing admitted, as `decisions.incidents.record_incident` does."""
         times = (released or ReleaseTimes()).to_mapping()
         body = {
@@ -394,21 +393,23 @@ class LedgerClient:
         days = {"collected_on": collected_on, "collected_until": collected_until}
         body.update({name: day.isoformat() for name, day in days.items() if day is not None})
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/incidents"
-        return _expected(Incident, decision_of(self._ask("POST", path, body)))
+        return _expected(Incident, decision_of((yield Ask("POST", path, body))))
 
     # The chain
 
-    def entries(self, cohort: str, *, after: int = 0) -> Iterator[PublishedEntry]:
+    @Listing
+    def entries(self, cohort: str, *, after: int = 0) -> Pages[PublishedEntry]:
         """Yield a cohort's entries in order, from the one behind sequence `after`."""
         last: int | None = after
         while last is not None:
             query = {"after": last, "limit": _PAGE}
             page = value_of(
-                PublishedPage, self._ask("GET", f"cohorts/{_segment(cohort)}/entries", query=query)
+                PublishedPage, (yield Ask("GET", f"cohorts/{_segment(cohort)}/entries", query=query))
             )
-            yield from page.entries
+            yield Found(page.entries)
             last = page.after
 
+    @Listing
     def events(
         self,
         *,
@@ -416,7 +417,7 @@ class LedgerClient:
         cohort: str | None = None,
         kinds: Sequence[str] = (),
         poll_seconds: float | None = None,
-    ) -> Iterator[Event]:
+    ) -> Pages[Event]:
         """Yield the entries of all chains that the token sees, as `reports.events.events_after` orders them.
 
         Args:
@@ -432,35 +433,38 @@ class LedgerClient:
         query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         while True:
             position = {} if after is None else {"after": after}
-            found = self._ask("GET", "events", query={**query, **position, "limit": _PAGE})
+            found = yield Ask("GET", "events", query={**query, **position, "limit": _PAGE})
             page = value_of(EventPage, found)
-            yield from page.events
+            yield Found(page.events)
             after = page.after
             if page.more:
                 continue
             if poll_seconds is None:
                 return
-            time.sleep(poll_seconds)  # as the caller asked
+            yield Pause(poll_seconds)
 
-    def heads(self) -> dict[str, Any]:
+    @Operation
+    def heads(self) -> Steps[dict[str, Any]]:
         """Return the heads of all chains that the token sees, as `reports.budgets.heads` does: of one
         moment."""
-        found: dict[str, Any] = self._ask("GET", "heads")
+        found: dict[str, Any] = yield Ask("GET", "heads")
         return found
 
-    def each_head(self, *, after: str = "") -> Iterator[CheckpointHead]:
+    @Listing
+    def each_head(self, *, after: str = "") -> Pages[CheckpointHead]:
         """Yield the heads of the chains that the token sees, in the order of their names, those behind
         `after`: in pages, each of another moment."""
         position: str | None = after
         while position is not None:
-            page = self._ask("GET", "heads", query={"after": position, "limit": _PAGE})
-            yield from (read_head(each) for each in page["heads"])
+            page = yield Ask("GET", "heads", query={"after": position, "limit": _PAGE})
+            yield Found([read_head(each) for each in page["heads"]])
             position = page.get("after")  # an older server answers with all heads, and without it
 
-    def standing(self, *, follows: Checkpoint | None = None) -> Standing:
+    @Operation
+    def standing(self, *, follows: Checkpoint | None = None) -> Steps[Standing]:
         """Return where all chains end, to be signed, as `storage.anchor.standing_after` does."""
         body = {"follows": follows.to_json() if follows else None}
-        found = self._ask("POST", "standing", body)
+        found = yield Ask("POST", "standing", body)
         try:
             listed = [read_head(each) for each in found["heads"]]
             return Standing(
@@ -476,13 +480,14 @@ class LedgerClient:
         except (KeyError, TypeError, ValueError) as error:
             raise NotADocument(f"not where a ledger's chains end: {error}") from error
 
+    @Operation
     def verify(
         self,
         cohort: str | None = None,
         *,
         against: SavedHeads | None = None,
         numbers: Numbers = "sampled",
-    ) -> VerificationReport:
+    ) -> Steps[VerificationReport]:
         """Have the server replay one chain or all, as `verification.verifier.verify` does."""
         body: dict[str, Any] = {"numbers": numbers}
         if cohort is not None:
@@ -490,9 +495,10 @@ class LedgerClient:
         if against is not None:
             body["against"], trusted = document_of_heads(against)
             body["public_key"] = trusted.hex() if trusted else None
-        return value_of(VerificationReport, self._ask("POST", "verification", body, long=True))
+        return value_of(VerificationReport, (yield Ask("POST", "verification", body, long=True)))
 
-    def statement(self, wanted: StatementWanted) -> Statement:
+    @Operation
+    def statement(self, wanted: StatementWanted) -> Steps[Statement]:
         """Return a statement, made when the server says, as `evidence.statement_builder.make_statement`
         does."""
         as_of = wanted.as_of
@@ -505,33 +511,130 @@ class LedgerClient:
                 for cohort, head in wanted.kept
             ],
         }
-        return value_of(Statement, self._ask("POST", "statements", body, long=True))
+        return value_of(Statement, (yield Ask("POST", "statements", body, long=True)))
 
-    def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> bytes:
+    @Operation
+    def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> Steps[bytes]:
         """Return the evidence of cohorts, all if None, as `evidence.bundle.make_bundle` does."""
         body = {
             "cohorts": None if cohorts is None else list(cohorts),
             "checkpoint": None if checkpoint is None else checkpoint.to_json(),
         }
-        found = self._ask("POST", "bundles", body, long=True)
+        found = yield Ask("POST", "bundles", body, long=True)
         if not isinstance(found, bytes):
             raise NotADocument("a bundle is not JSON")
         return found
 
-    def health(self) -> Health:
+    @Operation
+    def health(self) -> Steps[Health]:
         """Return what `health.health` returns, and how long the broker's queues are."""
-        return value_of(Health, self._ask("GET", "health"))
+        return value_of(Health, (yield Ask("GET", "health")))
 
-    def _decided(self, path: str, body: Mapping[str, Any] | None, wait_seconds: float) -> Outcome | Pending:
+    def _decided(
+        self, path: str, body: Mapping[str, Any] | None, wait_seconds: float
+    ) -> Steps[Outcome | Pending]:
         ends = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, ends - time.monotonic())
             prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
-            answer = decision_of(self._ask("POST", path, body, headers=prefer))
+            answer = decision_of((yield Ask("POST", path, body, headers=prefer)))
             if isinstance(answer, Settled | Voided | Corrected | Incident):
                 raise NotADocument(f"a registration was answered with {answer!r:.200}")
             if not isinstance(answer, Pending) or time.monotonic() >= ends:
                 return answer
+
+
+class LedgerClient(_Operations, Blocking):
+    """A ledger behind a server.
+
+    Methods return what the functions of `ledger` of the same name return, and raise the same errors; besides
+
+    Raises:
+        Unauthorized: the token is none, expired or revoked.
+        NotAllowed: its role or its scope does not include this.
+        Unavailable: the server cannot be reached or does not answer, for as long as `retry_seconds`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            InvalidValue: `url` is not that of a server, or `token` cannot be sent.
+        """
+        self._wire = Wire(
+            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+
+class AsyncLedgerClient(_Operations, Awaiting):
+    """The same for programs that use asyncio: methods are awaited, and iterators are asynchronous.
+
+        async with AsyncLedgerClient(url, token) as ledger:
+            budget = await ledger.budget("de-phone")
+            async for event in ledger.events(): ...
+
+    One client serves any number of tasks of one event loop. Errors are those of `LedgerClient`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Connect to nothing yet; raises as `LedgerClient` does."""
+        self._wire = AsyncWire(
+            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._wire.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        await self.aclose()
+
+
+def _cohort_pages(after: str) -> Pages[Cohort]:
+    while True:
+        page = yield Ask("GET", "cohorts", query={"after": after, "limit": _PAGE})
+        found = [value_of(Cohort, each) for each in page]
+        yield Found(found)
+        if len(page) < _PAGE:
+            return
+        after = found[-1].name
 
 
 def _expected(kind: type[Value], answer: object) -> Value:

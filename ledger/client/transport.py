@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
@@ -19,6 +26,7 @@ from shuffle_ledger.ledger.errors import (
     Conflict,
     Difference,
     InvalidValue,
+    IssuerUnavailable,
     LedgerError,
     NotAllowed,
     NotCollectable,
@@ -47,6 +55,7 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "stuck": RoundStuck,
     "busy": TryAgain,
     "too_many_failures": TryAgain,
+    "issuer_unavailable": IssuerUnavailable,
     "unavailable": Unavailable,
 }
 
@@ -64,7 +73,71 @@ class _Transient(Exception):
         self.wait_seconds = wait_seconds
 
 
-class Wire:
+class _Wire:
+    """The requests to one server, with one token."""
+
+    def __init__(self, url: str, token: str, *, timeout_seconds: float, retry_seconds: float) -> None:
+        """Does not connect yet; raises InvalidValue for an invalid address or token."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidValue(
+                field="server", value=url, expected="an address such as https://ledger.example"
+            )
+        if not token or not token.isascii() or not token.isprintable():
+            raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
+        self._url = url
+        self._timeout_seconds = timeout_seconds
+        self._options: dict[str, Any] = {
+            "base_url": url.rstrip("/") + "/v1/",
+            "headers": {"Authorization": f"Bearer {token}", "Accept": "application/json, application/zip"},
+            "follow_redirects": False,  # a token goes to the server it was given for
+            "verify": url.startswith("https://") or _NO_AUTHORITIES,
+        }
+        self._policy: dict[str, Any] = {
+            "retry": retry_if_exception(lambda error: isinstance(error, _Transient)),
+            "stop": stop_after_delay(retry_seconds),
+            "wait": _wait,
+            "reraise": True,
+        }
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+        *,
+        long: bool,
+    ) -> dict[str, Any]:
+        timeout = LONG_SECONDS if long else self._timeout_seconds
+        return {
+            "method": method,
+            "url": path,
+            "json": body,
+            "params": query,
+            "headers": headers,
+            "timeout": timeout,
+        }
+
+
+class _Attempts:
+    """The attempts of one request: one whose answer was lost decides what is known of all of them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lost: AnswerLost | None = None
+
+    def failed(self, error: httpx.TransportError) -> _Transient:
+        """Return what an attempt without an answer means."""
+        reason = str(error) or type(error).__name__
+        if not isinstance(error, _UNSENT):
+            source = f"the server {self._url}"
+            self._lost = AnswerLost("the request was carried out", reason, source=source)
+        unavailable = Unavailable(f"the server {self._url} cannot be reached: {reason}")
+        return _Transient(self._lost or unavailable)
+
+
+class Wire(_Wire):
     """The connections to one server, with one token."""
 
     def __init__(
@@ -77,22 +150,8 @@ class Wire:
         transport: httpx.BaseTransport | None,
     ) -> None:
         """Does not connect yet; raises InvalidValue for an invalid address or token."""
-        if not url.startswith(("http://", "https://")):
-            raise InvalidValue(
-                field="server", value=url, expected="an address such as https://ledger.example"
-            )
-        if not token or not token.isascii() or not token.isprintable():
-            raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
-        self._url = url
-        self._retry_seconds = retry_seconds
-        self._timeout_seconds = timeout_seconds
-        self._http = httpx.Client(
-            base_url=url.rstrip("/") + "/v1/",
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json, application/zip"},
-            follow_redirects=False,  # a token goes to the server it was given for
-            transport=transport,
-            verify=url.startswith("https://") or _NO_AUTHORITIES,
-        )
+        super().__init__(url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
+        self._http = httpx.Client(transport=transport, **self._options)
 
     def close(self) -> None:
         """Close all connections."""
@@ -115,31 +174,65 @@ class Wire:
             Unavailable: there is no answer, for as long as `retry_seconds`; AnswerLost where a request was
                 sent.
         """
-        timeout = LONG_SECONDS if long else self._timeout_seconds
-        lost: AnswerLost | None = None  # by any attempt: the last one does not tell what became of it
+        request = self._request(method, path, body, query, headers, long=long)
+        attempts = _Attempts(self._url)
 
         def once() -> Any:
-            nonlocal lost
             try:
-                answer = self._http.request(
-                    method, path, json=body, params=query, headers=headers, timeout=timeout
-                )
+                answer = self._http.request(**request)
             except httpx.TransportError as error:
-                reason = str(error) or type(error).__name__
-                if not isinstance(error, _UNSENT):
-                    lost = AnswerLost("the request was carried out", reason, source=f"the server {self._url}")
-                unavailable = Unavailable(f"the server {self._url} cannot be reached: {reason}")
-                raise _Transient(lost or unavailable) from error
+                raise attempts.failed(error) from error
             return _content(answer)
 
-        trying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, _Transient)),
-            stop=stop_after_delay(self._retry_seconds),
-            wait=_wait,
-            reraise=True,
-        )
         try:
-            return trying(once)
+            return Retrying(**self._policy)(once)
+        except _Transient as last:
+            raise last.error from last
+
+
+class AsyncWire(_Wire):
+    """As `Wire`, for one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float,
+        retry_seconds: float,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> None:
+        """Does not connect yet; raises InvalidValue for an invalid address or token."""
+        super().__init__(url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
+        self._http = httpx.AsyncClient(transport=transport, **self._options)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        long: bool = False,
+    ) -> Any:
+        """Return the content of the answer; as `Wire.ask`."""
+        request = self._request(method, path, body, query, headers, long=long)
+        attempts = _Attempts(self._url)
+
+        async def once() -> Any:
+            try:
+                answer = await self._http.request(**request)
+            except httpx.TransportError as error:
+                raise attempts.failed(error) from error
+            return _content(answer)
+
+        try:
+            return await AsyncRetrying(**self._policy)(once)
         except _Transient as last:
             raise last.error from last
 

@@ -82,6 +82,19 @@ def events_after(
         return _page(connection, begin, settled, limit=limit, cohorts=cohorts, kinds=kinds)
 
 
+def end_of_feed(store: Store) -> str | None:
+    """Return the cursor behind which entries come that are not in the feed yet; None if it has none.
+
+    Raises:
+        Unavailable: the database is a standby.
+    """
+    settled = store.positions.settled()
+    last = select(func.max(entries.c.position)).where(entries.c.position <= settled)
+    with engine.reading(store.engine) as connection:
+        position = connection.execute(last).scalar_one()
+        return None if position is None else _cursor_at(connection, position)
+
+
 def _page(
     connection: Connection,
     begin: int,

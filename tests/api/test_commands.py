@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.decisions import register
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
@@ -206,6 +207,11 @@ WITHOUT_A_SERVER = {
     ("token", "list"): "on a database only, for no token may",
     ("token", "revoke"): "on a database only, for no token may",
     ("token", "rotate"): "on a database only, for no token may",
+    ("webhook", "add"): "on a database only, for webhooks are the operator's",
+    ("webhook", "list"): "on a database only, for webhooks are the operator's",
+    ("webhook", "remove"): "on a database only, for webhooks are the operator's",
+    ("webhook", "resend"): "on a database only, for webhooks are the operator's",
+    ("webhook", "deliver"): "on a database only, for webhooks are the operator's",
     ("serve",): "on a database only, for it is the server",
     ("worker",): "on a database only, for workers decide where",
     ("scheduler",): "on a database only, for workers decide where",
@@ -242,6 +248,46 @@ def test_a_server_in_the_environment_is_never_passed_over_in_silence(
     assert run("token", "list", "--database-url", beside) == (0, [])
     monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", beside)
     assert run("token", "list") == (0, [])
+
+
+KRR = ("--randomizer", "krr(k=2, epsilon0=0.5)")
+# One valid order of each command that asks a server, beside those of ORDERS.
+MORE_ORDERS: tuple[tuple[str, ...], ...] = (
+    ("cohort", "quota", "phones"),
+    ("cohort", "propose", "phones", "--epsilon", "2", "--reason", "agreed"),
+    ("cohort", "approve", "phones", "--epsilon", "2"),
+    ("round", "correct", "a", "--reports", "5", "--reason", "counted again"),
+    ("incident", "record", "phones", "--id", "x", *KRR, "--reports", "10", "--reason", "found in a log"),
+    ("audit", "statement", "phones", "--format", "json"),
+    ("audit", "checkpoint", "--signing-key", "key.pem"),
+)
+
+
+@pytest.mark.slow
+def test_every_command_exits_with_8_for_a_wrong_token_and_with_7_for_a_server_that_is_away(
+    server: Server, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("audit", "keygen", "key.pem")[0] == 0
+    (directory / "key.pem").chmod(0o600)
+    asking = {words for words, command in _leaves(main) if _asks(command)}
+    orders = {words: order for order in reversed((*ORDERS, *MORE_ORDERS)) if (words := _words(order, asking))}
+    assert asking == orders.keys()
+    defaults = LedgerClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "retry_seconds", 0.0)  # else each command tries for a minute
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", "sl_wrong")
+    for url, expected, kind in ((server.url, 8, "unauthorized"), ("http://127.0.0.1:1", 7, "unavailable")):
+        for order in (*orders.values(), ("round", "quote", "phones", "--check", "--id", "x", *ROUND)):
+            code, answer = run(*order, "--server", url)
+            assert (code, answer["error"]["kind"]) == (expected, kind), order
+    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.tokens["reader"])
+    for order in (orders["round", "register"], orders["cohort", "open"], orders["audit", "verify"]):
+        code, answer = run(*order, "--server", server.url)
+        assert (code, answer["error"]["kind"]) == (8, "forbidden"), order
+
+
+def _words(order: tuple[str, ...], asking: set[tuple[str, ...]]) -> tuple[str, ...] | None:
+    return next((words for words in (order[:2], order[:1]) if words in asking), None)
 
 
 @pytest.mark.slow

@@ -178,6 +178,20 @@ def test_a_missing_extra_is_named_in_one_sentence(directory: Path) -> None:
     assert done.stderr == "".join(f"shuffle-ledger: {sentence}\n" for sentence in sentences)
 
 
+@pytest.mark.slow
+def test_a_server_whose_settings_name_an_issuer_needs_the_extra(directory: Path) -> None:
+    named = {
+        "ISSUER": "https://issuer.example",
+        "AUDIENCE": "a",
+        "ROLES_CLAIM": "r",
+        "ROLES": '{"a": "admin"}',
+    }
+    environment = {f"SHUFFLE_LEDGER_OIDC_{name}": value for name, value in named.items()}
+    done = _program(directory, ["init"], ["serve", "--json"], away=["authlib"], environment=environment)
+    assert done.codes == [0, 1], done.stderr
+    assert "this needs authlib, which is not installed: pip install 'shuffle-ledger[oidc]'" in done.stderr
+
+
 @pytest.mark.parametrize("module", sorted(EXTRAS))
 def test_every_library_of_an_extra_is_imported_under_that_name(module: str) -> None:
     missing = failure_of(ModuleNotFoundError("it is missing", name=f"{module}.within"))
@@ -196,7 +210,7 @@ def test_every_extra_is_declared_and_all_is_all_of_them() -> None:
     extras = dict(project["optional-dependencies"])
     (everything,) = extras.pop("all")
     assert everything == f"shuffle-ledger[{','.join(sorted(extras))}]"
-    assert set(EXTRAS.values()) == set(extras) == set(MISSING)
+    assert set(EXTRAS.values()) == set(extras) == {*MISSING, "oidc"}
 
 
 @pytest.mark.slow

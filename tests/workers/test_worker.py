@@ -26,6 +26,8 @@ from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.ledger.webhooks import subscribe
+from shuffle_ledger.workers import tasks
 from shuffle_ledger.workers.celery_app import (
     ADMIT_ROUND,
     CHECKPOINT,
@@ -33,11 +35,13 @@ from shuffle_ledger.workers.celery_app import (
     RECONNECT_SECONDS_MAX,
     SWEEP,
     VERIFY,
+    WEBHOOKS,
     create_app,
 )
 from shuffle_ledger.workers.dispatch import decide, publish, report_stuck, sweep
 from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
+from tests.receiver import receiving
 from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
@@ -221,6 +225,24 @@ def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_of
         assert app.amqp.router.route({}, task)["queue"].name == "here.upkeep"
     assert app.amqp.router.route({}, ADMIT_ROUND)["queue"].name == "here.rounds"
     assert app.amqp.router.route({}, RECOMPUTE)["queue"].name == "here.recomputation"
+
+
+def test_the_scheduler_delivers_webhooks(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = create_app(Settings(broker_url="amqp://localhost//")).conf
+    assert conf.beat_schedule["webhooks"]["task"] == WEBHOOKS
+    assert conf.task_routes[WEBHOOKS] == {"queue": queue_names("shuffle-ledger").upkeep}
+    key = "a key of at least thirty-two characters"
+    monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", database_url)
+    monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", key)
+    monkeypatch.setattr(tasks, "_store", lambda: store)
+    store.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="changed")
+    with receiving() as receiver:
+        secret = subscribe(store, key, url=receiver.url, actor="tester").secret
+        tasks.deliver_webhooks()
+        [message] = receiver.read(secret)
+    assert (message["type"], message["subject"]) == ("shuffle-ledger.broken", "phones")
 
 
 @pytest.mark.system

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import anyio
@@ -20,15 +21,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, authenticate
+from shuffle_ledger.ledger.api.auth.oidc_settings import CALLBACK, BadToken
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
 from shuffle_ledger.ledger.api.problems import TOO_LARGE, TOO_MANY_FAILURES, UNAUTHORIZED, problem, problem_of
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.store import Store
 
+if TYPE_CHECKING:  # its libraries are an extra's
+    from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect
+
 API_PREFIX = "/v1/"
 # What strangers may see: whether the server lives, and the page that asks for a token.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"})
+OPEN_PATHS = frozenset(
+    {"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/login/start", CALLBACK, "/style.css"}
+)
 BODY_BYTES_MAX = 1 << 20
 OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token
 BODY_SECONDS_MAX = 30.0
@@ -38,9 +45,10 @@ _UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
 class Door:
     """Finds the token of a request, and makes clients with too many wrong tokens wait."""
 
-    def __init__(self, store: Store, failures: FailureLimit) -> None:
+    def __init__(self, store: Store, failures: FailureLimit, oidc: OpenIdConnect | None = None) -> None:
         self._store = store
         self._failures = failures
+        self.oidc = oidc  # None: only the ledger's own tokens open it
 
     def let_guess(self, token: AccessToken) -> None:
         """Raise a 429 if a token met too many identifiers of cohorts that it does not see."""
@@ -55,22 +63,48 @@ class Door:
         if wait > 0:
             security_log.record(Event.LOCKED_OUT, token_id=token.token_id, name=token.name, wait_seconds=wait)
 
-    async def check(self, scope: Scope, credentials: str) -> AccessToken | Response:
-        """Return whose token it is, or the answer to a wrong one, which is counted."""
+    async def check(
+        self, scope: Scope, credentials: str, *, only_own: bool = False
+    ) -> AccessToken | Response:
+        """Return whose token it is, or the answer to a wrong one, which is counted.
+
+        `only_own`: tokens of the issuer of OpenID Connect are wrong, too.
+
+        Raises:
+            IssuerUnavailable: the issuer's keys are not known.
+        """
+        wait = self.must_wait(scope)
+        if wait is not None:
+            return wait
+        try:
+            found = await self._access(credentials, only_own=only_own)
+        except BadToken as error:
+            return self.refuse(scope, why=str(error))
+        return self.refuse(scope) if found is None else found
+
+    def must_wait(self, scope: Scope) -> Response | None:
+        """Return the answer to an address that showed too many wrong tokens; None: it may show one."""
+        wait = self._failures.wait_seconds(address_of(scope))
+        if wait <= 0:
+            return None
+        detail = f"Too many wrong tokens came from your address; try again in {wait} s."
+        return problem(TOO_MANY_FAILURES, detail, headers={"Retry-After": str(wait)})
+
+    def refuse(self, scope: Scope, *, why: str | None = None) -> Response:
+        """Count a wrong token, and return the answer to it: the same for all; only the log has the reason."""
         address = address_of(scope)
+        self._failures.count(address)
+        security_log.record(Event.WRONG_TOKEN, address=address, why=why)
         wait = self._failures.wait_seconds(address)
         if wait > 0:
-            detail = f"Too many wrong tokens came from your address; try again in {wait} s."
-            return problem(TOO_MANY_FAILURES, detail, headers={"Retry-After": str(wait)})
-        found = await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
-        if found is None:
-            self._failures.count(address)
-            security_log.record(Event.WRONG_TOKEN, address=address)
-            wait = self._failures.wait_seconds(address)
-            if wait > 0:
-                security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
-            return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
-        return found
+            security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
+        return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
+
+    async def _access(self, credentials: str, *, only_own: bool) -> AccessToken | None:
+        # No token of the ledger has a dot, and every JSON web token has.
+        if self.oidc is not None and "." in credentials and not only_own:
+            return await self.oidc.bearer(credentials)
+        return await anyio.to_thread.run_sync(partial(authenticate, self._store, credentials))
 
 
 class Gate:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Query, Request
@@ -119,8 +119,8 @@ async def style() -> Response:
 
 @router.get("/login")
 async def login_form(request: Request) -> HTMLResponse:
-    """Ask for a token."""
-    return page("login.html.jinja", request, wrong=None)
+    """Ask for a token, or offer the issuer's sign-in."""
+    return login_page(request, wrong=None)
 
 
 @router.post("/login")
@@ -128,12 +128,12 @@ async def log_in(request: Request, service: Asked) -> Response:
     """Start a session for a valid token."""
     _refuse_other_sites(request)
     text = (await _form(request)).get("token", "").strip()
-    found = await service.door.check(request.scope, text)
+    found = await service.door.check(request.scope, text, only_own=True)
     if not isinstance(found, AccessToken):
         wrong = (
             "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
         )
-        return page("login.html.jinja", request, status=found.status_code, wrong=wrong)
+        return login_page(request, status=found.status_code, wrong=wrong)
     security_log.record(
         Event.LOGGED_IN,
         token_id=found.token_id,
@@ -421,17 +421,37 @@ def _with_session(request: Request, cookie: str, *, location: str, seconds: int)
     """Returns a redirection that sets the session's cookie for `seconds` seconds; 0 removes the cookie."""
     root = service_of(request).root_path
     answer = RedirectResponse(root + location, status_code=303, headers={"Cache-Control": "no-store"})
+    set_cookie(request, answer, COOKIE, cookie, seconds=seconds, samesite="strict")
+    return answer
+
+
+def set_cookie(
+    request: Request,
+    answer: Response,
+    name: str,
+    cookie: str,
+    *,
+    seconds: int,
+    samesite: Literal["lax", "strict"],
+) -> None:
+    """Set a cookie of this server's pages for `seconds` seconds; 0 removes it. No script reads it."""
     answer.set_cookie(
-        COOKIE,
+        name,
         cookie,
         max_age=seconds,
-        path=root or "/",
+        path=service_of(request).root_path or "/",
         httponly=True,
-        samesite="strict",
+        samesite=samesite,
         # Without TLS a session may cross this machine only.
         secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
     )
-    return answer
+
+
+def login_page(request: Request, *, status: int = 200, wrong: str | None) -> HTMLResponse:
+    """Return the page that starts sessions, with what was wrong with the last attempt."""
+    oidc = service_of(request).door.oidc
+    offers = oidc is not None and oidc.settings.client is not None
+    return page("login.html.jinja", request, status=status, wrong=wrong, signs_in=offers)
 
 
 async def _form(request: Request) -> dict[str, str]:

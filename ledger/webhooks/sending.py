@@ -1,0 +1,52 @@
+"""One message to one address: signed as Standard Webhooks says, and sent within a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import time
+
+TIMEOUT_SECONDS = 15  # for one attempt, from the connection to the answer's headers
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+
+
+def signed_headers(secret: bytes, *, webhook_id: str, body: bytes, at: int) -> dict[str, str]:
+    """Return the headers of a message: its identifier, the time (Unix time), and the signature of both."""
+    content = f"{webhook_id}.{at}.".encode() + body
+    signature = base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode("ascii")
+    return {
+        "webhook-id": webhook_id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+def send(url: str, secret: bytes, *, webhook_id: str, body: bytes) -> str | None:
+    """Send a message; return None if it was taken (an answer of 2xx), else why not.
+
+    Redirects are not followed: the secret and the content are meant for this address.
+    """
+    headers = {
+        "Content-Type": CONTENT_TYPE,
+        "User-Agent": "shuffle-ledger",
+        **signed_headers(secret, webhook_id=webhook_id, body=body, at=int(time.time())),
+    }
+    return asyncio.run(_sent(url, headers, body))
+
+
+async def _sent(url: str, headers: dict[str, str], body: bytes) -> str | None:
+    import httpx  # noqa: PLC0415 - an extra
+
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client,
+            client.stream("POST", url, headers=headers, content=body) as answer,
+        ):
+            return None if answer.is_success else f"the answer was {answer.status_code}"
+    except TimeoutError:
+        return f"no answer within {TIMEOUT_SECONDS} seconds"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,374 @@
+"""Webhooks: every event once it happened, signed, at least once, in order, with stable identifiers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, register_and_admit
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.health import health, retry, verify_oldest
+from shuffle_ledger.ledger.recovery import reconciliation
+from shuffle_ledger.ledger.reports.events import events_after
+from shuffle_ledger.ledger.storage import tables
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX as DECIDING_ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
+from shuffle_ledger.ledger.webhooks import (
+    NewSubscription,
+    NoticeKind,
+    deliver,
+    delivery,
+    list_subscriptions,
+    resend,
+    sending,
+    subscribe,
+    unsubscribe,
+)
+from tests.receiver import Receiver, receiving
+
+MakeRequest = Callable[..., RoundRequest]
+KEY = "a key of at least thirty-two characters"
+TOO_MUCH = {"epsilon0": 8.0, "reports": 10}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Yield a service on this machine."""
+    with receiving() as found:
+        yield found
+
+
+def added(store: Store, receiver: Receiver, **more: Any) -> NewSubscription:
+    return subscribe(store, KEY, url=receiver.url, actor="tester", **more)
+
+
+def due(store: Store) -> None:
+    """Have what was to be tried again later be due now."""
+    with store.engine.begin() as connection:
+        connection.execute(update(tables.webhooks).values(next_attempt_at=None))
+
+
+def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None:
+    register(store, request, actor="tester")
+    admit(store, accountant, request.round_id)
+
+
+def budget(store: Store, accountant: Accountant, epsilon: float) -> None:
+    change_budget(store, accountant, name="phones", epsilon=epsilon, reason="a test", actor="tester")
+
+
+def kinds(messages: list[Any]) -> list[str]:
+    return [each["type"].removeprefix("shuffle-ledger.") for each in messages]
+
+
+def test_a_subscription_gets_each_event_of_the_feed_once_and_no_other(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    decided(phones, accountant, make_request("before", **TOO_MUCH))
+    new = added(phones, receiver, thresholds={"phones": 0.9}, threshold=0.5)
+    whole = added(phones, receiver, from_start=True, kinds=["refused"])
+    only = added(phones, receiver, kinds=["overspent"])
+    decided(phones, accountant, make_request("a"))
+    spent = phones.view("phones").spent.epsilon_upper
+    decided(phones, accountant, make_request("b", **TOO_MUCH))
+    budget(phones, accountant, spent / 0.85)  # between the two thresholds
+    budget(phones, accountant, spent / 0.95)
+    budget(phones, accountant, spent / 0.97)  # the threshold was passed before
+    budget(phones, accountant, spent)
+    budget(phones, accountant, spent / 2)
+    view = phones.view("phones")
+    head = CheckpointHead(cohort="phones", sequence=view.head_sequence, digest_hex=view.head_digest.hex())
+    phones.append(
+        view, reconciliation._freeze(phones, view, head, {"reason": "lost", "checkpoint": "0" * 64}, "tester")
+    )
+    assert deliver(phones, KEY).sent == 8
+    got = list(receiver.got)
+
+    def read(one: NewSubscription) -> list[Any]:
+        receiver.got[:] = [each for each in got if one.subscription.subscription_id in each[0]["webhook-id"]]
+        return receiver.read(one.secret)
+
+    assert [each["data"]["round_id"] for each in read(whole)] == ["before", "b"]
+    assert kinds(read(only)) == ["overspent"]
+    found = read(new)
+    assert kinds(found) == ["refused", "nearly_exhausted", "exhausted", "overspent", "frozen"]
+    entries = {event.sequence: event for event in events_after(phones).events}
+    for each in found:
+        assert each["specversion"] == "1.0"
+        assert each["source"] == f"urn:shuffle-ledger:{phones.standing().ledger_id}"
+        assert each["subject"] == each["data"]["cohort"] == "phones"
+        entry = entries[each["data"]["sequence"]]
+        assert each["data"]["digest"] == entry.digest
+        assert datetime.fromisoformat(each["time"]).tzinfo
+    assert found[0]["data"]["reason"] == "budget_exceeded"
+    assert found[1]["data"]["threshold"] == 0.9
+    assert deliver(phones, KEY).sent == 0
+
+
+def test_the_same_message_comes_again_until_it_was_taken_and_the_order_stays(
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new = added(phones, receiver)
+    for name in "abc":
+        decided(phones, accountant, make_request(name, **TOO_MUCH))
+    receiver.answers = [500, 307]  # a redirection is not followed
+    for attempt in (1, 2):
+        assert deliver(phones, KEY).failed == 1
+        assert deliver(phones, KEY).failed == 0  # it is not due yet
+        [shown] = list_subscriptions(phones)
+        assert (shown.attempts, bool(shown.last_error and shown.failing_since)) == (attempt, True)
+        due(phones)
+    with monkeypatch.context() as patched:  # the process dies between the answer and the commit
+        patched.setattr(delivery, "_done", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            deliver(phones, KEY)
+    assert deliver(phones, KEY).sent == 3
+    found = receiver.read(new.secret)
+    assert [each["data"]["round_id"] for each in found] == ["a", "a", "a", "a", "b", "c"]
+    assert len({each["id"] for each in found}) == 3
+    [shown] = list_subscriptions(phones)
+    assert (shown.attempts, shown.last_error, shown.failing_since) == (0, None, None)
+
+
+def test_a_message_that_fails_too_often_is_kept_is_an_alarm_and_can_be_sent_again(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    new = added(phones, receiver)
+    for name in "ab":
+        decided(phones, accountant, make_request(name, **TOO_MUCH))
+    receiver.answers = [500] * delivery.ATTEMPTS_MAX
+    done = [0, 0, 0]
+    for _ in range(delivery.ATTEMPTS_MAX):
+        once = deliver(phones, KEY)
+        done = [one + more for one, more in zip(done, (once.sent, once.failed, once.given_up), strict=True)]
+        due(phones)
+    assert done == [1, delivery.ATTEMPTS_MAX - 1, 1]
+    [shown] = list_subscriptions(phones)
+    [dead] = shown.dead_letters
+    assert "500" in str(dead.last_error)
+    found = health(phones)
+    assert (found.webhooks_dead, found.alarms[0].split()[0]) == (1, "WEBHOOK")
+    receiver.got.clear()
+    with pytest.raises(NotFound):
+        resend(phones, "another")
+    assert resend(phones, dead.webhook_id) == 1
+    assert deliver(phones, KEY).sent == 1
+    [again] = receiver.read(new.secret)
+    assert (again["id"], again["data"]["round_id"]) == (dead.webhook_id, "a")
+    assert health(phones).alarms == ()
+    unsubscribe(phones, shown.subscription_id)
+    assert list_subscriptions(phones) == []
+
+
+def test_two_processes_do_not_send_the_same_message(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    for _ in range(2):
+        added(phones, receiver)
+    for name in "abcd":
+        decided(phones, accountant, make_request(name, **TOO_MUCH))
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: deliver(phones, KEY).sent, range(4)))
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert sum(done) == len(ids) == len(set(ids)) == 8
+
+
+def test_a_stuck_round_and_a_broken_chain_are_told_of_when_they_begin(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    open_cohort(phones, name="tv", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester")
+    new = added(phones, receiver, cohorts=["phones"])
+    for name, cohort in (("a", "phones"), ("hidden", "tv")):
+        register(phones, make_request(name, cohort=cohort), actor="tester")
+        for _ in range(DECIDING_ATTEMPTS_MAX):
+            phones.record_failure(name, "too large")
+        phones.record_verification(cohort, head=(1, "00"), numbers_checked=0, problem="entry 1: changed")
+    for _ in range(2):
+        deliver(phones, KEY)
+    found = receiver.read(new.secret)
+    assert sorted((kind, each["subject"]) for kind, each in zip(kinds(found), found, strict=True)) == [
+        ("broken", "phones"),
+        ("stuck", "a"),
+    ]
+    assert {each["data"].get("problem") for each in found} == {None, "entry 1: changed"}
+    retry(phones, "a")
+    verify_oldest(phones, accountant, enough=lambda: False)
+    deliver(phones, KEY)
+    assert receiver.got == []
+    decided(phones, accountant, make_request("b", **TOO_MUCH))
+    receiver.answers = [500] * delivery.ATTEMPTS_MAX + [204, 500]
+    for _ in range(delivery.ATTEMPTS_MAX - 1):
+        assert deliver(phones, KEY).failed == 1
+        due(phones)
+    for _ in range(DECIDING_ATTEMPTS_MAX):
+        phones.record_failure("a", "too large again")
+    for failed in (1, 1, 0):  # it comes first, and its attempts are counted apart
+        assert deliver(phones, KEY).failed == failed
+        due(phones)
+    last = receiver.got[-3:]
+    receiver.got[:] = last[:1]
+    [again] = receiver.read(new.secret)
+    assert again["data"]["last_error"] == "too large again"
+    assert again["id"] not in {each["id"] for each in found}
+
+
+def test_nothing_is_sent_with_another_key_and_the_subscription_says_so(
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new = added(phones, receiver)
+    decided(phones, accountant, make_request("a", **TOO_MUCH))
+    for key in (None, KEY + "!"):
+        deliver(phones, key)
+        [shown] = list_subscriptions(phones)
+        assert "SHUFFLE_LEDGER_WEBHOOK_KEY" in str(shown.last_error)
+        due(phones)
+    assert receiver.got == []
+    with phones.engine.connect() as connection:
+        [row] = connection.execute(tables.webhooks.select()).mappings()
+    assert new.secret.removeprefix("whsec_") not in json.dumps(dict(row), default=str)
+    monkeypatch.setattr("shuffle_ledger.ledger.health.WEBHOOK_ALARM_SECONDS", -1.0)
+    assert [alarm.split()[0] for alarm in health(phones).alarms] == ["WEBHOOK"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_claim_that_was_lost_changes_nothing(
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added(phones, receiver)
+    decided(phones, accountant, make_request("a", **TOO_MUCH))
+    sent = []
+
+    def slow(_url: str, _secret: bytes, *, webhook_id: str, body: bytes) -> str | None:
+        sent.append(webhook_id)
+        if len(sent) == 1:  # the claim runs out meanwhile, and another process takes it
+            with phones.engine.begin() as connection:
+                past = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
+                connection.execute(update(tables.webhooks).values(claimed_until=past))
+            assert deliver(phones, KEY, send=slow).sent == 1
+            return "too late"
+        return None
+
+    deliver(phones, KEY, send=slow)
+    assert sent[0] == sent[1]
+    [shown] = list_subscriptions(phones)
+    assert (shown.attempts, shown.last_error) == (0, None)
+    assert deliver(phones, KEY, send=slow).sent == 0
+    decided(phones, accountant, make_request("b", **TOO_MUCH))
+    find = delivery._next
+
+    def stolen(*arguments: Any) -> Any:
+        with phones.engine.begin() as connection:
+            connection.execute(update(tables.webhooks).values(claim="another's"))
+        return find(*arguments)
+
+    monkeypatch.setattr(delivery, "_next", stolen)
+    assert deliver(phones, KEY, send=slow).sent == 0
+    assert len(sent) == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    new = added(phones, receiver)
+    other = added(phones, receiver, kinds=["broken"])
+    decided(phones, accountant, make_request("a", **TOO_MUCH))
+    with phones.engine.begin() as connection:
+        found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'entries'"
+        for trigger in connection.exec_driver_sql(found).scalars().all():
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.exec_driver_sql("UPDATE entries SET body = x'00' WHERE sequence = 2")
+    phones.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="entry 2: changed")
+    assert deliver(phones, KEY).sent == 2
+    assert {headers["webhook-id"].split(".")[0] for headers, _ in receiver.got} == {
+        new.subscription.subscription_id,
+        other.subscription.subscription_id,
+    }
+    failing, fine = list_subscriptions(phones)
+    assert "canonical" in str(failing.last_error)
+    assert fine.last_error is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_only_safe_addresses_and_shares_are_taken(phones: Store) -> None:
+    wrong = [
+        *(
+            "http://receiver.example/",
+            "ftp://receiver.example/",
+            "https://",
+            "https:///x",
+            "receiver.example",
+        ),
+        *("https://user@receiver.example/", "https://receiver.example/#x", "https://receiver.example:0/"),
+        *(
+            "https://receiver.example:x/",
+            "http://127.0.0.1.example/",
+            "https://re ceiver.example",
+            "https://[1",
+        ),
+        "https://receiver.example/" + "x" * 2000,
+    ]
+    for url in wrong:
+        with pytest.raises(InvalidValue, match="url"):
+            subscribe(phones, KEY, url=url, actor="tester")
+    for url in ("https://10.0.0.1:8443/hook?x=1", "http://localhost:1/", "http://[::1]/"):
+        assert subscribe(phones, KEY, url=url, actor="tester").secret.startswith("whsec_")
+    bad: list[dict[str, Any]] = [{"threshold": 0.0}, {"thresholds": {"a": 1.0}}, {"kinds": ["admitted"]}]
+    for more in (*bad, {"cohorts": []}):
+        with pytest.raises(InvalidValue):
+            subscribe(phones, KEY, url="https://receiver.example/", actor="tester", **more)
+
+
+def test_pauses_double_up_to_an_hour_and_a_message_is_given_up_within_a_day() -> None:
+    longest = [delivery.backoff_seconds(number, chance=0.0) for number in range(1, delivery.ATTEMPTS_MAX)]
+    assert longest[:3] == [5.0, 10.0, 20.0]
+    assert max(longest) <= 3600.0
+    assert timedelta(hours=1) < timedelta(seconds=sum(longest)) < timedelta(days=1)
+    assert delivery.backoff_seconds(3, chance=1.0) == 10.0
+    assert sending.TIMEOUT_SECONDS < delivery.CLAIM_SECONDS
+    assert set(NoticeKind) >= {
+        "refused",
+        "nearly_exhausted",
+        "exhausted",
+        "overspent",
+        "frozen",
+        "broken",
+        "stuck",
+    }
+
+
+def test_what_only_its_windows_limit_is_not_said_to_be_exhausted(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    new = added(phones, receiver)
+    window = Window(unit="week", epsilon=9.0, delta=1e-6)
+    yardstick: dict[str, Any] = {"population": 10**6, "epsilon": 1e-3, "delta": 1e-6, "policy": "adaptive"}
+    open_cohort(phones, name="study", windows=[window], windows_only=True, actor="tester", **yardstick)
+    request = make_request("a", cohort="study")
+    outcome, _ = register_and_admit(phones, accountant, request, actor="tester")
+    assert isinstance(outcome, Admitted)
+    assert phones.view("study").spent.epsilon_upper > 1e-3
+    deliver(phones, KEY)
+    assert kinds(receiver.read(new.secret)) == []
