@@ -1,4 +1,4 @@
-"""The commands that README and pages for users show, and what these say they print."""
+"""The commands that pages for users show, and what these say they print."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from click.testing import CliRunner
 from shuffle_ledger.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "ten-minutes.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("five-minutes.md", "policies.md", "ten-minutes.md"))
 FILE = re.compile(r"`([a-z]+\.csv)`:\n\n```\n(.*?)```", re.DOTALL)  # a file that a page says to write
 COLUMNS = "120"  # of what is printed into a pipe
 NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)")
 # What differs from run to run, or from machine to machine.
 MOMENT, DIGEST = re.compile(r"\d{4}-\d\d-\d\dT[\d:+]+"), re.compile(r"\b[0-9a-f]{40,}\b")
-WIDTHS = re.compile(r"(width by cause +).*")
+WIDTHS = re.compile(r"(width by cause +).*(?:\n {30,}.*)*")
 
 
 class Shown(NamedTuple):
