@@ -13,7 +13,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BI
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help map demo test test-fast test-all check bench figures sbom release-check clean lock venv check-lock
+.PHONY: help map demo test test-fast test-all check bench figures docs sbom release-check clean lock venv check-lock
 
 help:
 	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
@@ -23,6 +23,7 @@ help:
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make figures    draw docs/figures/ again (minutes)"
+	@echo "make docs       run the notebooks, and build the documentation as a site in build/site/"
 	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"
 	@echo "make release-check  build both archives, check their metadata, use the wheel elsewhere (DIST=FOLDER keeps them)"
 	@echo "make map        write the tree of modules into ARCHITECTURE.md"
@@ -56,6 +57,12 @@ bench: $(BENCH_READY)
 
 figures: $(READY)
 	$(BIN)/python -m docs.figures.draw
+
+# Notebooks are kept without what their cells print; the site shows the copies that ran.
+docs: $(READY)
+	rm -rf build/notebooks build/site && mkdir -p build && cp -R docs/notebooks build/notebooks
+	$(PYTEST) -o addopts= --quiet --nbmake --overwrite build/notebooks
+	SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS=build/notebooks NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 venv: $(READY)
 

@@ -1,12 +1,13 @@
-"""Files of records, as CSV with a header or as JSON lines; whatever is wrong is named by its line."""
+"""Files of records: CSV with a header, JSON lines, Parquet, workbooks; what is wrong is named by its line."""
 
 from __future__ import annotations
 
 import csv
 import difflib
+import functools
 import io
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,13 +15,13 @@ from shuffle_ledger.cli.failures import BadValue, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
 from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
 from shuffle_ledger.cli.files.problems import Problems
+from shuffle_ledger.cli.files.typed_cells import is_absent, typed_cell
 from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
 _ALIKE = 0.8  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
-# Without these a round is taken for honest, pure or single, which costs less: NaN in them is refused.
-_NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count", "reports_per_user"})
+_PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"  # how these files begin; a workbook is a ZIP archive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,12 @@ class Reading:
     Attributes:
         renamed: by a column's name in the file, the name it has here.
         ignore_extra: whether columns that are not known are left out, not refused.
+        sheet: the sheet of a workbook; the first visible one if None.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     ignore_extra: bool = False
+    sheet: str | None = None
 
 
 PLAIN = Reading()
@@ -59,7 +62,7 @@ def read_records(
     """Returns the good records of `path`, in order; there are at most `RECORDS_MAX` in all.
 
     Args:
-        path: the file, CSV with a header or JSON lines.
+        path: the file: CSV with a header, JSON lines, Parquet or a workbook, as its first bytes say.
         columns: what fields there are, and of which kind.
         required: those that every record has.
         problems: collects the lines that are malformed, with the field, the value and what was expected.
@@ -67,23 +70,29 @@ def read_records(
         instead: by a required field, another one that a record may have in its place.
 
     Raises:
-        FileRefused: too big, empty, not UTF-8, no CSV, or a header with missing, unknown or repeated columns.
-        BadValue: `reading` renames a column to one that is not known, or that is not in the file.
+        FileRefused: too big, empty, of no kind that is read, or a header with missing, unknown or repeated
+            columns.
+        BadValue: `reading` renames a column to one that is not known, or that is not in the file, or names a
+            sheet that there is not.
+        ModuleNotFoundError: the library that reads this kind of file is not installed.
     """
     for old, new in reading.renamed.items():
         if new not in columns:
             raise BadValue("map", f"{old}={new}", f"OLD=NEW, where NEW is one of {', '.join(columns)}")
-    text = _text_of(path)
-    is_json = text.lstrip()[:1] == "{"
-    table = _Table(path=path, columns=columns, required=required, reading=reading, instead=instead)
-    raw = _json_lines(text, problems) if is_json else _csv_lines(table, text, problems)
+    table = _Table(
+        place=str(path),
+        columns=columns,
+        required=required,
+        reading=reading,
+        instead=instead,
+        problems=problems,
+    )
     records: list[Record] = []
     count = 0
-    for line, cells in raw:
+    for line, fields in _lines(table, path):
         count += 1
         with problems.of(line):
-            given = _renamed(cells, reading) if is_json else cells
-            records.append(Record(line=line, fields=_typed(table, given, text=not is_json)))
+            records.append(Record(line=line, fields=fields()))
         if count > RECORDS_MAX:
             raise FileRefused(f"{path}: more than {RECORDS_MAX:,} records; split it")
     if not count and not problems.found:
@@ -93,25 +102,54 @@ def read_records(
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    path: Path
+    place: str  # the file, and the sheet of a workbook, as messages name it
     columns: Mapping[str, Kind]
     required: Collection[str]
     reading: Reading
     instead: Mapping[str, str]
+    problems: Problems
 
     def missing(self, given: Collection[str]) -> list[str]:
         """Returns the required fields that are not given, nor the one in their place."""
         return [name for name in self.required if not {name, self.instead.get(name, name)} & set(given)]
 
 
-def _text_of(path: Path) -> str:
+def _lines(table: _Table, path: Path) -> Iterator[tuple[int, Callable[[], Fields]]]:
+    """Yields the number of each record's line, and what reads its fields."""
+    data = _bytes_of(path)
+    if data.startswith(_ZIP):
+        from shuffle_ledger.cli.files.workbook_files import workbook_rows  # noqa: PLC0415 - few files need it
+
+        place, rows = workbook_rows(path, data, sheet=table.reading.sheet)
+        yield from _cells(replace(table, place=place), rows)
+        return
+    if table.reading.sheet is not None:
+        raise BadValue("sheet", table.reading.sheet, "it left out: the file is no workbook (.xlsx)")
+    if data.startswith(_PARQUET):
+        from shuffle_ledger.cli.files.parquet_files import parquet_rows  # noqa: PLC0415 - as above
+
+        wanted = {*table.columns, *table.reading.renamed}
+        yield from _cells(table, enumerate(parquet_rows(path, data, wanted, rows_max=RECORDS_MAX)))
+        return
+    text = _text(path, data)
+    if text.lstrip()[:1] == "{":
+        for line, record in _json_lines(text, table.problems):
+            yield line, functools.partial(_json_fields, table, record)
+    else:
+        yield from _cells(table, _csv_rows(path, text))
+
+
+def _bytes_of(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             raise FileRefused(f"{path}: {size:,} bytes, expected at most {FILE_BYTES_MAX:,}; split it")
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as problem:
         raise FileRefused(f"{path}: cannot be read: {problem.strerror}") from problem
+
+
+def _text(path: Path, data: bytes) -> str:
     if (hint := hint_of_bytes(data)) is not None:
         raise FileRefused(f"{path}: not UTF-8 text: it {hint}")
     try:
@@ -127,6 +165,45 @@ def _text_of(path: Path) -> str:
     return text
 
 
+def _cells(
+    table: _Table, rows: Iterable[tuple[int, Sequence[object]]]
+) -> Iterator[tuple[int, Callable[[], Fields]]]:
+    """Yields the records of rows, the first of which is the header; rows without content are left out."""
+    header: list[str] = []
+    for line, row in rows:
+        if all(cell is None or cell == "" for cell in row):
+            continue
+        if not header:
+            header = _header(table, ["" if cell is None else str(cell) for cell in row])
+            continue
+        if len(row) != len(header):
+            expected = f"{len(header)}, like the header; values that contain commas stand in double quotes"
+            table.problems.add(line, BadValue("record", f"{len(row)} fields", expected))
+            continue
+        pairs = zip(header, row, strict=True)
+        known = {name: cell for name, cell in pairs if name in table.columns and not is_absent(name, cell)}
+        yield line, functools.partial(_fields, table, known, typed_cell)
+
+
+def _fields(
+    table: _Table, given: Mapping[str, object], read: Callable[[str, Kind, object], object]
+) -> Fields:
+    """Returns the typed fields of a record; raises BadValue for one that is missing or not what it takes."""
+    for name in table.missing(given):
+        raise BadValue(name, "", table.columns[name].expected)
+    return {name: read(name, table.columns[name], cell) for name, cell in given.items()}
+
+
+def _json_fields(table: _Table, record: Mapping[str, object]) -> Fields:
+    columns, given = table.columns, _renamed(record, table.reading)
+    for name in given:
+        if name not in columns and not table.reading.ignore_extra:
+            raise BadValue("column", name, f"one of {', '.join(columns)}")
+        _refuse_misspelt(name, given, columns)
+    known = {name: cell for name, cell in given.items() if name in columns and cell not in (None, "")}
+    return _fields(table, known, lambda name, kind, cell: kind.read(name, cell, text=False))
+
+
 def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, cell in cells.items():
@@ -137,19 +214,6 @@ def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]
     return found
 
 
-def _typed(table: _Table, cells: Mapping[str, object], *, text: bool) -> Fields:
-    columns = table.columns
-    for name in cells:
-        if name not in columns and not table.reading.ignore_extra:
-            raise BadValue("column", name, f"one of {', '.join(columns)}")
-        _refuse_misspelt(name, cells, columns)
-    known = {name: cell for name, cell in cells.items() if name in columns}
-    given = {name: cell for name, cell in known.items() if not _is_absent(name, cell, text=text)}
-    for name in table.missing(given):
-        raise BadValue(name, "", columns[name].expected)
-    return {name: columns[name].read(name, cell, text=text) for name, cell in given.items()}
-
-
 def _refuse_misspelt(name: str, given: Collection[str], columns: Mapping[str, Kind]) -> None:
     """Raise BadValue for a column that looks like one that is not there: its values would be left out, and
     some of them make a round cost more."""
@@ -158,39 +222,21 @@ def _refuse_misspelt(name: str, given: Collection[str], columns: Mapping[str, Ki
         raise BadValue("column", name, f"{like[0]} (say so with --map {name}={like[0]}), or no such column")
 
 
-def _is_absent(name: str, cell: object, *, text: bool) -> bool:
-    """Returns whether a cell holds nothing: empty, null, or in CSV NaN, which programs write for what is
-    missing."""
-    is_nan = text and name not in _NAN_REFUSED and str(cell).lower() == "nan"
-    return cell is None or cell == "" or is_nan
-
-
-def _csv_lines(table: _Table, text: str, problems: Problems) -> Iterator[tuple[int, dict[str, object]]]:
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] = []
     while True:
         line = reader.line_num + 1
         try:
             row = next(reader, None)
         except csv.Error as problem:
-            raise FileRefused(f"{table.path}, line {line}: not CSV: {problem}") from None
+            raise FileRefused(f"{path}, line {line}: not CSV: {problem}") from None
         if row is None:
             return
-        if not any(cell.strip() for cell in row):
-            continue
-        if not header:
-            header = _header(table, row)
-            continue
-        if len(row) != len(header):
-            expected = f"{len(header)}, like the header; values that contain commas stand in double quotes"
-            problems.add(line, BadValue("record", f"{len(row)} fields", expected))
-            continue
-        pairs = zip(header, row, strict=True)
-        yield line, {name: cell.strip() for name, cell in pairs if name in table.columns}
+        yield line, [cell.strip() for cell in row]
 
 
 def _header(table: _Table, row: list[str]) -> list[str]:
-    path, columns = table.path, table.columns
+    path, columns = table.place, table.columns
     known = f"(known are {', '.join(columns)})"
     given = [name.strip() for name in row]
     for name in table.reading.renamed:

@@ -108,7 +108,7 @@ def test_all_that_the_ledger_would_not_take_is_named_at_once(phones: Run, direct
     [
         (HEADER.replace(",", ";").encode() + b"a;phones;krr;5\n", "separated by ';'; expected ','"),
         (HEADER.encode("utf-16"), "looks like UTF-16"),
-        (b"PK\x03\x04 and so on", "looks like an Excel workbook; save it as CSV UTF-8"),
+        (b"PK\x03\x04 and so on", "a workbook that cannot be read"),
         (json.dumps([{"round_id": "a"}]).encode(), "a JSON array; expected JSON lines"),
         ((HEADER + f'a,phones,"{LARGE}","30,000"\n').encode(), "without thousands separators, as 30000"),
         ((HEADER + f',phones,"{LARGE}",5\n').encode(), "round_id: is empty"),

@@ -1,0 +1,142 @@
+"""The documentation as a site: every page has its place, notebooks run, nothing comes from other servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import shuffle_ledger
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+DOORS = ("privacy engineer", "data scientist", "developer of a pipeline", "SRE", "auditor", "researcher")
+LOADED = {"script", "img", "iframe", "source", "link", "object", "embed", "video", "audio"}
+# A proxy that does not answer: whatever asked another machine would fail.
+OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+README_LINES_MAX = 50
+
+
+def _run(*command: str | Path, **settings: str) -> str:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")
+    }
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment | OFFLINE | {"NO_MKDOCS_2_WARNING": "1", **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def _execute_notebooks(folder: Path) -> None:
+    """Fills a folder with the notebooks, run as `make docs` runs them."""
+    for notebook in NOTEBOOKS:
+        shutil.copy(notebook, folder)
+    options = ("-o", "addopts=", "-p", "no:cacheprovider", "--quiet", "--nbmake", "--overwrite", "-n", "2")
+    said = _run(sys.executable, "-m", "pytest", *options, folder, OMP_NUM_THREADS="1")
+    assert f"{len(NOTEBOOKS)} passed" in said
+
+
+def _build(site: Path, executed: Path) -> None:
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    command = (mkdocs, "build", "--strict", "--site-dir", site)
+    _run(*command, SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS=str(executed))
+
+
+class _Loads(HTMLParser):
+    """Collects what a browser loads for a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in LOADED and values.get("rel") not in ("canonical", "next", "prev"):
+            self.places += [
+                place for name in ("src", "href", "data", "srcset") if (place := values.get(name))
+            ]
+
+
+def _loads(site: Path) -> Iterator[tuple[Path, str]]:
+    for page in site.rglob("*.html"):
+        parser = _Loads()
+        text = page.read_text("utf-8")
+        assert 'class="mermaid"' not in text, page  # the theme would fetch a script that draws it
+        parser.feed(text)
+        yield from ((page, place) for place in parser.places)
+    for style in site.rglob("*.css"):
+        found = re.findall(r"url\(\s*[\"']?([^)\"']+)|@import\s+[\"']([^\"']+)", style.read_text("utf-8"))
+        yield from ((style, one or other) for one, other in found)
+
+
+@pytest.mark.system
+def test_notebooks_run_and_the_site_is_whole_and_loads_nothing_from_other_servers(tmp_path: Path) -> None:
+    executed, site = tmp_path / "notebooks", tmp_path / "site"
+    executed.mkdir()
+    _execute_notebooks(executed)
+    _build(site, executed)  # a warning fails it
+    loads = list(_loads(site))
+    assert len(loads) > 100
+    for page, place in loads:
+        assert not re.match(r"(?:[a-z]+:)?//", place), (page, place)
+    _check_links_to_files_outside_the_folder(site)
+    _check_what_is_made_of_code(site)
+
+
+def _check_links_to_files_outside_the_folder(site: Path) -> None:
+    operations, index = ((site / name).read_text("utf-8") for name in ("operations.html", "index.html"))
+    assert 'href="project/architecture.html"' in operations
+    assert "<code>tests/architecture/test_deploy.py</code>" in operations
+    assert 'href="decisions/index.html"' in index
+    assert 'href="notebooks/plan-a-year.html"' in index
+    assert "0001-lock.html" in (site / "decisions" / "index.html").read_text("utf-8")
+
+
+def _check_what_is_made_of_code(site: Path) -> None:
+    page = (site / "notebooks" / "audit-a-bundle.html").read_text("utf-8")
+    assert "Everything holds." in page
+    assert "Proof of origin is missing" in page
+    reference = (site / "python.html").read_text("utf-8")
+    for name in set(shuffle_ledger.__all__) - {"__version__"}:
+        assert f'id="shuffle_ledger.{name}"' in reference, name
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_what_its_cells_print(notebook: Path) -> None:
+    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+def test_the_first_page_has_a_door_for_everybody_and_names_every_page() -> None:
+    index = (DOCS / "index.md").read_text("utf-8")
+    doors = re.findall(r"^\| an? (.+?) \| \[", index, flags=re.MULTILINE)
+    assert [word for word in DOORS if not any(word in door for door in doors)] == []
+    linked = set(re.findall(r"\]\(([^)#]+)", index))
+    pages = {page.name for page in DOCS.glob("*.md")} | {f"notebooks/{book.name}" for book in NOTEBOOKS}
+    assert pages - {"index.md"} <= linked
+    order = [index.index(f"**{part}**") for part in ("Tutorials", "Guides", "Reference", "Proofs")]
+    assert order == sorted(order)
+
+
+def test_the_readme_fits_on_a_screen_and_its_links_lead_somewhere() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) <= README_LINES_MAX
+    for target in re.findall(r"\]\(([^)#]+)", readme):
+        assert (ROOT / target).exists(), target
