@@ -8,12 +8,13 @@ from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import (
     EVERY,
     FIT_MAX,
-    Every,
     Forecast,
     ForecastWanted,
     KindForecast,
+    ScheduleOfLate,
     forecast,
 )
+from shuffle_ledger.ledger.reports.glimpses import Every
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
@@ -32,6 +33,7 @@ __all__ = [
     "ListedRound",
     "RoundFilter",
     "RoundPage",
+    "ScheduleOfLate",
     "ShownCohort",
     "budget",
     "calibrate_for",

@@ -6,7 +6,7 @@ import calendar
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.glimpses import Every, Schedule, glimpses
 from shuffle_ledger.ledger.reports.rounds_left import (
     KINDS_MAX,
     ROUNDS_MAX,
@@ -31,7 +32,6 @@ from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 
-Every: TypeAlias = Literal["day", "week", "month"]
 EVERY: tuple[Every, ...] = ("day", "week", "month")
 FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PROMISE = (
@@ -106,6 +106,16 @@ class ScheduleForecast:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleOfLate:
+    """How long a cohort can go on as of late, from today: one round of each kind in every period."""
+
+    every: Every
+    kinds: tuple[ShuffledRound, ...]  # the last round of each use case and randomizer, as accounted
+    periods_at_least: int
+    ends_on: date | None  # the day of the last rounds; None: no period fits, or no end is known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The rounds that a cohort would still admit. It promises and reserves nothing."""
 
@@ -121,6 +131,7 @@ class Forecast:
     until: date | None
     kinds: tuple[KindForecast, ...]
     together: ScheduleForecast | None  # None: no schedule, fewer than two kinds, or a cohort with windows
+    of_late: ScheduleOfLate | None = None  # None: no schedule is recognized, or a round was described
     promise: str  # what the numbers say, and that nothing is reserved
 
 
@@ -174,7 +185,44 @@ def forecast(
         until=wanted.until,
         kinds=found,
         together=_together(books, view, policy, kinds, days),
+        of_late=None if wanted.round is not None else _of_late(books, view, today),
         promise=PROMISE + (_DAYS_OF_WINDOWS if view.cohort.windows else ""),
+    )
+
+
+def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
+    """Return what `forecast` says of one kind, of a cohort that was read; raises as that."""
+    days = _Days(every=None, first=today, until=None)
+    policy = policy_of(books.store, view)
+    asked = _Asked(books=books, view=view, policy=policy, wanted=ForecastWanted(), days=days)
+    return _of_kind(asked, kind)
+
+
+def schedule_forecast(
+    books: Books, view: CohortView, schedule: Schedule, *, today: date
+) -> ScheduleOfLate | None:
+    """Return how long a cohort can go on as of late, from today.
+
+    Guarantee: as `periods_for`: if the rounds are registered in the order of the kinds and nothing else is
+    admitted in between, every round of `periods_at_least` periods is admitted.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+
+    Returns:
+        None of a cohort with windows, and of a schedule with more than 8 kinds.
+    """
+    if view.cohort.windows or len(schedule.kinds) > KINDS_MAX:
+        return None
+    policy, count = policy_of(books.store, view), 0
+    if view.cohort.status == "open":
+        count = periods_for(books, view, policy, schedule.kinds, compositions=_COMPOSITIONS)
+    days = _Days(every=schedule.every, first=today, until=None)
+    return ScheduleOfLate(
+        every=schedule.every,
+        kinds=schedule.kinds,
+        periods_at_least=count,
+        ends_on=days.last_of(count),
     )
 
 
@@ -373,3 +421,8 @@ def _together(
         periods_until=days.count(),
         reaches_until=days.reaches(count),
     )
+
+
+def _of_late(books: Books, view: CohortView, today: date) -> ScheduleOfLate | None:
+    schedule = glimpses(books.store, [view.cohort.name])[view.cohort.name].schedule
+    return None if schedule is None else schedule_forecast(books, view, schedule, today=today)

@@ -60,20 +60,22 @@ def _by_filters(
     accounted, epsilon = [slot_of(kind) for kind in kinds], view.cohort.epsilon_budget
     filters, total = policy.filters_for(books, view, accounted[0])
     costs = [books.charge(each, filters) for each in accounted]
-    period = costs[0]
+    together = costs[0]
     for cost in costs[1:]:
-        period = period + cost
+        together = together + cost
 
     def added_up(count: int) -> bool:
         if filters.rounds_per_user is not None:
             return False
-        return filters.epsilon_upper(total.cost + period * count) <= epsilon
+        return filters.epsilon_upper(total.cost + together * count) <= epsilon
 
     totals, now = [total], total
-    for _ in range(min(_SIMULATED_MAX // len(kinds), PERIODS_MAX)):
-        for cost in costs:
-            now = filters.after(now, filters.taken(now, cost))
+    for period in range(1, min(_SIMULATED_MAX // len(kinds), PERIODS_MAX) + 1):
+        for each in costs:
+            now = filters.after(now, filters.taken(now, each))
         totals.append(now)
+        if period & (period - 1) == 0 and filters.epsilon_upper(now) > epsilon:
+            break  # looked at after powers of 2: at most twice the periods that fit are simulated
     # Filters hold at the end of a period only if they held all along: their totals never shrink.
     simulated = _largest(lambda count: filters.epsilon_upper(totals[count]) <= epsilon, len(totals) - 1)
     return max(simulated, _largest(added_up, PERIODS_MAX))

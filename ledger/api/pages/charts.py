@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Literal
 
@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.reports.profile import ProfilePoint
 _EXPONENT = re.compile(r"e\+?(-?)0*([0-9])")  # 1e-07 is read as 1e-7
 WIDTH, HEIGHT = 720.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
+SPARK_WIDTH, SPARK_HEIGHT, _SPARK_EDGE = 240.0, 36.0, 2.0
 _STEPS = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
 _TICKS = 5
 _DELTA_MIN = 1e-30
@@ -96,6 +97,40 @@ class Moment:
     epsilon_upper: float
     refused: bool
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spark:
+    """A small line without axes, from 0 to the budget or above it, in the units of the picture."""
+
+    line: str
+    limit: float  # where the budget is
+    text: str  # the same in words
+    width: float = SPARK_WIDTH
+    height: float = SPARK_HEIGHT
+
+
+def sparkline(curve: Sequence[tuple[date, float]], *, budget: float) -> Spark | None:
+    """Return epsilon spent over days of collection; None if there are fewer than two days."""
+    if len(curve) < 2:
+        return None
+    first, last = curve[0][0], curve[-1][0]
+    top = max([budget, *(value for _, value in curve if math.isfinite(value))])
+    inner = SPARK_HEIGHT - 2 * _SPARK_EDGE
+
+    def y(value: float) -> float:
+        return SPARK_HEIGHT - _SPARK_EDGE - inner * min(value, top) / top
+
+    steps: list[tuple[float, float]] = []
+    for day, value in curve:
+        x = SPARK_WIDTH * (day - first).days / (last - first).days
+        steps += [(x, steps[-1][1])] if steps else []
+        steps.append((x, y(value)))
+    text = (
+        f"Epsilon spent over days of collection: at most {upper(curve[0][1])} by {first},"
+        f" at most {upper(curve[-1][1])} by {last}"
+    )
+    return Spark(line=_points(steps), limit=y(budget), text=text)
 
 
 def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
