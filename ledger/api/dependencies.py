@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.overview import Overview
+from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
 from shuffle_ledger.ledger.decisions.audiences import resolve_audience
@@ -82,6 +83,7 @@ class Service:
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
+    continuations: Memory[Continuation | None] = field(default_factory=Memory)
     calculations: Memory[Json] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)

@@ -125,7 +125,7 @@ def _glimpse(bodies: Sequence[EntryBody]) -> Glimpse:
     is_recent = bool(admitted) and last - admitted[-1][0].sequence < LOOKED_BACK_MAX
     return Glimpse(
         sequence=last,
-        curve=tuple((day, bodies[place].spent.epsilon_upper) for day, place in last_of_days(days).items()),
+        curve=tuple((day, bodies[place].spent.epsilon_upper) for day, place in last_of_days(points).items()),
         latest=_accounted(admitted[-1][0]) if is_recent else None,
         schedule=_schedule([each for each in admitted if last - each[0].sequence < TAIL_ENTRIES]),
     )

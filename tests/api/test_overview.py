@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,14 +15,17 @@ from sqlalchemy import Engine, delete, event
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Overview
+from shuffle_ledger.ledger.api.pages.charts import upper
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
+from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.collection_days import last_of_days
 from shuffle_ledger.ledger.reports.glimpses import CURVE_POINTS, TAIL_ENTRIES, glimpses, refused_since
 from shuffle_ledger.ledger.reports.listing import cohort_heads
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import privacy_losses
+from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.workers.dispatch import decide
 from tests.api.conftest import ROUND, Server
@@ -31,6 +34,15 @@ from tests.api.test_rounds import TOO_MUCH
 
 FIRST = date(2025, 1, 6)
 KIND = ShuffledRound.from_mapping(ROUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """An entry of a chain."""
+
+    kind: EntryKind
+    collected_on: date
+    recorded_at: datetime
 
 
 @contextmanager
@@ -122,6 +134,41 @@ def test_a_page_of_cohorts_takes_as_many_statements_as_one(any_store: Store) -> 
     assert counts[2] == counts[3]
 
 
+@pytest.mark.slow
+def test_a_cohorts_picture_is_over_days_of_collection(server: Server) -> None:
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=7 * number) for number in (4, 2, 3, 1)]  # not in their order
+    for number, day in enumerate(days):
+        assert server.register(f"a {number}", collected_on=f"{day}", use_case="emoji").status_code == 201
+    assert server.register("too much", collected_on=f"{days[0]}", use_case="w", **TOO_MUCH).status_code == 409
+    late = server.ask("POST", "/v1/cohorts/phones/forecast", json={}).json()["of_late"]
+    text = _login(server).get("/cohorts/phones").text
+    assert f"fits until <b>{late['ends_on']}</b> at least" in text
+    assert re.findall(r"<b>(\w+)</b> <small>([^<]+)<", text) == [
+        ("emoji", "4 admitted"),
+        ("w", "0 admitted, 1 refused"),
+    ]
+    assert text.count('<circle cx="') == 4
+    chart = text.split('<svg class="chart"')[1].split("</svg>")[0]
+    line, ahead = (
+        [
+            tuple(map(float, point.split(",")))
+            for point in re.findall(rf'class="{name}" points="([^"]+)"', chart)[0].split()
+        ]
+        for name in ("line", "ahead")
+    )
+    assert [x for x, _ in line] == sorted(x for x, _ in line)
+    assert line[-1] == ahead[0]  # it goes on from here
+    assert ahead == sorted(ahead)
+    assert ahead[-1][0] == max(x for x, _ in ahead) > line[-1][0]
+    rows = re.findall(r"<tr><td>(\d{4}-\d\d-\d\d)</td>" + 3 * r"<td class=\"number\">([^<]+)</td>", text)
+    spent = {point.round_id: point.epsilon_spent_upper for point in history(server.store, "phones")}
+    at = [spent[name] for name in ("a 3", "a 2", "a 2", "a 0")]  # a 2 was registered after a 1
+    assert [row[0] for row in rows] == [f"{day}" for day in sorted(days, reverse=True)]
+    assert [row[2:] for row in rows] == [("1", "0"), ("1", "0"), ("1", "0"), ("1", "1")]
+    assert [row[1] for row in rows] == [upper(value) for value in at]
+
+
 def test_what_is_not_stored_is_not_computed(sqlite_store: Store) -> None:
     accountant = Accountant()
     admit(sqlite_store, accountant, "one", "phones")
@@ -162,9 +209,12 @@ def test_a_glimpse_and_the_refusals_of_late(any_store: Store) -> None:
 
 
 def test_each_day_is_told_by_an_entry_that_counts_all_rounds_until_then() -> None:
-    days = [FIRST + timedelta(days=number) for number in (2, 0, 1, 5, 3, 3)]
-    found = last_of_days(days)
+    days = [FIRST + timedelta(days=number) for number in (0, 2, 0, 1, 5, 3, 3, 1)]
+    kinds = [EntryKind.OPENED, *[EntryKind.ADMITTED] * 6, EntryKind.REFUSED]
+    both = zip(kinds, days, strict=True)
+    chain = [Point(kind=kind, collected_on=day, recorded_at=datetime.now(UTC)) for kind, day in both]
+    found = last_of_days(chain)
     assert list(found) == sorted(set(days))
     for day, number in found.items():
-        assert all(place <= number for place, each in enumerate(days) if each <= day)
-        assert days[number] <= day
+        admitted = [place for place, each in enumerate(chain[:-1]) if each.collected_on <= day]
+        assert number == max(admitted)  # the refusal counts nothing

@@ -359,7 +359,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     _one(browser, "a.cohort").click()
     _reaches(browser, server.url + "/cohorts/phones")
     assert _one(browser, "h1").text == "phones"
-    assert len(_all(browser, "tbody tr")) == 5
+    assert len(_all(browser, ".history tbody tr")) == 5
     text = _one(browser, "main").text
     for expected in ("health 2", "too much", "budget exceeded", "3 admitted", "registrar"):
         assert expected in text

@@ -74,6 +74,7 @@ class Chart:
     title: str
     line: str  # the points of a polyline
     area: str  # the same, closed at the bottom
+    ahead: str = ""  # the points of its continuation
     limit: float | None  # where the horizontal line of a limit is
     limit_text: str
     limit_at: Literal["start", "end"]  # where it stands: away from the line
@@ -87,16 +88,6 @@ class Chart:
     right: float = WIDTH - _RIGHT
     top: float = _TOP
     bottom: float = HEIGHT - _BOTTOM
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """A cohort's state after one entry."""
-
-    at: datetime
-    epsilon_upper: float
-    refused: bool
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,42 +124,63 @@ def sparkline(curve: Sequence[tuple[date, float]], *, budget: float) -> Spark | 
     return Spark(line=_points(steps), limit=y(budget), text=text)
 
 
-def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
-    """Return epsilon spent over time against the budget; None when there is nothing to draw."""
-    if len(moments) < 2:  # a moment is no time
-        return None
-    first, last = moments[0].at.timestamp(), moments[-1].at.timestamp()
-    last = max(last, first + 1.0)
-    finite = [moment.epsilon_upper for moment in moments if math.isfinite(moment.epsilon_upper)]
+def stepped_chart(
+    curve: Sequence[tuple[float, float]],
+    *,
+    budget: float,
+    ahead: Sequence[tuple[float, float]],
+    begins: float,
+    ends: float,
+    domain_ends: float,
+    title: str,
+    marks: Sequence[tuple[float, float, str]],
+) -> Chart:
+    """Return epsilon spent over time against the budget, as steps.
+
+    Args:
+        curve: moments in seconds, and epsilon spent from then on.
+        budget: epsilon.
+        ahead: moments, and epsilon that would be spent by then; drawn as a dashed line.
+        begins: the first moment.
+        ends: up to which the last value is drawn.
+        domain_ends: the last moment of the axis.
+        title: the picture in words.
+        marks: moments of refusals, epsilon spent then, and their texts.
+    """
+    finite = [value for _, value in (*curve, *ahead) if math.isfinite(value)]
     top = 1.12 * max([budget, *finite])
 
-    def x(moment: datetime) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (moment.timestamp() - first) / (last - first)
+    def place(moment: float, value: float) -> tuple[float, float]:
+        return time_place(moment, begins, domain_ends), _scaled(min(value, top), 0.0, top)
 
-    def y(value: float) -> float:
-        return _scaled(min(value, top), 0.0, top)
-
-    steps: list[tuple[float, float]] = []
-    for moment in moments:
-        if steps:
-            steps.append((x(moment.at), steps[-1][1]))
-        steps.append((x(moment.at), y(moment.epsilon_upper)))
-    marks = [
-        Mark(x=round(x(each.at), 1), y=round(y(each.epsilon_upper), 1), kind="refused", text=each.text)
-        for each in moments
-        if each.refused
+    steps = [place(curve[0][0], 0.0)]
+    for moment, value in curve:
+        x, y = place(moment, value)
+        steps += [(x, steps[-1][1]), (x, y)]
+    steps.append((time_place(max(ends, curve[-1][0]), begins, domain_ends), steps[-1][1]))
+    crosses = [
+        Mark(x=x, y=y, kind="refused", text=text)
+        for (x, y), text in ((place(moment, value), text) for moment, value, text in marks)
     ]
     return Chart(
-        title="Epsilon spent (at most) over time, against the budget",
+        title=title,
         line=_points(steps),
         area=_closed(steps),
-        limit=y(budget),
+        ahead=_points([place(*each) for each in ahead]),
+        limit=_scaled(budget, 0.0, top),
         limit_text=f"budget {plain(budget)}",
         limit_at="start",
-        x_ticks=_time_ticks(first, last),
-        y_ticks=tuple(Tick(place=y(value), text=plain(value)) for value in _round_values(top)),
-        marks=tuple(marks),
+        x_ticks=_time_ticks(begins, domain_ends),
+        y_ticks=tuple(
+            Tick(place=_scaled(value, 0.0, top), text=plain(value)) for value in _round_values(top)
+        ),
+        marks=tuple(crosses),
     )
+
+
+def time_place(moment: float, begins: float, ends: float) -> float:
+    """Return where a moment is on an axis of time, in the units of the picture."""
+    return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (moment - begins) / (ends - begins), 1)
 
 
 def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: float) -> Chart | None:

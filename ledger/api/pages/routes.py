@@ -8,7 +8,7 @@ import hmac
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
@@ -36,17 +36,19 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUse
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
-from shuffle_ledger.ledger.api.pages.charts import Moment
+from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
-from shuffle_ledger.ledger.reports.budgets import history
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.reports.budgets import history, history_point
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
+from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -333,20 +335,23 @@ async def _cohort(
     statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
-    bodies = [entry.content() for entry in entries]
+    points, today = [history_point(entry.content()) for entry in entries], datetime.now(UTC).date()
     older = await in_thread(
         latest_entries, service.store, name, limit=ENTRIES_LISTED, before=listed.before, kind=listed.kind
     )
     rows = [_row(entry.content()) for entry in older[::-1]]
     profile = await _profile(service, view)
+    continuation = await _continuation(service, view, drawn_until(points, today), today)
+    budget = statement.epsilon_budget
     found = page(
         "cohort.html.jinja",
         request,
         status=422 if wrong else 200,
         statement=statement,
         held=view.held,
-        spending=charts.spending_chart([_moment(body) for body in bodies], budget=statement.epsilon_budget),
-        profile=charts.profile_chart(profile, epsilon=statement.epsilon_budget, delta=statement.delta_budget),
+        spending=spending_picture(points, budget=budget, continuation=continuation, today=today),
+        late=continuation.late if continuation is not None else None,
+        profile=charts.profile_chart(profile, epsilon=budget, delta=statement.delta_budget),
         rows=rows,
         shown=len(rows),
         listed=listed,
@@ -409,10 +414,25 @@ async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ..
         return ()
 
 
-def _moment(body: EntryBody) -> Moment:
-    refused = body.kind is EntryKind.REFUSED
-    text = f"{body.round_id}: {body.details.get('reason')}" if refused else ""
-    return Moment(at=body.recorded_at, epsilon_upper=body.spent.epsilon_upper, refused=refused, text=text)
+async def _continuation(service: Service, view: CohortView, until: date, today: date) -> Continuation | None:
+    """Return how a cohort could go on as of late; None if that is not known, or is still computed."""
+
+    def work(accountant: Accountant) -> Continuation | None:
+        books = Books(store=service.store, accountant=accountant, keep=False)
+        late = schedule_of_late(books, view, today=today)
+        if late is None:
+            return None
+        course = schedule_course(books, view, late, today=today, until=until)
+        return Continuation(late=late, course=course)
+
+    async def computed() -> Continuation | None:
+        return await service.pricing.run(work)
+
+    key = (view.cohort.name, view.head_digest, until)
+    try:
+        return await asyncio.wait_for(service.continuations.get(key, computed), PROFILE_SECONDS)
+    except TimeoutError:
+        return None
 
 
 def _row(body: EntryBody) -> Row:
