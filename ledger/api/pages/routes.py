@@ -512,7 +512,7 @@ async def checked_form(request: Request) -> dict[str, str]:
     form = await _form(request)
     expected = str(request.scope.get("state", {}).get("csrf") or "")
     if not expected or not hmac.compare_digest(form.get("form_secret", "").encode(), expected.encode()):
-        raise NotAllowed("the form is not one of this session: load the page again")
+        raise NotAllowed("the form is of another session, or of none: nothing was done")
     return form
 
 
