@@ -122,7 +122,7 @@ def _account(paper: _Paper, cohort: CohortPages) -> None:
     for what, caption in (
         (
             "spending",
-            "The spending after each entry, beside the budget. The band is the certified interval.",
+            "The spending at the end of each day, beside the budget. The band is the certified interval.",
         ),
         (
             "profile",
