@@ -555,6 +555,11 @@ def test_the_json_form_is_one_strict_value(lived: Run) -> None:
     assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
 
 
+def _flat(outline: Any) -> Iterator[Any]:
+    for each in outline:
+        yield from _flat(each) if isinstance(each, list) else [each]
+
+
 @pytest.mark.slow
 def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) -> None:
     for _ in range(30):
@@ -564,6 +569,13 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
     pages = [re.sub(r"\s+", " ", page.extract_text()) for page in reader.pages]
     assert reader.metadata is not None
     assert reader.metadata.title == "Privacy statement: phones"
+    root: Any = reader.trailer["/Root"]
+    assert (root["/Lang"], root["/ViewerPreferences"]["/DisplayDocTitle"]) == ("en", True)
+    bookmarks = {mark.title: reader.get_destination_page_number(mark) for mark in _flat(reader.outline)}
+    assert bookmarks["What was promised"] == 0
+    for title in ("Privacy statement: phones", "phones: the account", "Evidence", "Terms"):
+        assert title in reader.pages[bookmarks[title] or 0].extract_text().replace("\n", " ")
+    assert any(title.startswith("Rounds admitted") for title in bookmarks)
     # An auditor who is no mathematician needs the first page alone.
     for word in (
         "Kept",
@@ -576,6 +588,7 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
         assert word in pages[0], word
     assert "Rounds admitted" not in pages[0]
     text = " ".join(pages)
+    assert re.search(r"at most 0\.\d+ by the end of \d{4}-\d\d-\d\d, of a budget of 1\.", text)
     cohort = stated(lived, "phones")["cohorts"][0]
     for each in (*cohort["rounds"], *cohort["refusals"]):
         assert re.sub(r"\s", "", each["round_id"]) in re.sub(r"\s", "", text)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.cli.rendering.statements.numbers import Digits
 from shuffle_ledger.ledger.evidence import CohortStatement
 from shuffle_ledger.ledger.reports import days_of, last_of_days
 from shuffle_ledger.ledger.values import EntryKind
@@ -40,6 +41,25 @@ def drawing(
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(written, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
     return _inline(written.getvalue(), what) if kind == "svg" else written.getvalue()
+
+
+def in_words(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:
+    """Returns a drawing in words, for readers without pictures; bounds are rounded up."""
+    promise, digits = cohort.promise, Digits.for_budget(cohort.promise.epsilon_budget)
+    if what == "profile":
+        points = [
+            f"epsilon at most {digits.upper(each.epsilon_upper)} at delta {exact_text(each.delta)}"
+            for each in cohort.profile
+        ]
+        return f"The drawing in words: {'; '.join(points)}."
+    ends = last_of_days(cohort.moments)
+    first, last = min(ends), max(ends)
+    spent = [digits.upper(cohort.moments[ends[day]].spent.epsilon_upper) for day in (first, last)]
+    budget = exact_text(promise.epsilon_budget)
+    return (
+        f"The drawing in words: at most {spent[0]} was spent by the end of {first}, and at most {spent[1]} by"
+        f" the end of {last}, of a budget of {budget}. {len(cohort.refusals):,} rounds were refused."
+    )
 
 
 def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
