@@ -61,12 +61,17 @@ def recall(store: Store, accountant: Accountant, held: Iterable[ShuffledRound]) 
     A damaged loss, or one that is not the round's, is reported in the log and left out: the accountant then
     computes it anew from the parameters, which are what counts, and verification names the row.
     """
-    for accounted in charged_together(dict.fromkeys(held, 1)):
-        if accountant.knows(accounted):
-            continue
-        loss = _sound(store.loss(_key(accounted)), accountant, accounted)
+    missing = {_key(accounted): accounted for accounted in unknown(accountant, held)}
+    for stored in store.losses_of(list(missing)):
+        accounted = missing[stored.key]
+        loss = _sound(stored, accountant, accounted)
         if loss is not None:
             accountant.adopt(accounted, loss)
+
+
+def unknown(accountant: Accountant, held: Iterable[ShuffledRound]) -> list[ShuffledRound]:
+    """Return the rounds whose privacy losses an accountant does not know yet."""
+    return [each for each in charged_together(dict.fromkeys(held, 1)) if not accountant.knows(each)]
 
 
 def is_stored(store: Store, accounted: ShuffledRound) -> bool:

@@ -69,6 +69,14 @@ def _shown(found: Forecast) -> Group:
             **_until(found, together.periods_until, reached=together.reaches_until),
         }
         tables.append(facts(f"One of each kind, every {found.every}, all together", rows))
+    if found.of_late is not None:
+        late = found.of_late
+        kinds = [f"{kind.describe()}, {shown(kind.reports)} reports" for kind in late.kinds]
+        rows = {
+            "certainly fit": f"at least {shown(late.periods_at_least)} periods",
+            "last one on": late.ends_on,
+        }
+        tables.append(facts(f"As of late, one each every {late.every}: {'; '.join(kinds)}", rows))
     pending = (
         f"{shown(found.rounds_pending)} rounds are registered and undecided: they are not counted here. "
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from shuffle_ledger.accounting import exact_text
 from shuffle_ledger.cli.rendering.present import upper
-from shuffle_ledger.ledger.reports import BudgetStatement, HistoryPoint
+from shuffle_ledger.ledger.reports import BudgetStatement, HistoryPoint, by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.values import EntryKind
 
 INK, SPENT, LIMIT, REFUSED, FAINT = "#2b2b2b", "#1f5f8b", "#8a8a8a", "#c0392b", "#d9d9d9"
@@ -22,7 +23,7 @@ DOTS_PER_INCH = 144
 def draw_cohort(statement: BudgetStatement, points: Sequence[HistoryPoint], picture: Path) -> None:
     """Writes the PNG `picture`: above, epsilon over time as a step line; below, each use case's rounds.
 
-    Points without a day of collection stand at the day they were recorded.
+    Points without a day of collection stand at the day on which they were recorded.
     """
     figure = Figure(figsize=(9.6, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -33,28 +34,24 @@ def draw_cohort(statement: BudgetStatement, points: Sequence[HistoryPoint], pict
 
 
 def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[HistoryPoint]) -> None:
-    decided = [point for point in points if point.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)]
-    days = [_day(point) for point in [*decided[:1], *decided]]
-    spent = [0.0, *(point.epsilon_spent_upper for point in decided)]
+    ends = last_of_days(points)
+    days = [_place(day) for day in [*list(ends)[:1], *ends]]
+    spent = [0.0, *(points[number].epsilon_spent_upper for number in ends.values())]
     budget = statement.epsilon_budget
     axes.step(days, spent, where="post", color=SPENT, linewidth=2, label="spent (upper bound)")
     axes.fill_between(days, spent, step="post", color=SPENT, alpha=0.10, linewidth=0)
     axes.axhline(
         budget, color=LIMIT, linewidth=1.5, linestyle=(0, (5, 3)), label=f"budget {exact_text(budget)}"
     )
-    refused = [point for point in decided if point.kind is EntryKind.REFUSED]
+    refused = [
+        (_place(day), point.epsilon_spent_upper)
+        for day, point in zip(days_of(points), points, strict=True)
+        if point.kind is EntryKind.REFUSED
+    ]
     if refused:
-        heights = [point.epsilon_spent_upper for point in refused]
+        places, heights = zip(*refused, strict=True)
         label = f"refused ({len(refused)})"
-        axes.scatter(
-            [_day(point) for point in refused],
-            heights,
-            s=26,
-            marker="x",
-            color=REFUSED,
-            label=label,
-            zorder=3,
-        )
+        axes.scatter(places, heights, s=26, marker="x", color=REFUSED, label=label, zorder=3)
     axes.set_ylim(0, 1.12 * max([budget, *spent]))
     axes.set_ylabel(f"epsilon at delta {exact_text(statement.delta_budget)}", color=INK)
     title = (
@@ -69,14 +66,14 @@ def _draw_spending(axes: Axes, statement: BudgetStatement, points: Sequence[Hist
 
 
 def _draw_use_cases(axes: Axes, points: Sequence[HistoryPoint]) -> None:
-    names = sorted(
-        {point.use_case or "(none)" for point in points if point.round_id is not None}, reverse=True
-    )
-    row = {name: place for place, name in enumerate(names)}
+    strips = by_use_case(points)
+    names = sorted(strips, reverse=True)
     for kind, marker, color in ((EntryKind.ADMITTED, "o", SPENT), (EntryKind.REFUSED, "x", REFUSED)):
-        chosen = [point for point in points if point.kind is kind]
-        rows = [row[point.use_case or "(none)"] for point in chosen]
-        axes.scatter([_day(point) for point in chosen], rows, s=12, marker=marker, color=color, linewidths=1)
+        chosen = [
+            (_place(day), row) for row, name in enumerate(names) for day, each in strips[name] if each is kind
+        ]
+        places, rows = zip(*chosen, strict=True) if chosen else ((), ())
+        axes.scatter(places, rows, s=12, marker=marker, color=color, linewidths=1)
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.set_ylim(-0.6, len(names) - 0.4)
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]  # Matplotlib types its dates half
@@ -92,5 +89,5 @@ def quieten(axes: Axes) -> None:
     axes.tick_params(color=FAINT, labelcolor=INK)
 
 
-def _day(point: HistoryPoint) -> float:
-    return float(date2num(point.collected_on or point.recorded_at.date()))  # type: ignore[no-untyped-call]  # the same
+def _place(day: date) -> float:
+    return float(date2num(day))  # type: ignore[no-untyped-call]  # the same

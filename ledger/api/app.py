@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.metrics import Metrics
+from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.pages import routes, sign_in
 from shuffle_ledger.ledger.api.recent import RecentBudgets
@@ -94,6 +95,7 @@ def create_app(
         budgets=RecentBudgets(store),
         auditing=Desk(Accountant(precision=settings.precision)),
         uses=CohortUses(store),
+        overview=Overview(store),
         root_path=root_path,
     )
     metrics = Metrics(service)

@@ -7,9 +7,9 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import anyio
@@ -22,6 +22,8 @@ from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.memory import Memory
+from shuffle_ledger.ledger.api.overview import Overview
+from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
 from shuffle_ledger.ledger.decisions.audiences import resolve_audience
@@ -76,13 +78,30 @@ class Service:
     auditing: Desk
     door: Door
     uses: CohortUses
+    overview: Overview  # at the desk for reading
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
+    continuations: Memory[Continuation | None] = field(default_factory=Memory)
     calculations: Memory[Json] = field(default_factory=Memory)
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
+    _begun: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with some work that no answer waits for; at most one at a time, others are dropped."""
+        if self._begun:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("work after an answer failed: %s", task.exception())
 
     async def registered(
         self, request: RoundRequest, *, actor: str, wait_seconds: float | None

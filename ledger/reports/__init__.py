@@ -5,18 +5,20 @@ Imports `decisions` and what lies below it.
 
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, HistoryPoint, budget, heads, history
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.reports.forecasts import (
     EVERY,
     FIT_MAX,
-    Every,
     Forecast,
     ForecastWanted,
     KindForecast,
     forecast,
 )
+from shuffle_ledger.ledger.reports.glimpses import Every
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
+from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate
 
 __all__ = [
     "EVERY",
@@ -32,12 +34,16 @@ __all__ = [
     "ListedRound",
     "RoundFilter",
     "RoundPage",
+    "ScheduleOfLate",
     "ShownCohort",
     "budget",
+    "by_use_case",
     "calibrate_for",
+    "days_of",
     "forecast",
     "heads",
     "history",
+    "last_of_days",
     "list_rounds",
     "shown_cohort",
 ]

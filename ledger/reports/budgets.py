@@ -27,7 +27,7 @@ from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequenc
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -231,22 +231,26 @@ def _remaining(view: CohortView) -> float:
 def history(store: Store, cohort_name: str) -> Iterator[HistoryPoint]:
     """Yield a cohort's entries in order, with the running total; raises NotFound, Damaged."""
     for entry in store.entries_of(store.cohort(checked_text("cohort", cohort_name)).name):
-        body = entry.content()
-        details = body.details
-        requested = details.get("requested") if body.kind is EntryKind.REFUSED else None
-        yield HistoryPoint(
-            sequence=body.sequence,
-            kind=body.kind,
-            round_id=body.round_id,
-            actor=body.actor,
-            recorded_at=body.recorded_at,
-            collected_on=collected_on(body),
-            use_case=details.get("request", {}).get("use_case"),
-            epsilon_spent_upper=body.spent.epsilon_upper,
-            epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_requested_upper=requested["epsilon_upper"] if requested else None,
-            reason=details.get("reason"),
-        )
+        yield history_point(entry.content())
+
+
+def history_point(body: EntryBody) -> HistoryPoint:
+    """Return one entry as `history` lists it."""
+    details = body.details
+    requested = details.get("requested") if body.kind is EntryKind.REFUSED else None
+    return HistoryPoint(
+        sequence=body.sequence,
+        kind=body.kind,
+        round_id=body.round_id,
+        actor=body.actor,
+        recorded_at=body.recorded_at,
+        collected_on=collected_on(body),
+        use_case=details.get("request", {}).get("use_case"),
+        epsilon_spent_upper=body.spent.epsilon_upper,
+        epsilon_spent_lower=body.spent.epsilon_lower,
+        epsilon_requested_upper=requested["epsilon_upper"] if requested else None,
+        reason=details.get("reason"),
+    )
 
 
 def heads(store: Store) -> dict[str, Any]:

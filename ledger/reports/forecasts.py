@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import calendar
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import MAXYEAR, date, timedelta
-from typing import Any, Literal, TypeAlias
+from datetime import date
+from typing import Any
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
@@ -14,6 +13,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.glimpses import Every
 from shuffle_ledger.ledger.reports.rounds_left import (
     KINDS_MAX,
     ROUNDS_MAX,
@@ -22,7 +22,9 @@ from shuffle_ledger.ledger.reports.rounds_left import (
     dearest,
     room_for,
 )
-from shuffle_ledger.ledger.reports.schedules_left import periods_for
+from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
+from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for
+from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_of_late
 from shuffle_ledger.ledger.reports.window_forecasts import SCHEDULED_MAX, WindowForecast, blocked, of_windows
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -31,7 +33,6 @@ from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 
-Every: TypeAlias = Literal["day", "week", "month"]
 EVERY: tuple[Every, ...] = ("day", "week", "month")
 FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PROMISE = (
@@ -40,7 +41,6 @@ PROMISE = (
     " reserved: a forecast is no promise. Close to the end more may fit."
 )
 _DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
-_COMPOSITIONS = 48  # that one answer makes under policy fixed
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
 
@@ -121,6 +121,7 @@ class Forecast:
     until: date | None
     kinds: tuple[KindForecast, ...]
     together: ScheduleForecast | None  # None: no schedule, fewer than two kinds, or a cohort with windows
+    of_late: ScheduleOfLate | None = None  # None: no schedule is recognized, or a round was described
     promise: str  # what the numbers say, and that nothing is reserved
 
 
@@ -158,7 +159,7 @@ def forecast(
     policy = policy_of(store, view)
     books = Books(store=store, accountant=accountant, keep=False)
     kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)
-    days = _Days(every=wanted.every, first=wanted.first_on or today, until=wanted.until)
+    days = ScheduleDays(every=wanted.every, first=wanted.first_on or today, until=wanted.until)
     asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days)
     found = tuple(_of_kind(asked, kind) for kind in kinds[:KINDS_MAX])
     return Forecast(
@@ -174,52 +175,17 @@ def forecast(
         until=wanted.until,
         kinds=found,
         together=_together(books, view, policy, kinds, days),
+        of_late=None if wanted.round is not None else schedule_of_late(books, view, today=today),
         promise=PROMISE + (_DAYS_OF_WINDOWS if view.cohort.windows else ""),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Days:
-    """The days of a schedule."""
-
-    every: Every | None
-    first: date
-    until: date | None
-
-    def last_of(self, count: int) -> date | None:
-        """Return the day of round `count`, counted from 1; None if there is none, or beyond all calendars."""
-        if self.every is None or count < 1:
-            return None
-        if self.every == "month":
-            return self._after_months(count - 1)
-        days = (count - 1) * (7 if self.every == "week" else 1)
-        return self.first + timedelta(days=days) if days <= (date.max - self.first).days else None
-
-    def count(self) -> int | None:
-        """Return how many rounds the schedule has until its last day; None if it has no last day."""
-        if self.every is None or self.until is None:
-            return None
-        days = (self.until - self.first).days
-        if days < 0:
-            return 0
-        if self.every != "month":
-            return days // (7 if self.every == "week" else 1) + 1
-        months = 12 * (self.until.year - self.first.year) + self.until.month - self.first.month
-        last = self._after_months(months)
-        return months + (last is not None and last <= self.until)
-
-    def reaches(self, count: int) -> bool | None:
-        """Returns whether `count` rounds complete the schedule; None if it has no end."""
-        needed = self.count()
-        return None if needed is None else count >= needed
-
-    def _after_months(self, months: int) -> date | None:
-        """Return the same day of a later month, or that month's last day where it is shorter."""
-        year, month = divmod(12 * self.first.year + self.first.month - 1 + months, 12)
-        if year > MAXYEAR:
-            return None
-        day = min(self.first.day, calendar.monthrange(year, month + 1)[1])
-        return date(year, month + 1, day)
+def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
+    """Return what `forecast` says of one kind, of a cohort that was read; raises as that."""
+    days = ScheduleDays(every=None, first=today, until=None)
+    policy = policy_of(books.store, view)
+    asked = _Asked(books=books, view=view, policy=policy, wanted=ForecastWanted(), days=days)
+    return _of_kind(asked, kind)
 
 
 def _in_use(store: Store, view: CohortView, policy: Policy) -> list[ShuffledRound]:
@@ -242,14 +208,14 @@ class _Asked:
     view: CohortView
     policy: Policy
     wanted: ForecastWanted
-    days: _Days
+    days: ScheduleDays
 
 
 def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
     books, view, policy, days = asked.books, asked.view, asked.policy, asked.days
     windows: tuple[WindowForecast, ...] = ()
     if view.cohort.status == "open":
-        room = room_for(books, view, policy, kind, compositions=_COMPOSITIONS, exactly=True)
+        room = room_for(books, view, policy, kind, compositions=COMPOSITIONS, exactly=True)
         limited_by, limit = _limit(books, view, policy, kind, room.count)
         windows = of_windows(books, view, kind)
         if windows:
@@ -361,12 +327,12 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
 
 
 def _together(
-    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], days: _Days
+    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], days: ScheduleDays
 ) -> ScheduleForecast | None:
     if days.every is None or not 2 <= len(kinds) <= KINDS_MAX or view.cohort.windows:
         return None  # what windows leave depends on the order of the days too
     is_open = view.cohort.status == "open"
-    count = periods_for(books, view, policy, kinds, compositions=_COMPOSITIONS) if is_open else 0
+    count = periods_for(books, view, policy, kinds, compositions=COMPOSITIONS) if is_open else 0
     return ScheduleForecast(
         periods_at_least=count,
         ends_on=days.last_of(count),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shuffle_ledger.accounting import ShuffledRound, fits
-from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy
 from shuffle_ledger.ledger.reports.rounds_left import dearest, searched
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 
 PERIODS_MAX = 10_000  # more are not searched for
+COMPOSITIONS = 48  # that one answer makes under policy fixed
 _SIMULATED_MAX = 4_000  # rounds that are charged one by one
 
 
@@ -60,23 +64,71 @@ def _by_filters(
     accounted, epsilon = [slot_of(kind) for kind in kinds], view.cohort.epsilon_budget
     filters, total = policy.filters_for(books, view, accounted[0])
     costs = [books.charge(each, filters) for each in accounted]
-    period = costs[0]
-    for cost in costs[1:]:
-        period = period + cost
+    together = functools.reduce(operator.add, costs)
 
     def added_up(count: int) -> bool:
         if filters.rounds_per_user is not None:
             return False
-        return filters.epsilon_upper(total.cost + period * count) <= epsilon
+        return filters.epsilon_upper(total.cost + together * count) <= epsilon
 
     totals, now = [total], total
-    for _ in range(min(_SIMULATED_MAX // len(kinds), PERIODS_MAX)):
+    for period in range(1, min(_SIMULATED_MAX // len(kinds), PERIODS_MAX) + 1):
         for cost in costs:
             now = filters.after(now, filters.taken(now, cost))
         totals.append(now)
+        if period & (period - 1) == 0 and filters.epsilon_upper(now) > epsilon:
+            break  # looked at after powers of 2: at most twice the periods that fit are simulated
     # Filters hold at the end of a period only if they held all along: their totals never shrink.
     simulated = _largest(lambda count: filters.epsilon_upper(totals[count]) <= epsilon, len(totals) - 1)
     return max(simulated, _largest(added_up, PERIODS_MAX))
+
+
+def spent_after(
+    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], counts: Sequence[int]
+) -> list[float]:
+    """Return upper bounds on the epsilon that is spent after some numbers of periods, which fit.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        policy: its policy.
+        kinds: the rounds of one period, in their order.
+        counts: numbers of periods, ascending.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    if isinstance(policy, AdaptivePolicy):
+        return _read_after(books, view, policy, kinds, counts)
+    per_period = Counter(dearest(view, policy, kind) for kind in kinds)
+    held = [
+        changed(view.held, {kind: count * times for kind, times in per_period.items()}) for count in counts
+    ]
+    return [books.certify(each, delta=view.cohort.delta_budget).epsilon_upper for each in held]
+
+
+def _read_after(
+    books: Books,
+    view: CohortView,
+    policy: AdaptivePolicy,
+    kinds: Sequence[ShuffledRound],
+    counts: Sequence[int],
+) -> list[float]:
+    accounted = [slot_of(kind) for kind in kinds]
+    filters, total = policy.filters_for(books, view, accounted[0])
+    costs = [books.charge(each, filters) for each in accounted]
+    together = functools.reduce(operator.add, costs)
+    found, now, done = [], total, 0
+    for count in counts:
+        added = math.inf
+        if filters.rounds_per_user is None:
+            added = filters.epsilon_upper(total.cost + together * count)
+        while done < count and count * len(kinds) <= _SIMULATED_MAX:
+            done += 1
+            for cost in costs:
+                now = filters.after(now, filters.taken(now, cost))
+        found.append(min(added, filters.epsilon_upper(now)) if done == count else added)
+    return found
 
 
 def _by_free_slots(view: CohortView, policy: PlanPolicy, kinds: Sequence[ShuffledRound]) -> int:

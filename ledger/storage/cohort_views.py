@@ -141,7 +141,9 @@ def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> di
     its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
     headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name).outerjoin(entries_table, its_entry)
     query = _selected(connection.dialect.name, headed).where(cohorts.c.name.in_(list(names)))
-    return {row.name: _view(connection, kinds, row, None) for row in connection.execute(query).all()}
+    found = connection.execute(query).all()
+    kinds.learn(connection, {digest for row in found for digest, _, _ in _held(row)})  # of all, at once
+    return {row.name: _view(connection, kinds, row, None) for row in found}
 
 
 def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[CohortView] | StoredRound:
@@ -234,7 +236,7 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
     if row.entry_body is None:
         raise Damaged(f"cohort {row.name!r}: the head names entry {row.sequence}, which does not exist")
     head = LedgerEntry(**{column.name: getattr(row, f"entry_{column.name}") for column in ENTRY_COLUMNS})
-    listed = [(bytes.fromhex(digest), *numbers) for digest, *numbers in json.loads(row.held or "[]")]
+    listed = _held(row)
     counts = {digest: count for digest, count, _ in listed}
     body = _checked_head(row, head, counts)
     known = kinds.learn(connection, counts)
@@ -250,6 +252,11 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
         at=row.at,
         round=stored,
     )
+
+
+def _held(row: Any) -> list[tuple[bytes, int, int]]:
+    """Return the digest of each kind that a row says a cohort holds, with its two counts."""
+    return [(bytes.fromhex(digest), held, local) for digest, held, local in json.loads(row.held or "[]")]
 
 
 def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> EntryBody:

@@ -259,7 +259,8 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return rows.head_rows(connection, after=after, limit=limit)
 
-    def _remember_first_bodies(self, names: Sequence[str]) -> None:
+    def remember_first_bodies(self, names: Sequence[str]) -> None:
+        """Read what `first_body` returns of some cohorts, by one statement."""
         missing = [name for name in names if name not in self._first_bodies]
         if not missing:
             return
@@ -371,7 +372,7 @@ class Store(RoundStore):
             Damaged: as `view`.
         """
         names = sorted({name for each in wanted.values() for name in each})
-        self._remember_first_bodies(names)  # before anybody waits for us
+        self.remember_first_bodies(names)  # before anybody waits for us
         decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
         with engines.writing(self._engine, fact="the rounds were registered") as connection:
@@ -433,6 +434,16 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             row = connection.execute(select(privacy_losses).where(privacy_losses.c.key == key)).one_or_none()
         return None if row is None else StoredLoss(**row._mapping)
+
+    def losses_of(self, keys: Sequence[bytes]) -> Iterator[StoredLoss]:
+        """Yield the stored privacy losses of some keys, unchecked, a few by each statement."""
+        for start in range(0, len(keys), LOSSES_AT_ONCE):
+            query = select(privacy_losses).where(
+                privacy_losses.c.key.in_(keys[start : start + LOSSES_AT_ONCE])
+            )
+            with engines.reading_once(self._engine) as connection:
+                read = [StoredLoss(**row._mapping) for row in connection.execute(query)]
+            yield from read
 
     def losses(self) -> Iterator[StoredLoss]:
         """Yield every stored privacy loss, unchecked, in the order of the keys, a few at a time."""

@@ -297,8 +297,8 @@ def _never(_accountant: Accountant, round_id: str) -> Pending:
 # In a browser.
 
 
-@pytest.fixture(params=["desktop", "phone", "without scripts"])
-def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+def chrome(profile: Path, *, scripts: bool = True) -> webdriver.Chrome:
+    """Return an open browser."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no chromium with its chromedriver is installed: the pages were not tried in a browser")
@@ -307,13 +307,26 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdrive
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
         options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
-    if request.param == "without scripts":
+    options.add_argument(f"--user-data-dir={profile}")
+    if not scripts:
         options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-    opened = webdriver.Chrome(options=options, service=ChromeService(driver))
+    return webdriver.Chrome(options=options, service=ChromeService(driver))
+
+
+def emulate(browser: webdriver.Chrome, *, phone: bool, dark: bool = False) -> None:
+    """Have the browser show pages as on a phone or a desktop, in light or dark."""
+    width, height = (390, 844) if phone else (1280, 900)
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+@pytest.fixture(params=["desktop", "phone", "without scripts"])
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    opened = chrome(tmp_path / "profile", scripts=request.param != "without scripts")
     if request.param == "phone":
-        size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        emulate(opened, phone=True)
     yield opened
     opened.quit()
 
@@ -359,7 +372,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     _one(browser, "a.cohort").click()
     _reaches(browser, server.url + "/cohorts/phones")
     assert _one(browser, "h1").text == "phones"
-    assert len(_all(browser, "tbody tr")) == 5
+    assert len(_all(browser, ".history tbody tr")) == 5
     text = _one(browser, "main").text
     for expected in ("health 2", "too much", "budget exceeded", "3 admitted", "registrar"):
         assert expected in text

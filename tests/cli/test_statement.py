@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from pypdf import PdfReader
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
@@ -27,7 +29,10 @@ from selenium.webdriver.chrome.service import Service
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
 from shuffle_ledger.cli.files.output_files import write_bytes_whole
+from shuffle_ledger.cli.rendering.statements import drawings
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, certainty, one_in, percent, plain
+from shuffle_ledger.ledger.evidence import StatementWanted
+from shuffle_ledger.ledger.storage import Store
 from tests.cli.conftest import Run
 
 LEDGER = "shuffle-ledger.db"
@@ -384,10 +389,39 @@ def test_certainty_is_never_understated(epsilon: float) -> None:
     assert float(certainty(epsilon)[:-2]) >= 100 * math.exp(epsilon) / (1 + math.exp(epsilon)) - 1e-9
 
 
+def test_a_drawing_is_over_days_of_collection(phones: Run, directory: Path) -> None:
+    for name, day in (("b", "2025-02-01"), ("a", "2025-01-01"), ("c", "2025-03-01")):
+        registered(phones, name, collected_on=day)
+    with Store.connect(f"sqlite:///{directory / LEDGER}") as store:
+        wanted = StatementWanted(cohorts=("phones",))
+        (cohort,) = wanted.made(store, Accountant(), made_at=datetime.now(UTC)).cohorts
+    axes = Figure().subplots()
+    drawings._draw_spending(axes, cohort)
+    line: Any = axes.lines[0]
+    places, heights = (part.tolist() for part in line.get_data())
+    assert [place - places[0] for place in places] == [0, 31, 59, 60]
+    spent = {each.round_id: each.spent.epsilon_upper for each in cohort.moments}
+    assert heights == [spent["a"], spent["a"], spent["c"], spent["c"]]
+
+
 @given(st.floats(min_value=1e-30, max_value=0.1))
 def test_a_probability_in_words_is_never_understated(probability: float) -> None:
-    said = 1 / int(one_in(probability).removeprefix("1 in ").replace(",", ""))
-    assert probability * (1 - 1e-9) <= said <= 1.3 * probability
+    words = one_in(probability)
+    if probability <= 1e-15:
+        assert words == "less than 1 in a trillion"
+        return
+    count, _, name = words.removeprefix("about 1 in ").partition(" ")
+    units = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+    said = 1 / ((1.0 if count == "a" else float(count)) * units[name])
+    assert probability * (1 - 1e-9) <= said <= 1.5 * probability
+    assert count.replace(".5", "").strip("0") in {"a", "15", *"123456789"}
+
+
+def test_probabilities_in_words() -> None:
+    assert [one_in(each) for each in (1e-9, 2.5e-7, 6.6e-7, 3e-4, 0.01, 0.3, 0.7, 1e-16)] == [
+        *("about 1 in a billion", "about 1 in 4 million", "about 1 in 1.5 million", "about 1 in 3 thousand"),
+        *("about 1 in 100", "about 1 in 3", "0.7", "less than 1 in a trillion"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -521,6 +555,11 @@ def test_the_json_form_is_one_strict_value(lived: Run) -> None:
     assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
 
 
+def _flat(outline: Any) -> Iterator[Any]:
+    for each in outline:
+        yield from _flat(each) if isinstance(each, list) else [each]
+
+
 @pytest.mark.slow
 def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) -> None:
     for _ in range(30):
@@ -530,6 +569,13 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
     pages = [re.sub(r"\s+", " ", page.extract_text()) for page in reader.pages]
     assert reader.metadata is not None
     assert reader.metadata.title == "Privacy statement: phones"
+    root: Any = reader.trailer["/Root"]
+    assert (root["/Lang"], root["/ViewerPreferences"]["/DisplayDocTitle"]) == ("en", True)
+    bookmarks = {mark.title: reader.get_destination_page_number(mark) for mark in _flat(reader.outline)}
+    assert bookmarks["What was promised"] == 0
+    for title in ("Privacy statement: phones", "phones: the account", "Evidence", "Terms"):
+        assert title in reader.pages[bookmarks[title] or 0].extract_text().replace("\n", " ")
+    assert any(title.startswith("Rounds admitted") for title in bookmarks)
     # An auditor who is no mathematician needs the first page alone.
     for word in (
         "Kept",
@@ -542,6 +588,7 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
         assert word in pages[0], word
     assert "Rounds admitted" not in pages[0]
     text = " ".join(pages)
+    assert re.search(r"at most 0\.\d+ by the end of \d{4}-\d\d-\d\d, of a budget of 1\.", text)
     cohort = stated(lived, "phones")["cohorts"][0]
     for each in (*cohort["rounds"], *cohort["refusals"]):
         assert re.sub(r"\s", "", each["round_id"]) in re.sub(r"\s", "", text)

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions import open_cohort, register, register_and_admit, settle
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
 from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE
+from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
@@ -55,8 +57,8 @@ def copied(folder: Path) -> Iterator[Store]:
         yield store
 
 
-def admits(store: Store, accountant: Accountant, described: ShuffledRound) -> bool:
-    request = RoundRequest(round_id=next(NAMES), cohort="watches", round=described)
+def admits(store: Store, accountant: Accountant, described: ShuffledRound, **more: Any) -> bool:
+    request = RoundRequest(round_id=next(NAMES), cohort="watches", round=described, **more)
     return isinstance(register_and_admit(store, accountant, request, actor="tester")[0], Admitted)
 
 
@@ -73,6 +75,36 @@ def asked(store: Store, accountant: Accountant, **wanted: Any) -> Forecast:
 def folder(tmp_path: Path, sqlite_template: Path) -> Path:
     shutil.copy(sqlite_template, tmp_path / "ledger.db")
     return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+def test_a_schedule_of_late_goes_on_as_long_and_costs_as_was_said(folder: Path, policy: str) -> None:
+    accountant = Accountant(precision=PRECISION)
+    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
+        more = {"plan": {SMALL: 9, LARGE: 9}, "accountant": accountant} if policy == "plan" else {}
+        opened(store, policy, 30.0 if policy == "plan" else 0.3, **more)
+        for number in range(3):
+            for kind, use_case in ((SMALL, "words"), (LARGE, "emoji")):
+                day = TODAY - timedelta(days=7 * (3 - number))
+                assert admits(store, accountant, kind, use_case=use_case, collected_on=day)
+        late = asked(store, accountant).of_late
+        assert late is not None
+        assert (late.every, [kind.randomizer for kind in late.kinds]) == ("week", [SMALL.randomizer] * 2)
+        last = TODAY + timedelta(days=7 * (late.periods_at_least - 1))
+        assert late.ends_on == last
+        books = Books(store=store, accountant=accountant, keep=False)
+        view, until = store.view("watches"), TODAY + timedelta(days=7 * 40)
+        course = dict(schedule_course(books, view, late, today=TODAY, until=until))
+        assert max(course) == min(last, until)
+        assert late.periods_at_least > 3
+        for number in range(min(late.periods_at_least, 41)):
+            assert all(admits(store, accountant, kind) for kind in late.kinds)
+            said = course.get(TODAY + timedelta(days=7 * number))
+            if said is not None:
+                spent = store.view("watches").spent.epsilon_upper
+                assert policy == "plan" or spent == pytest.approx(said, rel=1e-9)  # plan: dearer slots
+                assert spent <= said * (1 + 1e-9) <= view.cohort.epsilon_budget * (1 + 1e-9)
 
 
 @pytest.mark.slow

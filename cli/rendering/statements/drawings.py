@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from datetime import date, timedelta
 from typing import Literal
 
 import matplotlib as mpl
@@ -12,10 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.cli.rendering.statements.numbers import Digits
 from shuffle_ledger.ledger.evidence import CohortStatement
+from shuffle_ledger.ledger.reports import days_of, last_of_days
 from shuffle_ledger.ledger.values import EntryKind
 
 INK, FAINT, SPENT, LIMIT, ALARM = "#1c2733", "#8b949e", "#234f72", "#6b7280", "#9b2c2c"
@@ -40,36 +43,56 @@ def drawing(
     return _inline(written.getvalue(), what) if kind == "svg" else written.getvalue()
 
 
+def in_words(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:
+    """Returns a drawing in words, for readers without pictures; bounds are rounded up."""
+    promise, digits = cohort.promise, Digits.for_budget(cohort.promise.epsilon_budget)
+    if what == "profile":
+        points = [
+            f"epsilon at most {digits.upper(each.epsilon_upper)} at delta {exact_text(each.delta)}"
+            for each in cohort.profile
+        ]
+        return f"The drawing in words: {'; '.join(points)}."
+    ends = last_of_days(cohort.moments)
+    first, last = min(ends), max(ends)
+    spent = [digits.upper(cohort.moments[ends[day]].spent.epsilon_upper) for day in (first, last)]
+    budget = exact_text(promise.epsilon_budget)
+    return (
+        f"The drawing in words: at most {spent[0]} was spent by the end of {first}, and at most {spent[1]} by"
+        f" the end of {last}, of a budget of {budget}. {len(cohort.refusals):,} rounds were refused."
+    )
+
+
 def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
-    by_day = _has_days(cohort)
-    places = _places(cohort, by_day=by_day)
-    uppers = [_finite(each.spent.epsilon_upper) for each in cohort.moments]
-    lowers = [each.spent.epsilon_lower for each in cohort.moments]
-    budgets = [each.epsilon_budget for each in cohort.moments]
+    days, ends = days_of(cohort.moments), last_of_days(cohort.moments)
+    # Each day lasts until the next one: the last one too, so that a single day is no vertical line.
+    places = [_place(day) for day in [*ends, max(ends) + timedelta(days=1)]]
+    told = [cohort.moments[number] for number in [*ends.values(), max(ends.values())]]
+    uppers = [_finite(each.spent.epsilon_upper) for each in told]
+    lowers = [each.spent.epsilon_lower for each in told]
+    budgets = [each.epsilon_budget for each in told]
     axes.fill_between(places, lowers, uppers, step="post", color=SPENT, alpha=0.25, linewidth=0)
     axes.step(places, uppers, where="post", color=SPENT, linewidth=1.4, label="spent, at most")
     limit = "compared with" if cohort.promise.windows_only else "budget"
     axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label=limit)
     refused = [i for i, each in enumerate(cohort.moments) if each.kind is EntryKind.REFUSED]
     if refused:
-        at = ([places[i] for i in refused], [uppers[i] for i in refused])
+        height = [_finite(cohort.moments[ends[days[i]]].spent.epsilon_upper) for i in refused]
+        at = ([_place(days[i]) for i in refused], height)
         axes.scatter(
             *at, s=9, marker="x", linewidths=0.7, color=FAINT, label=f"refused ({len(refused):,})", zorder=3
         )
     above = {each.sequence for each in cohort.overspends}
     if above:
         over = [i for i, each in enumerate(cohort.moments) if each.sequence in above]
-        at = ([places[i] for i in over], [uppers[i] for i in over])
+        height = [_finite(cohort.moments[i].spent.epsilon_upper) for i in over]
+        at = ([_place(days[i]) for i in over], height)
         axes.scatter(*at, s=22, color=ALARM, label=f"above the budget ({len(over):,})", zorder=4)
-    axes.set_ylim(0, 1.15 * max([*budgets, *(each for each in uppers if math.isfinite(each))]))
+    finite = [each.spent.epsilon_upper for each in cohort.moments if math.isfinite(each.spent.epsilon_upper)]
+    axes.set_ylim(0, 1.15 * max([*budgets, *finite]))
     axes.set_ylabel(f"ε at δ = {exact_text(cohort.promise.delta_budget)}")
-    if by_day:
-        axes.xaxis.set_major_locator(locator := AutoDateLocator())  # type: ignore[no-untyped-call]  # half typed
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
-        axes.set_xlabel("day of collection")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("entry")
+    axes.xaxis.set_major_locator(locator := AutoDateLocator(minticks=2))  # type: ignore[no-untyped-call]  # half typed
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
+    axes.set_xlabel("day of collection; of other entries, the day on which they were recorded")
     axes.legend(loc="upper left", frameon=False, ncols=4, fontsize=7)
 
 
@@ -108,20 +131,8 @@ def _quiet(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _has_days(cohort: CohortStatement) -> bool:
-    """Whether every decided round says on which day it was collected, in order."""
-    days = [e.collected_on for e in cohort.moments if e.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)]
-    known = [each for each in days if each is not None]
-    return bool(known) and len(known) == len(days) == len(cohort.moments) - 1 and known == sorted(known)
-
-
-def _places(cohort: CohortStatement, *, by_day: bool) -> list[float]:
-    if not by_day:
-        return [float(each.sequence) for each in cohort.moments]
-    days = [each.collected_on for each in cohort.moments]
-    # The cohort was opened before its first round; on the axis, on the same day.
-    first = next(each for each in days if each is not None)
-    return [float(date2num(each or first)) for each in days]  # type: ignore[no-untyped-call]  # the same
+def _place(day: date) -> float:
+    return float(date2num(day))  # type: ignore[no-untyped-call]  # the same
 
 
 def _finite(value: float) -> float:

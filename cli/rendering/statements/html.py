@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from shuffle_ledger.cli.rendering.statements.document import DIGITS_RAISED, document_from
-from shuffle_ledger.cli.rendering.statements.drawings import drawing
+from shuffle_ledger.cli.rendering.statements.drawings import drawing, in_words
 from shuffle_ledger.ledger.evidence import CohortStatement, Statement
 
 ROWS_MAX = 2_000
@@ -33,8 +33,10 @@ def html(statement: Statement) -> bytes:
 
 
 def _svg(cohort: CohortStatement, what: Literal["spending", "profile"], number: int) -> Markup:
-    # Our own drawing, made of paths: nothing that people named is in it.
+    # Our own drawing, made of paths: nothing that people named is in it, nor in its words.
     text = drawing(cohort, what, "svg").decode("utf-8")
+    words = escape(in_words(cohort, what))
+    text = text.replace("<svg ", f'<svg role="img" aria-label="{words}" ', 1)
     return Markup(re.sub(r'(id="|href="#|url\(#)', rf"\g<1>c{number}-", text))  # noqa: S704 - a drawing of ours
 
 

@@ -10,6 +10,9 @@ from fractions import Fraction
 from shuffle_ledger.accounting import exact_text, lower_column, upper_column
 
 _DIGITS_OF_BUDGET = 5
+_NAMES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand"))
+_NAMED_BELOW = 10**15  # larger numbers have no names that people know
+_HALVES = (2, 3, 4, 6, 8, 10, 12, 14, 16, 18)  # twice the leading digits that are named: 1.5, or whole ones
 _CERTAIN = 99.9  # percent: from here on, a tenth that is rounded up says 100
 
 
@@ -38,15 +41,22 @@ plain = exact_text
 
 
 def one_in(probability: float) -> str:
-    """Returns a small probability in words, rounded up.
+    """Returns a small probability in words of one significant digit, rounded up: "about 1 in 4 million".
 
-    A probability that was given as 1e-05 is a decimal number, which its float only comes close to.
+    Beside the exact number, words need no precision. A probability that was given as 1e-05 is a decimal
+    number, which its float only comes close to.
     """
     whole = math.floor(1 / Fraction(plain(probability)))
     if whole < 2:
         return plain(probability)
-    magnitude = 10 ** max(0, math.floor(math.log10(whole)) - 1)
-    return f"1 in {whole // magnitude * magnitude:,}"
+    if whole >= _NAMED_BELOW:
+        return f"less than 1 in a {_NAMES[0][1]}"
+    tens = 10 ** (len(str(whole)) - 1)
+    halves = max(step * tens for step in _HALVES if step * tens <= 2 * whole) if tens > 1 else 2 * whole
+    unit, name = next((each for each in _NAMES if halves >= 2 * each[0]), (1, ""))
+    count, half = divmod(halves // unit, 2)
+    spelled = "a" if count == 1 and not half and name else f"{count}{'.5' if half else ''}"
+    return f"about 1 in {spelled} {name}".rstrip()
 
 
 def certainty(epsilon: float) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import matplotlib as mpl
 from fpdf import FPDF
-from fpdf.enums import Align, TableBordersLayout, VAlign, XPos, YPos
+from fpdf.enums import Align, PageMode, TableBordersLayout, VAlign, XPos, YPos
 from fpdf.fonts import FontFace
+from fpdf.prefs import ViewerPreferences
 
 from shuffle_ledger.cli.rendering.statements.document import CohortPages, Document, document_from
-from shuffle_ledger.cli.rendering.statements.drawings import drawing
+from shuffle_ledger.cli.rendering.statements.drawings import drawing, in_words
 from shuffle_ledger.cli.rendering.statements.tables import Table
 from shuffle_ledger.ledger.evidence import Statement
 
@@ -21,6 +23,10 @@ _FONT: Final = "DejaVu Serif"  # it ships with Matplotlib, and has every letter 
 _INK, _SOFT, _RULE, _GOOD, _BAD, _MARK = 0x1C2733, 0x5B6672, 0xD5DAE0, 0x1F5F4A, 0x9B2C2C, 0x234F72
 _MARGIN = 18.0  # millimetres
 _CELL = 7.2  # points
+_DRAWINGS: Final[Mapping[Literal["spending", "profile"], str]] = {
+    "spending": "The spending at the end of each day, beside the budget. The band is the certified interval.",
+    "profile": "The privacy profile of the rounds that are charged, composed: a smaller δ for a larger ε.",
+}
 
 
 class _Paper(FPDF):
@@ -35,6 +41,11 @@ class _Paper(FPDF):
         self.set_margin(_MARGIN)
         self.set_auto_page_break(auto=True, margin=_MARGIN + 4)
         self.set_title(title)
+        self.set_lang("en")
+        # Nothing is tagged: fpdf2 can tag pictures only, and of a document that is tagged in part, screen
+        # readers may leave out the rest. The text is in the order of reading, and has each drawing in words.
+        self.viewer_preferences = ViewerPreferences(display_doc_title=True)
+        self.page_mode = PageMode.USE_OUTLINES
 
     def footer(self) -> None:
         """Write the foot of a page; fpdf2 calls it."""
@@ -57,11 +68,12 @@ class _Paper(FPDF):
         self.multi_cell(0, size * 0.5, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.ln(after)
 
-    def heading(self, text: str, size: float, *, color: int = _INK, room: float = 26) -> None:
-        """Write a heading, on the next page if there is no room for what follows it."""
+    def heading(self, text: str, size: float, *, level: int, color: int = _INK, room: float = 26) -> None:
+        """Write a heading with its bookmark, on the next page if there is no room for what follows it."""
         if self.will_page_break(room):
             self.add_page()
         self.ln(1.6)
+        self.start_section(text, level=level, strict=False)
         self.words(text, size, color=color, style="B", after=0.8)
 
     def rule(self, *, color: int = _RULE, width: float = 0.2) -> None:
@@ -80,6 +92,7 @@ def pdf(statement: Statement) -> bytes:
     paper.add_page()
     for alarm in document.alarms:
         paper.words(alarm, 9, color=_BAD, style="B")
+    paper.start_section(document.title)
     paper.words(document.title, 17, style="B", after=0.6)
     paper.words(document.subtitle, 8, color=_SOFT, after=2)
     if document.overview is not None:
@@ -87,7 +100,7 @@ def pdf(statement: Statement) -> bytes:
     for number, cohort in enumerate(document.cohorts):
         if document.overview is not None:
             paper.add_page()
-            paper.words(cohort.cohort, 13, style="B", after=1.4)
+            paper.heading(cohort.cohort, 13, level=0)
         _first_page(paper, cohort)
         _account(paper, cohort)
         if number == len(document.cohorts) - 1:
@@ -109,7 +122,7 @@ def _first_page(paper: _Paper, cohort: CohortPages) -> None:
     paper.ln(3)
     paper.words(cohort.used_text, 8, color=_SOFT)
     for chapter in cohort.chapters:
-        paper.heading(chapter.heading, 10)
+        paper.heading(chapter.heading, 10, level=1)
         for paragraph in chapter.paragraphs:
             paper.words(paragraph, 8.6)
     _table(paper, cohort.conditions)
@@ -117,32 +130,23 @@ def _first_page(paper: _Paper, cohort: CohortPages) -> None:
 
 def _account(paper: _Paper, cohort: CohortPages) -> None:
     paper.add_page()
-    paper.heading(f"{cohort.cohort}: the account", 13)
+    paper.heading(f"{cohort.cohort}: the account", 13, level=0)
     _facts(paper, cohort.facts)
-    for what, caption in (
-        (
-            "spending",
-            "The spending after each entry, beside the budget. The band is the certified interval.",
-        ),
-        (
-            "profile",
-            "The privacy profile of the rounds that are charged, composed: a smaller δ for a larger ε.",
-        ),
-    ):
+    for what, caption in _DRAWINGS.items():
+        words = in_words(cohort.statement, what)
         height = paper.epw / 3
-        if paper.will_page_break(height + 8):
+        if paper.will_page_break(height + 16):
             paper.add_page()
-        picture = drawing(cohort.statement, "spending" if what == "spending" else "profile", "png")
-        paper.image(io.BytesIO(picture), w=paper.epw, h=height)
-        paper.words(caption, 7.4, color=_SOFT, after=2.4)
+        paper.image(io.BytesIO(drawing(cohort.statement, what, "png")), w=paper.epw, h=height)
+        paper.words(f"{caption} {words}", 7.4, color=_SOFT, after=2.4)
     for each in cohort.tables:
         _table(paper, each)
 
 
 def _last_page(paper: _Paper, document: Document) -> None:
-    paper.heading("Evidence", 13)
+    paper.heading("Evidence", 13, level=0)
     _facts(paper, document.evidence)
-    paper.heading("Terms", 13)
+    paper.heading("Terms", 13, level=0)
     for number, (name, meaning) in enumerate(document.terms, start=1):
         paper.words(f"{number}. {name}. {meaning}", 7.8, after=1)
 
@@ -167,7 +171,7 @@ def _facts(paper: _Paper, rows: tuple[tuple[str, str], ...]) -> None:
 
 
 def _table(paper: _Paper, it: Table) -> None:
-    paper.heading(it.title, 10, color=_BAD if it.alarming else _INK)
+    paper.heading(it.title, 10, level=1, color=_BAD if it.alarming else _INK)
     paper.words(it.intro, 7.6, color=_SOFT, after=1)
     if not it.rows:
         paper.words("None.", 8)

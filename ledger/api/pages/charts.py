@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Literal
 
@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.reports.profile import ProfilePoint
 _EXPONENT = re.compile(r"e\+?(-?)0*([0-9])")  # 1e-07 is read as 1e-7
 WIDTH, HEIGHT = 720.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 34.0
+SPARK_WIDTH, SPARK_HEIGHT, _SPARK_EDGE = 240.0, 36.0, 2.0
 _STEPS = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
 _TICKS = 5
 _DELTA_MIN = 1e-30
@@ -73,6 +74,7 @@ class Chart:
     title: str
     line: str  # the points of a polyline
     area: str  # the same, closed at the bottom
+    ahead: str = ""  # the points of its continuation
     limit: float | None  # where the horizontal line of a limit is
     limit_text: str
     limit_at: Literal["start", "end"]  # where it stands: away from the line
@@ -89,51 +91,98 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
-    """A cohort's state after one entry."""
+class Spark:
+    """A small line without axes, from 0 to the budget or above it, in the units of the picture."""
 
-    at: datetime
-    epsilon_upper: float
-    refused: bool
-    text: str
+    line: str
+    limit: float  # where the budget is
+    text: str  # the same in words
+    width: float = SPARK_WIDTH
+    height: float = SPARK_HEIGHT
 
 
-def spending_chart(moments: Sequence[Moment], *, budget: float) -> Chart | None:
-    """Return epsilon spent over time against the budget; None when there is nothing to draw."""
-    if len(moments) < 2:  # a moment is no time
+def sparkline(curve: Sequence[tuple[date, float]], *, budget: float) -> Spark | None:
+    """Return epsilon spent over days of collection; None if there are fewer than two days."""
+    if len(curve) < 2:
         return None
-    first, last = moments[0].at.timestamp(), moments[-1].at.timestamp()
-    last = max(last, first + 1.0)
-    finite = [moment.epsilon_upper for moment in moments if math.isfinite(moment.epsilon_upper)]
-    top = 1.12 * max([budget, *finite])
-
-    def x(moment: datetime) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (moment.timestamp() - first) / (last - first)
+    first, last = curve[0][0], curve[-1][0]
+    top = max([budget, *(value for _, value in curve if math.isfinite(value))])
+    inner = SPARK_HEIGHT - 2 * _SPARK_EDGE
 
     def y(value: float) -> float:
-        return _scaled(min(value, top), 0.0, top)
+        return SPARK_HEIGHT - _SPARK_EDGE - inner * min(value, top) / top
 
     steps: list[tuple[float, float]] = []
-    for moment in moments:
-        if steps:
-            steps.append((x(moment.at), steps[-1][1]))
-        steps.append((x(moment.at), y(moment.epsilon_upper)))
-    marks = [
-        Mark(x=round(x(each.at), 1), y=round(y(each.epsilon_upper), 1), kind="refused", text=each.text)
-        for each in moments
-        if each.refused
+    for day, value in curve:
+        x = SPARK_WIDTH * (day - first).days / (last - first).days
+        steps += [(x, steps[-1][1])] if steps else []
+        steps.append((x, y(value)))
+    text = (
+        f"Epsilon spent over days of collection: at most {upper(curve[0][1])} by {first},"
+        f" at most {upper(curve[-1][1])} by {last}"
+    )
+    return Spark(line=_points(steps), limit=y(budget), text=text)
+
+
+def stepped_chart(
+    curve: Sequence[tuple[float, float]],
+    *,
+    budget: float,
+    ahead: Sequence[tuple[float, float]],
+    begins: float,
+    ends: float,
+    domain_ends: float,
+    title: str,
+    marks: Sequence[tuple[float, float, str]],
+    budget_word: str = "budget",
+) -> Chart:
+    """Return epsilon spent over time against the budget, as steps.
+
+    Args:
+        curve: moments in seconds, and epsilon spent from then on.
+        budget: epsilon.
+        ahead: moments, and epsilon that would be spent by then; drawn as a dashed line.
+        begins: the first moment.
+        ends: up to which the last value is drawn.
+        domain_ends: the last moment of the axis.
+        title: the picture in words.
+        marks: moments of refusals, epsilon spent then, and their texts.
+        budget_word: what the line at the budget is called.
+    """
+    finite = [value for _, value in (*curve, *ahead) if math.isfinite(value)]
+    top = 1.12 * max([budget, *finite])
+
+    def place(moment: float, value: float) -> tuple[float, float]:
+        return time_place(moment, begins, domain_ends), _scaled(min(value, top), 0.0, top)
+
+    steps = [place(curve[0][0], 0.0)]
+    for moment, value in curve:
+        x, y = place(moment, value)
+        steps += [(x, steps[-1][1]), (x, y)]
+    steps.append((time_place(max(ends, curve[-1][0]), begins, domain_ends), steps[-1][1]))
+    crosses = [
+        Mark(x=x, y=y, kind="refused", text=text)
+        for (x, y), text in ((place(moment, value), text) for moment, value, text in marks)
     ]
     return Chart(
-        title="Epsilon spent (at most) over time, against the budget",
+        title=title,
         line=_points(steps),
         area=_closed(steps),
-        limit=y(budget),
-        limit_text=f"budget {plain(budget)}",
+        ahead=_points([place(*each) for each in ahead]),
+        limit=_scaled(budget, 0.0, top),
+        limit_text=f"{budget_word} {plain(budget)}",
         limit_at="start",
-        x_ticks=_time_ticks(first, last),
-        y_ticks=tuple(Tick(place=y(value), text=plain(value)) for value in _round_values(top)),
-        marks=tuple(marks),
+        x_ticks=_time_ticks(begins, domain_ends),
+        y_ticks=tuple(
+            Tick(place=_scaled(value, 0.0, top), text=plain(value)) for value in _round_values(top)
+        ),
+        marks=tuple(crosses),
     )
+
+
+def time_place(moment: float, begins: float, ends: float) -> float:
+    """Return where a moment is on an axis of time, in the units of the picture."""
+    return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (moment - begins) / (ends - begins), 1)
 
 
 def profile_chart(points: Sequence[ProfilePoint], *, epsilon: float, delta: float) -> Chart | None:

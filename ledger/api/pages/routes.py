@@ -6,9 +6,9 @@ import asyncio
 import csv
 import hmac
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, Permission
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
@@ -32,18 +32,23 @@ from shuffle_ledger.ledger.api.dependencies import (
     seen_cohort,
     service_of,
 )
+from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUse
+from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
-from shuffle_ledger.ledger.api.pages.charts import Moment
+from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
-from shuffle_ledger.ledger.reports.budgets import history
-from shuffle_ledger.ledger.reports.listing import cohort_heads, cohort_statuses, latest_entries
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.reports.budgets import history, history_point
+from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
+from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, cohort_statuses, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
+from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -52,6 +57,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
 
 COHORTS_ON_PAGE = 100
+REFUSED_DAYS = 30  # whose refusals the overview counts
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
 PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
@@ -174,18 +180,60 @@ async def cohorts(
     begins = names.index(after) + 1 if after in seen else 0
     shown = names[begins : begins + COHORTS_ON_PAGE]
     listed = {head.body.cohort: head for head in await in_thread(cohort_heads, service.store, only=shown)}
-    found = [listed[name] for name in shown if name in listed]
     following = shown[-1] if len(names) > begins + len(shown) else None
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
     values: dict[str, Any] = {
-        "heads": found,
+        "refusals": {"days": REFUSED_DAYS, "counted_max": REFUSALS_COUNTED_MAX},
+        "cards": await _cards(service, [listed[name] for name in shown if name in listed]),
         "seen": seen,
         "waiting": waiting,
         "after": after,
         "following": following,
     }
     return page("cohorts.html.jinja", request, **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One cohort on the overview."""
+
+    head: CohortHead
+    spark: charts.Spark | None
+    refused_of_late: int
+    outlook: Outlook | None  # None: not computed
+
+
+async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
+    """Return the cards of some cohorts, by a bounded number of statements and of computations."""
+    now = datetime.now(UTC)
+    names = [head.body.cohort for head in heads]
+    glimpses = await in_thread(service.overview.glimpses, heads)
+    since = now - timedelta(days=REFUSED_DAYS)
+    refused = await in_thread(refused_since, service.store, names, since)
+    ordered = [(name, glimpses[name]) for name in names]
+    outlooks = service.overview.known_outlooks(ordered, today=now.date())
+    if len(outlooks) < len(names) and not service.reading.waiting:
+        computing = partial(service.overview.outlooks, seen=ordered, today=now.date())
+        outlooks = await service.reading.run(computing)
+        service.begin(_computed_while_idle(service.reading, partial(computing, seconds=0.0)))
+    return [
+        Card(
+            head=head,
+            spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget),
+            refused_of_late=refused.get(name, 0),
+            outlook=outlooks.get(name),
+        )
+        for name, head in zip(names, heads, strict=True)
+    ]
+
+
+async def _computed_while_idle(desk: Desk, one_more: Callable[[Accountant], object]) -> None:
+    """Compute forecasts that a page left out, for the next one, until another request is in line."""
+    for _ in range(COMPUTED_AT_ONCE):
+        if desk.waiting:
+            return
+        await desk.run(one_more)
 
 
 @router.get("/cohorts/{cohort}")
@@ -287,19 +335,25 @@ async def _cohort(
     statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
-    bodies = [entry.content() for entry in entries]
+    points, today = [history_point(entry.content()) for entry in entries], datetime.now(UTC).date()
     older = await in_thread(
         latest_entries, service.store, name, limit=ENTRIES_LISTED, before=listed.before, kind=listed.kind
     )
     rows = [_row(entry.content()) for entry in older[::-1]]
     profile = await _profile(service, view)
+    continuation = await _continuation(service, view, drawn_until(points, today), today)
+    limit: dict[str, Any] = {
+        "budget": statement.epsilon_budget,
+        "budget_word": "compared with" if statement.windows_only else "budget",
+    }
     found = page(
         "cohort.html.jinja",
         request,
         status=422 if wrong else 200,
         statement=statement,
         held=view.held,
-        spending=charts.spending_chart([_moment(body) for body in bodies], budget=statement.epsilon_budget),
+        spending=spending_picture(points, continuation=continuation, today=today, **limit),
+        late=continuation.late if continuation is not None else None,
         profile=charts.profile_chart(profile, epsilon=statement.epsilon_budget, delta=statement.delta_budget),
         rows=rows,
         shown=len(rows),
@@ -363,10 +417,25 @@ async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ..
         return ()
 
 
-def _moment(body: EntryBody) -> Moment:
-    refused = body.kind is EntryKind.REFUSED
-    text = f"{body.round_id}: {body.details.get('reason')}" if refused else ""
-    return Moment(at=body.recorded_at, epsilon_upper=body.spent.epsilon_upper, refused=refused, text=text)
+async def _continuation(service: Service, view: CohortView, until: date, today: date) -> Continuation | None:
+    """Return how a cohort could go on as of late; None if that is not known, or is still computed."""
+
+    def work(accountant: Accountant) -> Continuation | None:
+        books = Books(store=service.store, accountant=accountant, keep=False)
+        late = schedule_of_late(books, view, today=today)
+        if late is None:
+            return None
+        course = schedule_course(books, view, late, today=today, until=until)
+        return Continuation(late=late, course=course)
+
+    async def computed() -> Continuation | None:
+        return await service.pricing.run(work)
+
+    key = (view.cohort.name, view.head_digest, until)
+    try:
+        return await asyncio.wait_for(service.continuations.get(key, computed), PROFILE_SECONDS)
+    except TimeoutError:
+        return None
 
 
 def _row(body: EntryBody) -> Row:
@@ -466,7 +535,7 @@ async def checked_form(request: Request) -> dict[str, str]:
     form = await _form(request)
     expected = str(request.scope.get("state", {}).get("csrf") or "")
     if not expected or not hmac.compare_digest(form.get("form_secret", "").encode(), expected.encode()):
-        raise NotAllowed("the form is not one of this session: load the page again")
+        raise NotAllowed("the form is of another session, or of none: nothing was done")
     return form
 
 

@@ -1,0 +1,145 @@
+"""The overview's curves and forecasts, kept in memory: only cohorts whose heads moved are read again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, TypeVar
+
+from shuffle_ledger.accounting import Accountant, AccountingError
+from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.errors import LedgerError
+from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.reports.forecasts import KindForecast, kind_forecast
+from shuffle_ledger.ledger.reports.glimpses import Glimpse, glimpses
+from shuffle_ledger.ledger.reports.listing import CohortHead
+from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_forecast
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, POLICY_PLAN
+
+REMEMBERED_MAX: Final = 4096
+COMPUTED_AT_ONCE: Final = 24  # forecasts that one page computes at most, and as many after it is sent
+COMPUTED_SECONDS: Final = 0.1  # after which a page begins no other one
+KINDS_MAX: Final = 32  # whose privacy losses are read for one forecast
+
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """The future of a cohort, if it goes on as of late; the numbers are those of `forecast`."""
+
+    latest: KindForecast  # of the kind that was admitted last
+    of_late: ScheduleOfLate | None  # None: no schedule is recognized
+
+
+class Overview:
+    """Curves and forecasts of cohorts. Any thread may ask."""
+
+    def __init__(self, store: Store) -> None:
+        """Begin with nothing."""
+        self._store = store
+        self._lock = threading.Lock()
+        self._glimpses: OrderedDict[str, Glimpse] = OrderedDict()
+        self._outlooks: OrderedDict[str, tuple[int, date, Outlook | None]] = OrderedDict()
+
+    def glimpses(self, heads: Collection[CohortHead]) -> dict[str, Glimpse]:
+        """Return the glimpses of cohorts up to their heads; later ones, if the heads moved meanwhile."""
+        sequences = {head.body.cohort: head.body.sequence for head in heads}
+        with self._lock:
+            known = {name: self._glimpses[name] for name in sequences if name in self._glimpses}
+        moved = [name for name, sequence in sequences.items() if known.get(name) is None
+                 or known[name].sequence < sequence]  # fmt: skip
+        if moved:
+            read = glimpses(self._store, moved)
+            known |= read
+            for name, glimpse in read.items():
+                self._keep(self._glimpses, name, glimpse)
+        return known
+
+    def known_outlooks(
+        self, seen: Sequence[tuple[str, Glimpse]], *, today: date
+    ) -> dict[str, Outlook | None]:
+        """Return the outlooks of cohorts that were computed before, as `outlooks` does."""
+        with self._lock:
+            kept = {name: self._outlooks[name] for name, _ in seen if name in self._outlooks}
+        sequences = {name: glimpse.sequence for name, glimpse in seen}
+        return {name: one[2] for name, one in kept.items() if one[:2] == (sequences[name], today)}
+
+    def outlooks(
+        self,
+        accountant: Accountant,
+        seen: Sequence[tuple[str, Glimpse]],
+        *,
+        today: date,
+        seconds: float = COMPUTED_SECONDS,
+    ) -> dict[str, Outlook | None]:
+        """Return the outlooks of cohorts, those that are known and a few more; others are left out.
+
+        None: no outlook is computed, for there was no round of late, the privacy loss of a kind is not
+        stored, or the cohort has windows.
+
+        Args:
+            accountant: computes with the ledger's precision.
+            seen: cohorts with their glimpses, the most urgent first.
+            today: the first day of all schedules.
+            seconds: after which no other computation is begun; 0: one is made.
+        """
+        found = self.known_outlooks(seen, today=today)
+        unknown = dict([each for each in seen if each[0] not in found][:COMPUTED_AT_ONCE])
+        if unknown:
+            ends = time.monotonic() + seconds
+            self._store.remember_first_bodies(list(unknown))
+            for view in self._store.views(list(unknown)):
+                name, glimpse = view.cohort.name, unknown[view.cohort.name]
+                computed = self._computed(accountant, view, glimpse, today)
+                found[name] = computed
+                self._keep(self._outlooks, name, (view.head_sequence, today, computed))
+                if time.monotonic() > ends:
+                    break
+        return found
+
+    def _computed(
+        self, accountant: Accountant, view: CohortView, glimpse: Glimpse, today: date
+    ) -> Outlook | None:
+        if view.head_sequence != glimpse.sequence or view.cohort.windows or glimpse.latest is None:
+            return None
+        books = Books(store=self._store, accountant=accountant, keep=False)
+        try:
+            if not _has_losses(books, view, glimpse):
+                return None
+            late = glimpse.schedule
+            return Outlook(
+                latest=kind_forecast(books, view, glimpse.latest, today=today),
+                of_late=schedule_forecast(books, view, late, today=today) if late is not None else None,
+            )
+        except (AccountingError, LedgerError):
+            return None  # the cohort's own page says what is wrong
+
+    def _keep(self, memory: OrderedDict[str, Kept], name: str, value: Kept) -> None:
+        with self._lock:
+            memory[name] = value
+            memory.move_to_end(name)
+            while len(memory) > REMEMBERED_MAX:
+                memory.popitem(last=False)
+
+
+def _has_losses(books: Books, view: CohortView, glimpse: Glimpse) -> bool:
+    """Return whether all privacy losses that the forecasts need are stored, and few; give them to the
+    accountant.
+    """
+    if view.cohort.policy == POLICY_PLAN or view.cohort.status != "open":
+        return True
+    kinds = glimpse.schedule.kinds if glimpse.schedule is not None else ()
+    needed = {each for each in (glimpse.latest, *kinds) if each is not None}
+    if view.cohort.policy == POLICY_FIXED:
+        needed |= set(view.held)
+    if len(needed) > KINDS_MAX:
+        return False
+    loss_cache.recall(books.store, books.accountant, needed)
+    return not loss_cache.unknown(books.accountant, needed)

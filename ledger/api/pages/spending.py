@@ -1,0 +1,186 @@
+"""The picture of a cohort's spending over days: a curve, its continuation, a strip for each use case."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+
+from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, time_place, upper
+from shuffle_ledger.ledger.reports.budgets import HistoryPoint
+from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
+from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate
+from shuffle_ledger.ledger.values.entries import EntryKind
+
+USE_CASES_MAX: Final = 12  # strips; the rounds of all other use cases share one more
+DAYS_LISTED: Final = 60  # in the table
+NAMED_MAX: Final = 3  # refused rounds of a day that their mark names
+_AHEAD_MIN = timedelta(days=180)  # that a continuation may be drawn for; more if more is behind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """The rounds of one use case, in the units of the picture."""
+
+    name: str
+    admitted: int
+    refused: int
+    admitted_at: tuple[float, ...]  # each day once
+    refused_at: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayRow:
+    """The same as the picture in words, for one day."""
+
+    day: date
+    epsilon_upper: float
+    admitted: int
+    refused: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingPicture:
+    """All of it."""
+
+    chart: Chart
+    strips: tuple[Strip, ...]
+    rows: tuple[DayRow, ...]  # the last days first
+    days: int  # all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """What would be spent if the cohort went on as of late."""
+
+    late: ScheduleOfLate
+    course: tuple[tuple[date, float], ...]  # days, and upper bounds on epsilon spent by then
+
+
+def drawn_until(points: Sequence[HistoryPoint], today: date) -> date:
+    """Return the day up to which a continuation is drawn, so that it leaves room for what happened."""
+    behind = today - min(days_of(points)) if points else timedelta()
+    return today + max(2 * behind, _AHEAD_MIN)
+
+
+def spending_picture(
+    points: Sequence[HistoryPoint],
+    *,
+    budget: float,
+    continuation: Continuation | None,
+    today: date,
+    budget_word: str = "budget",
+) -> SpendingPicture | None:
+    """Return the picture of the last entries of a chain; None without a round."""
+    days = days_of(points)
+    ends = last_of_days(points)
+    per_use_case = by_use_case(points)
+    if not per_use_case:
+        return None
+    course = continuation.course if continuation is not None else ()
+    last = max([*ends, *(day for day, _ in course), *([today] if course else [])])
+    first_at, last_at = _seconds(min(ends)), _seconds(last + timedelta(days=1))
+
+    def x(day: date) -> float:
+        return time_place(_seconds(day), first_at, last_at)
+
+    curve = [(_seconds(day), points[number].epsilon_spent_upper) for day, number in ends.items()]
+    now = (_seconds(today), curve[-1][1])
+    ahead = [now, *((_seconds(day), value) for day, value in course if math.isfinite(value))]
+    chart = stepped_chart(
+        curve,
+        budget=budget,
+        ahead=ahead if len(ahead) > 1 else (),
+        begins=first_at,
+        ends=_seconds(today)
+        if course and _seconds(today) > curve[-1][0]
+        else _seconds(max(ends) + timedelta(days=1)),
+        domain_ends=last_at,
+        title=_in_words(points, ends, budget, continuation),
+        marks=_refusals(points, days, ends),
+        budget_word=budget_word,
+    )
+    return SpendingPicture(
+        chart=chart,
+        strips=tuple(_strip(name, rounds, x) for name, rounds in _most(per_use_case).items()),
+        rows=tuple(_rows(points, ends, per_use_case))[: -DAYS_LISTED - 1 : -1],
+        days=len(ends),
+    )
+
+
+def _in_words(
+    points: Sequence[HistoryPoint], ends: Mapping[date, int], budget: float, ahead: Continuation | None
+) -> str:
+    first, last = min(ends), max(ends)
+    said = (
+        f"Epsilon spent over days of collection, {first} to {last}: at most"
+        f" {upper(points[ends[last]].epsilon_spent_upper)} of {plain(budget)}"
+    )
+    if ahead is not None and ahead.late.ends_on is not None:
+        said += f"; going on as of late fits until {ahead.late.ends_on} at least"
+    return said
+
+
+def _refusals(
+    points: Sequence[HistoryPoint], days: Sequence[date], ends: Mapping[date, int]
+) -> list[tuple[float, float, str]]:
+    """Return one mark for each day with refusals."""
+    found: dict[date, list[HistoryPoint]] = defaultdict(list)
+    for day, point in zip(days, points, strict=True):
+        if point.kind is EntryKind.REFUSED:
+            found[day].append(point)
+    marks = []
+    for day, refused in found.items():
+        named = [f"{each.round_id}: {str(each.reason).replace('_', ' ')}" for each in refused[:NAMED_MAX]]
+        more = f" and {len(refused) - NAMED_MAX:,} more" if len(refused) > NAMED_MAX else ""
+        text = f"refused on {day}: {'; '.join(named)}{more}"
+        marks.append((_seconds(day), points[ends[day]].epsilon_spent_upper, text))
+    return marks
+
+
+def _most(
+    per_use_case: Mapping[str, list[tuple[date, EntryKind]]],
+) -> dict[str, list[tuple[date, EntryKind]]]:
+    """Return the use cases with the most rounds, and the rounds of all others together."""
+    if len(per_use_case) <= USE_CASES_MAX + 1:
+        return dict(per_use_case)
+    most = sorted(per_use_case, key=lambda name: -len(per_use_case[name]))[:USE_CASES_MAX]
+    others = [rounds for name, rounds in per_use_case.items() if name not in most]
+    found = {name: rounds for name, rounds in per_use_case.items() if name in most}
+    return found | {f"{len(others):,} other use cases": [one for rounds in others for one in rounds]}
+
+
+def _strip(name: str, rounds: Sequence[tuple[date, EntryKind]], x: Callable[[date], float]) -> Strip:
+    admitted = [day for day, kind in rounds if kind is EntryKind.ADMITTED]
+    refused = [day for day, kind in rounds if kind is EntryKind.REFUSED]
+    return Strip(
+        name=name,
+        admitted=len(admitted),
+        refused=len(refused),
+        admitted_at=tuple(x(day) for day in sorted(set(admitted))),
+        refused_at=tuple(x(day) for day in sorted(set(refused))),
+    )
+
+
+def _rows(
+    points: Sequence[HistoryPoint],
+    ends: Mapping[date, int],
+    per_use_case: Mapping[str, list[tuple[date, EntryKind]]],
+) -> list[DayRow]:
+    counts = Counter(one for rounds in per_use_case.values() for one in rounds)
+    return [
+        DayRow(
+            day=day,
+            epsilon_upper=points[number].epsilon_spent_upper,
+            admitted=counts[day, EntryKind.ADMITTED],
+            refused=counts[day, EntryKind.REFUSED],
+        )
+        for day, number in ends.items()
+    ]
+
+
+def _seconds(day: date) -> float:
+    return datetime.combine(day, time(), UTC).timestamp()

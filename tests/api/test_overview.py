@@ -1,0 +1,220 @@
+"""The overview: what it shows of each cohort is what the API says, at a bounded cost for a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, event
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Overview
+from shuffle_ledger.ledger.api.pages.charts import upper
+from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
+from shuffle_ledger.ledger.reports.budgets import history
+from shuffle_ledger.ledger.reports.collection_days import last_of_days
+from shuffle_ledger.ledger.reports.glimpses import CURVE_POINTS, TAIL_ENTRIES, glimpses, refused_since
+from shuffle_ledger.ledger.reports.listing import cohort_heads
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.tables import privacy_losses
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.workers.dispatch import decide
+from tests.api.conftest import ROUND, Server
+from tests.api.test_pages import _login
+from tests.api.test_rounds import TOO_MUCH
+
+FIRST = date(2025, 1, 6)
+KIND = ShuffledRound.from_mapping(ROUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """An entry of a chain."""
+
+    kind: EntryKind
+    collected_on: date
+    recorded_at: datetime
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    """Yield a list of the statements that the database gets meanwhile."""
+    found: list[str] = []
+
+    def heard(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        found.append(statement)
+
+    event.listen(engine, "before_cursor_execute", heard)
+    yield found
+    event.remove(engine, "before_cursor_execute", heard)
+
+
+@pytest.fixture(params=["sqlite_store", "postgresql_store"])
+def any_store(request: pytest.FixtureRequest) -> Store:
+    """Return a ledger on each database."""
+    store: Store = request.getfixturevalue(request.param)
+    return store
+
+
+def admit(
+    store: Store, accountant: Accountant, name: str, cohort: str, kind: ShuffledRound = KIND, **more: Any
+) -> None:
+    """Register a round and have it decided."""
+    request = RoundRequest(round_id=name, cohort=cohort, round=kind, **more)
+    if admit_at_once(store, accountant, request, actor="tester") is None:
+        register(store, request, actor="tester")
+        decide(store, accountant, Settings(broker_url=None), name)
+
+
+@pytest.mark.slow
+def test_a_card_says_what_the_api_says(server: Server) -> None:
+    for number in range(4):
+        day = (FIRST + timedelta(days=7 * number)).isoformat()
+        assert server.register(f"a {number}", collected_on=day, use_case="emoji").status_code == 201
+    assert server.register("too much", **TOO_MUCH).status_code == 409
+    said = server.ask("POST", "/v1/cohorts/phones/forecast", json={}).json()
+    late, (kind,) = said["of_late"], said["kinds"]
+    assert (late["every"], late["kinds"]) == ("week", [kind["round"]])
+    weeks = timedelta(days=7 * (late["periods_at_least"] - 1))
+    assert date.fromisoformat(late["ends_on"]) == datetime.now(UTC).date() + weeks
+    assert late["periods_at_least"] <= kind["rounds_at_least"]
+    phones, secret = _login(server).get("/").text.split('<a class="card cohort"')[1:]
+    texts = [re.sub(r"<[^>]+>|\s+", " ", card) for card in (phones, secret)]
+    texts = [re.sub(r"\s+", " ", text) for text in texts]
+    at_least = "" if kind["next_is_refused"] else "at least "
+    assert f"still fit {at_least}{kind['rounds_at_least']:,} of krr(" in texts[0]
+    assert f"every week: fits until {late['ends_on']} at least" in texts[0]
+    assert "refused in 30 days 1 " in texts[0]
+    assert "not computed" in texts[1]
+    line = re.search(r'class="line" points="([^"]+)"', phones)
+    assert line
+    heights = [float(point.split(",")[1]) for point in line.group(1).split()]
+    assert all(lower <= higher for higher, lower in pairwise(heights))  # the picture's y goes down
+    assert 'class="spark"' not in secret
+
+
+@pytest.mark.slow
+def test_a_page_of_cohorts_takes_as_many_statements_as_one(any_store: Store) -> None:
+    accountant, names = Accountant(), [f"cohort {number}" for number in range(COMPUTED_AT_ONCE)]
+    for name in names:
+        open_cohort(any_store, name=name, population=10**5, epsilon=1.0, delta=1e-6, policy="adaptive",
+                    actor="tester")  # fmt: skip
+        for number in range(3):
+            day = FIRST + timedelta(days=7 * number)
+            admit(any_store, accountant, f"{name}/{number}", name, collected_on=day)
+    counts = []
+    for some in (names[:1], names):
+        fresh = Store(any_store.engine)
+        overview = Overview(fresh)
+        with statements(any_store.engine) as heard:
+            seen = overview.glimpses(cohort_heads(fresh, only=some))
+            refused_since(fresh, some, datetime.now(UTC))
+            found = overview.outlooks(Accountant(), list(seen.items()), today=FIRST, seconds=1e9)
+        assert {name for name, one in found.items() if one is not None} == set(some)
+        counts.append(len(heard))
+        with statements(any_store.engine) as heard:
+            assert overview.known_outlooks(list(seen.items()), today=FIRST) == found
+        assert heard == []
+    assert counts[0] == counts[1]
+    for number, name in enumerate(names[:3]):
+        admit(any_store, accountant, f"other {number}", name, replace(KIND, reports=2000 + 500 * number))
+    for some in (names[:1], names[:3]):
+        with statements(any_store.engine) as heard:
+            Store(any_store.engine).views(some)
+        counts.append(len(heard))
+    assert counts[2] == counts[3]
+
+
+@pytest.mark.slow
+def test_a_cohorts_picture_is_over_days_of_collection(server: Server) -> None:
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=7 * number) for number in (4, 2, 3, 1)]  # not in their order
+    for number, day in enumerate(days):
+        assert server.register(f"a {number}", collected_on=f"{day}", use_case="emoji").status_code == 201
+    assert server.register("too much", collected_on=f"{days[0]}", use_case="w", **TOO_MUCH).status_code == 409
+    late = server.ask("POST", "/v1/cohorts/phones/forecast", json={}).json()["of_late"]
+    text = _login(server).get("/cohorts/phones").text
+    assert f"fits until <b>{late['ends_on']}</b> at least" in text
+    assert re.findall(r"<b>(\w+)</b> <small>([^<]+)<", text) == [
+        ("emoji", "4 admitted"),
+        ("w", "0 admitted, 1 refused"),
+    ]
+    assert text.count('<circle cx="') == 4
+    chart = text.split('<svg class="chart"')[1].split("</svg>")[0]
+    line, ahead = (
+        [
+            tuple(map(float, point.split(",")))
+            for point in re.findall(rf'class="{name}" points="([^"]+)"', chart)[0].split()
+        ]
+        for name in ("line", "ahead")
+    )
+    assert [x for x, _ in line] == sorted(x for x, _ in line)
+    assert line[-1] == ahead[0]  # it goes on from here
+    assert ahead == sorted(ahead)
+    assert ahead[-1][0] == max(x for x, _ in ahead) > line[-1][0]
+    rows = re.findall(r"<tr><td>(\d{4}-\d\d-\d\d)</td>" + 3 * r"<td class=\"number\">([^<]+)</td>", text)
+    spent = {point.round_id: point.epsilon_spent_upper for point in history(server.store, "phones")}
+    at = [spent[name] for name in ("a 3", "a 2", "a 2", "a 0")]  # a 2 was registered after a 1
+    assert [row[0] for row in rows] == [f"{day}" for day in sorted(days, reverse=True)]
+    assert [row[2:] for row in rows] == [("1", "0"), ("1", "0"), ("1", "0"), ("1", "1")]
+    assert [row[1] for row in rows] == [upper(value) for value in at]
+
+
+def test_what_is_not_stored_is_not_computed(sqlite_store: Store) -> None:
+    accountant = Accountant()
+    admit(sqlite_store, accountant, "one", "phones")
+    for stored in (True, False):
+        if not stored:
+            with sqlite_store.engine.begin() as connection:
+                connection.execute(delete(privacy_losses))
+        overview, unknowing = Overview(sqlite_store), Accountant()
+        seen = overview.glimpses(cohort_heads(sqlite_store, only=["phones"]))
+        found = overview.outlooks(unknowing, list(seen.items()), today=FIRST)
+        assert (found["phones"] is not None) is stored
+        assert unknowing.knows(seen["phones"].latest or KIND) is stored
+
+
+@pytest.mark.slow
+def test_a_glimpse_and_the_refusals_of_late(any_store: Store) -> None:
+    accountant = Accountant()
+    for number in range(CURVE_POINTS + TAIL_ENTRIES):
+        use_case = ("emoji", "health")[number % 2]
+        day = FIRST + timedelta(days=number // 2 * 30)
+        admit(any_store, accountant, f"{number}", "phones", use_case=use_case, collected_on=day)
+    before = any_store.view("phones")
+    admit(any_store, accountant, "no", "phones", ShuffledRound.from_mapping(TOO_MUCH))
+    found = glimpses(any_store, ["phones", "secret"])
+    phones, secret = found["phones"], found["secret"]
+    assert (secret.latest, secret.schedule, len(secret.curve)) == (None, None, 1)
+    assert phones.sequence == before.head_sequence + 1
+    assert phones.curve[0] == (FIRST, phones.curve[0][1])
+    assert phones.curve[-1][1] == before.spent.epsilon_upper
+    assert [day for day, _ in phones.curve] == sorted({day for day, _ in phones.curve})
+    assert phones.latest is not None
+    assert phones.schedule is not None
+    assert (phones.schedule.every, phones.schedule.kinds) == ("month", (phones.latest, phones.latest))
+    now = any_store.view("phones").at
+    names = ["phones", "secret"]
+    assert refused_since(any_store, names, now - timedelta(days=1)) == {"phones": 1}
+    assert refused_since(any_store, names, now + timedelta(days=1)) == {}
+
+
+def test_each_day_is_told_by_an_entry_that_counts_all_rounds_until_then() -> None:
+    days = [FIRST + timedelta(days=number) for number in (0, 2, 0, 1, 5, 3, 3, 1)]
+    kinds = [EntryKind.OPENED, *[EntryKind.ADMITTED] * 6, EntryKind.REFUSED]
+    both = zip(kinds, days, strict=True)
+    chain = [Point(kind=kind, collected_on=day, recorded_at=datetime.now(UTC)) for kind, day in both]
+    found = last_of_days(chain)
+    assert list(found) == sorted(set(days))
+    for day, number in found.items():
+        admitted = [place for place, each in enumerate(chain[:-1]) if each.collected_on <= day]
+        assert number == max(admitted)  # the refusal counts nothing
