@@ -32,6 +32,7 @@ NOTEBOOKS = "notebooks"
 # Where `make docs` and a test put notebooks with what their cells print; docs/notebooks/ has none of it.
 EXECUTED = "SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS"
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+_NESTED = re.compile(r"^( +)- ")
 _FENCE = re.compile(r"^( *)(```|~~~)")
 
 
@@ -52,10 +53,21 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     sources = {there: here for here, there in OUTSIDE.items()}
     here = page.file.src_uri
     folder = posixpath.dirname(sources.get(here, f"docs/{here}"))
-    lines, fenced = [], False
+    lines, fenced, before = [], False, ""
     for line in markdown.split("\n"):
         fenced ^= _FENCE.match(line) is not None
-        lines.append(line if fenced else _LINK.sub(lambda link: _linked(link, folder, here), line))
+        if fenced:
+            lines.append(line)
+            continue
+        # Of the paragraph so far, the first line: a list needs an empty line before it in Python-Markdown.
+        before = "" if not line.strip() else before or line
+        if line.startswith("- ") and not before.startswith("- "):
+            lines.append("")
+            before = line
+        # ... and twice the indentation that GitHub needs for a list within a list.
+        nested = _NESTED.match(line)
+        text = f"{nested[1]}{line}" if nested and before.lstrip().startswith("- ") else line
+        lines.append(_LINK.sub(lambda link: _linked(link, folder, here), text))
     return "\n".join(lines)
 
 
@@ -80,7 +92,7 @@ def _linked(link: re.Match[str], folder: str, here: str) -> str:
 
 def _decisions() -> str:
     lines = ["# Decisions", "", "Records of decisions that were hard, with the reasons.", ""]
-    for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
+    for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))[1:]:  # the first one is the template
         title = path.read_text("utf-8").split("\n", 1)[0].removeprefix("# ")
         lines.append(f"- [{title}]({path.name})")
     return "\n".join(lines) + "\n"
