@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
+from shuffle_ledger.ledger.api.statement_jobs import StatementJobs
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -71,6 +72,7 @@ def create_app(
     root_path = checked_root_path(root_path)
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock))
     sessions = Sessions(settings.session_key.get_secret_value() if settings.session_key else None)
+    auditing = Desk(Accountant(precision=settings.precision))
     service = Service(
         settings=settings,
         store=store,
@@ -82,7 +84,8 @@ def create_app(
         calculating=Desk(Accountant(), line_max=CALCULATIONS_MAX),
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
-        auditing=Desk(Accountant(precision=settings.precision)),
+        auditing=auditing,
+        statements=StatementJobs(auditing, clock),
         uses=CohortUses(store),
         overview=Overview(store),
         root_path=root_path,
