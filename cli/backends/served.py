@@ -245,8 +245,8 @@ class ServedLedger:
     def statement(
         self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
     ) -> Statement:
-        """See `Ledger`; the server does not say how far it is."""
-        made = self.client.statement(wanted)
+        """See `Ledger`; the server says how far it is where that takes long."""
+        made = self.client.statement(wanted, progress=progress)
         return replace(made, checkpoint=checkpoint.to_json() if checkpoint is not None else None)
 
     def bundle(

@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.api.pages import routes, sign_in
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
+from shuffle_ledger.ledger.api.statement_jobs import StatementJobs
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
@@ -82,6 +83,7 @@ def create_app(
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
     key = settings.session_key.get_secret_value() if settings.session_key else None
     sessions = Sessions(key, oidc.settings if oidc else None)
+    auditing = Desk(Accountant(precision=settings.precision))
     service = Service(
         settings=settings,
         store=store,
@@ -93,7 +95,8 @@ def create_app(
         calculating=Desk(Accountant(), line_max=CALCULATIONS_MAX),
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
-        auditing=Desk(Accountant(precision=settings.precision)),
+        auditing=auditing,
+        statements=StatementJobs(auditing, clock),
         uses=CohortUses(store),
         overview=Overview(store),
         root_path=root_path,
@@ -115,16 +118,21 @@ def create_app(
     app.state.metrics = metrics
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     _offer(app, operations.metrics_router(metrics))
-    handlers = {RequestValidationError: problems.on_invalid, HTTPException: problems.on_http}
-    for expected in (*problems.EXPECTED, Exception):
-        handlers[expected] = problems.on_error
-    for expected, handler in handlers.items():
-        app.add_exception_handler(expected, _readable(handler))
+    _answer_errors(app)
     app.add_middleware(Gate, store=store, door=door, sessions=sessions, root_path=root_path)
     app.add_middleware(_Observed, service=service, metrics=metrics, on_failure=_readable(problems.on_error))
     if root_path:
         app.add_middleware(RootPath, root_path=root_path)
     return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Add the answers to errors."""
+    handlers = {RequestValidationError: problems.on_invalid, HTTPException: problems.on_http}
+    for expected in (*problems.EXPECTED, Exception):
+        handlers[expected] = problems.on_error
+    for expected, handler in handlers.items():
+        app.add_exception_handler(expected, _readable(handler))
 
 
 def _oidc_of(settings: Settings, store: Store, root_path: str) -> OpenIdConnect | None:

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
+from shuffle_ledger.ledger.api.statement_jobs import StatementProgress
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
@@ -160,6 +161,7 @@ class ANSWERS:
     verification = _ref("VerificationReport")
     heads = _ref("Heads")
     statement = _ref("Statement")
+    statement_progress = _ref("StatementProgress")
     standing = _ref("Standing")
     operation = _ref("OperationalHealth")
     record = _ref("RoundRecord")
@@ -353,6 +355,7 @@ _COMPONENTS: Mapping[str, Schema] = {
     "Heads": _HEADS,
     "Standing": _STANDING,
     "Statement": _schema_of_fields(Statement),
+    "StatementProgress": _schema_of_fields(StatementProgress),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
     "RoundPage": _schema_of_fields(RoundPage),
@@ -428,6 +431,14 @@ BUNDLED: Responses = {
     200: {
         "description": "The bundle.",
         "content": {BUNDLE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+    },
+}
+STATED: Responses = {
+    **answers(200, ANSWERS.statement, "The statement."),
+    202: {
+        "description": "It is made in the background.",
+        "content": {"application/json": {"schema": ANSWERS.statement_progress}},
+        "headers": {"Location": {"schema": {"type": "string"}, "description": "Where it will be."}},
     },
 }
 RETRIED: Responses = {**REGISTERED}

@@ -32,7 +32,9 @@ from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEO
 from shuffle_ledger.ledger.decisions.elsewhere import Collected
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote
+from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.evidence.statement import Statement
+from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
@@ -80,6 +82,7 @@ from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationRep
 __all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
 
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
+_STATEMENTS_BEGUN_MAX = 20  # for one that a restarted server lost, or that another server is asked for
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
 _PAGE = 500
 
@@ -498,9 +501,16 @@ class _Operations:
         return value_of(VerificationReport, (yield Ask("POST", "verification", body, long=True)))
 
     @Operation
-    def statement(self, wanted: StatementWanted) -> Steps[Statement]:
-        """Return a statement, made when the server says, as `evidence.statement_builder.make_statement`
-        does."""
+    def statement(self, wanted: StatementWanted, *, progress: Progress | None = None) -> Steps[Statement]:
+        """Return a statement, made when the server says, as `evidence.statement_builder.make_statement` does.
+
+        A statement that takes long is made in the server's background, and asked for until it is finished. A
+        server that restarted meanwhile is asked to make it again.
+
+        Args:
+            wanted: what to state.
+            progress: told what the server is doing, if that takes long.
+        """
         as_of = wanted.as_of
         body = {
             "cohorts": None if wanted.cohorts is None else list(wanted.cohorts),
@@ -511,7 +521,15 @@ class _Operations:
                 for cohort, head in wanted.kept
             ],
         }
-        return value_of(Statement, (yield Ask("POST", "statements", body, long=True)))
+        begun = 1
+        while True:
+            found = yield Ask("POST", "statements", body, long=True)
+            try:
+                return value_of(Statement, (yield from _finished(found, progress)))
+            except NotFound:
+                if not _is_unfinished(found) or begun == _STATEMENTS_BEGUN_MAX:
+                    raise
+            begun += 1
 
     @Operation
     def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> Steps[bytes]:
@@ -668,6 +686,20 @@ def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:
 def _changed_to(epsilon: float, reason: str) -> dict[str, Any]:
     checked = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
     return {"epsilon": checked_epsilon(epsilon), "reason": checked}
+
+
+def _finished(found: Any, progress: Progress | None) -> Steps[Any]:
+    """Return a statement once the server has made it in its background."""
+    while _is_unfinished(found):
+        if progress is not None and found["step"] is not None:
+            progress(str(found["step"]), int(found["done"]), int(found["of"]))
+        found = yield Ask("GET", f"statements/{_segment(str(found['statement_id']))}", long=True)
+    return found
+
+
+def _is_unfinished(found: Any) -> bool:
+    """Return whether an answer about a statement says that it is still made."""
+    return isinstance(found, Mapping) and "statement_id" in found
 
 
 def _segment(name: str) -> str:

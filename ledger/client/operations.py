@@ -159,25 +159,36 @@ def collected(pages: Pages[Answer]) -> Steps[list[Answer]]:
 
 
 def _run(client: Blocking, steps: Steps[Answer]) -> Answer:
-    answer = None
+    answer, failure = None, None
     while True:
         try:
-            step = steps.send(answer)
+            step = _next_of(steps, answer, failure)
         except StopIteration as end:
             done: Answer = end.value
             return done
-        answer = client.perform(step)
+        try:
+            answer, failure = client.perform(step), None
+        except Exception as error:  # noqa: BLE001 - the operation's own
+            failure = error
 
 
 async def _awaited(client: Awaiting, steps: Steps[Answer]) -> Answer:
-    answer = None
+    answer, failure = None, None
     while True:
         try:
-            step = steps.send(answer)
+            step = _next_of(steps, answer, failure)
         except StopIteration as end:
             done: Answer = end.value
             return done
-        answer = await client.perform(step)
+        try:
+            answer, failure = await client.perform(step), None
+        except Exception as error:  # noqa: BLE001 - the operation's own
+            failure = error
+
+
+def _next_of(steps: Steps[Any], answer: Any, failure: Exception | None) -> Ask | Pause:
+    """Return the next step, given what the last one answered, or raised: the operation may go on after it."""
+    return steps.send(answer) if failure is None else steps.throw(failure)
 
 
 def _listed(client: Blocking, pages: Pages[Answer]) -> Iterator[Answer]:

@@ -78,8 +78,8 @@ def _credentials(server: Server) -> dict[str, str | None]:
 
 
 # What there is, and what there is not, of the same length.
-EXISTING = {"cohort": "secret", "round_id": "theirs", "team": "ads"}
-MISSING = {"cohort": "absent", "round_id": "nobody", "team": "ads"}
+EXISTING = {"cohort": "secret", "round_id": "theirs", "team": "ads", "statement_id": "0" * 32}
+MISSING = {"cohort": "absent", "round_id": "nobody", "team": "ads", "statement_id": "f" * 32}
 
 
 def _requests(server: Server, names: dict[str, str]) -> Iterator[tuple[str, str, dict[str, Any] | None]]:

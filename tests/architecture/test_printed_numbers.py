@@ -34,6 +34,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("ledger/api/pages/charts.py", "round(…)"): (3, _PLACES),
     ("ledger/api/pages/charts.py", ".1f"): (2, _PLACES),
     ("ledger/api/auth/middleware.py", "g"): (1, _SECONDS),
+    ("ledger/api/routes/audit.py", "g"): (1, _SECONDS),
     ("ledger/api/routes/rounds.py", "g"): (1, _SECONDS),
     ("ledger/checkpoints/schedule.py", ".0f"): (1, _SECONDS),
     ("ledger/health.py", ".0f"): (1, _SECONDS),

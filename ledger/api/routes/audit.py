@@ -18,16 +18,21 @@ from shuffle_ledger.ledger.api.dependencies import (
     Auditor,
     CohortName,
     Limit,
+    Prefer,
     Service,
+    StatementId,
     in_thread,
     refuse_limited,
     seen_cohort,
     seen_name,
+    wait_of,
 )
-from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, answers
+from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, STATED, answers
 from shuffle_ledger.ledger.api.schemas.audit import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
+from shuffle_ledger.ledger.api.statement_jobs import WAIT_SECONDS, Job
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.evidence.statement_request import cohort_names
 from shuffle_ledger.ledger.reports.budgets import heads, heads_page
 from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN, events_after
@@ -138,17 +143,44 @@ async def standing(body: LedgerStanding, token: Auditor, service: Asked) -> JSON
     return JSONResponse(document_of({"ledger_id": found.ledger_id, "at": found.at, "heads": named}))
 
 
-@router.post("/statements", responses=answers(200, ANSWERS.statement, "The statement."))
-async def statement(body: MakeStatement, token: Auditor, service: Asked) -> Response:
-    """State what was promised to the users of cohorts, and whether it was kept."""
+@router.post("/statements", responses=STATED)
+async def statement(body: MakeStatement, token: Auditor, service: Asked, prefer: Prefer = None) -> Response:
+    """State what was promised to the users of cohorts, and whether it was kept.
+
+    `200` with the statement, if it is made within 25 seconds or as long as `Prefer: wait=N` says; else `202`:
+    it is made in the background, and `Location` says where it will be.
+    """
     wanted = body.wanted(_named(token, body.cohorts))
     if wanted.cohorts is None:
         refuse_limited(token)
 
-    def made(accountant: Accountant) -> bytes:
-        return _json(wanted.made(service.store, accountant, made_at=datetime.now(UTC)))
+    def made(accountant: Accountant, tell: Progress) -> bytes:
+        return _json(wanted.made(service.store, accountant, made_at=datetime.now(UTC), progress=tell))
 
-    return Response(await service.auditing.run(made), media_type="application/json")
+    job = service.statements.begin(wanted, made)
+    answer = await _stated(service, job, prefer)
+    if not job.is_kept:
+        service.statements.forget(job)
+    return answer
+
+
+@router.get("/statements/{statement_id}", responses=STATED)
+async def kept_statement(
+    statement_id: StatementId, token: Auditor, service: Asked, prefer: Prefer = None
+) -> Response:
+    """Read a statement that was made in the background; `202` with its progress until it is finished."""
+    return await _stated(service, service.statements.find(token, statement_id), prefer)
+
+
+async def _stated(service: Service, job: Job, prefer: str | None) -> Response:
+    waited = wait_of(prefer)
+    headers = {} if waited is None else {"Preference-Applied": f"wait={waited:g}"}
+    found = await job.made(wait_seconds=WAIT_SECONDS if waited is None else waited)
+    if found is not None:
+        return Response(found, media_type="application/json", headers=headers)
+    job.is_kept = True
+    headers["Location"] = f"{service.root_path}/v1/statements/{job.statement_id}"
+    return JSONResponse(document_of(job.progress()), 202, {**headers, "Retry-After": "1"})
 
 
 @router.post("/bundles", response_class=Response, responses=BUNDLED)

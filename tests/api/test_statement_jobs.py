@@ -1,0 +1,121 @@
+"""Statements made in the background: the same document, for tokens that see its cohorts, within limits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.ledger.api import statement_jobs
+from shuffle_ledger.ledger.client import LedgerClient
+from shuffle_ledger.ledger.evidence import StatementWanted
+from shuffle_ledger.ledger.evidence.statement_request import StatementWanted as Wanted
+from tests.api.conftest import Server
+
+AT_ONCE = {"Prefer": "wait=0"}
+
+
+@pytest.fixture
+def held(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Yield an event before which no statement goes on after its first step."""
+    going_on, made = threading.Event(), Wanted.made
+
+    def slowly(self: Wanted, *given: Any, progress: Any, **more: Any) -> Any:
+        progress("phones: reading entries", 1, 2)
+        assert going_on.wait(30)
+        return made(self, *given, progress=progress, **more)
+
+    monkeypatch.setattr(Wanted, "made", slowly)
+    yield going_on
+    going_on.set()
+
+
+def begin(server: Server, *, bearer: str = "auditor", **body: Any) -> Any:
+    return server.ask("POST", "/v1/statements", bearer=bearer, json=body, headers=AT_ONCE)
+
+
+def test_a_long_statement_is_made_in_the_background_and_kept(server: Server, held: threading.Event) -> None:
+    server.register("a")
+    began = begin(server, cohorts=["phones"])
+    assert began.status_code == 202
+    place = began.headers["Location"]
+    assert place == f"/v1/statements/{began.json()['statement_id']}"
+    assert begin(server, cohorts=["phones"]).headers["Location"] == place  # it is not made twice
+    while (found := server.ask("GET", place, bearer="auditor", headers=AT_ONCE)).json()["step"] is None:
+        pass
+    assert (found.status_code, found.headers["Location"]) == (202, place)
+    assert found.json() | {"statement_id": ""} == {
+        "statement_id": "",
+        "state": "making",
+        "step": "phones: reading entries",
+        "done": 1,
+        "of": 2,
+    }
+    held.set()
+    kept = server.ask("GET", place, bearer="auditor")
+    assert kept.status_code == 200
+    assert server.ask("GET", place, bearer="admin").content == kept.content
+    now = server.ask("POST", "/v1/statements", bearer="auditor", json={"cohorts": ["phones"]})
+    assert now.status_code == 200
+    assert now.json() | {"made_at": ""} == kept.json() | {"made_at": ""}
+
+
+def test_a_statement_is_for_those_who_may_read_its_cohorts(server: Server, held: threading.Event) -> None:
+    for name, cohorts in (("of phones", ["phones"]), ("of secret", ["secret"])):
+        server.issue(name, "auditor", cohorts=cohorts)
+    place = begin(server, cohorts=["phones"]).headers["Location"]
+    everything = begin(server).headers["Location"]
+    held.set()
+    assert server.ask("GET", place, bearer="of phones").status_code == 200
+    absent = server.ask("GET", f"/v1/statements/{'0' * 32}", bearer="of secret")
+    theirs = server.ask("GET", place, bearer="of secret")
+    assert theirs.status_code == absent.status_code == 404
+    assert theirs.json()["detail"].replace(place.rsplit("/", 1)[1], "0" * 32) == absent.json()["detail"]
+    assert server.ask("GET", everything, bearer="of phones").status_code == 404
+    assert server.ask("GET", everything, bearer="auditor").status_code == 200
+    assert server.ask("GET", place, bearer="reader").status_code == 403
+
+
+def test_statements_are_bounded_in_number_size_and_time(
+    server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement_jobs, "UNFINISHED_MAX", 2)
+    first, second = (begin(server, cohorts=["phones"], as_of=number) for number in (None, 1))
+    assert begin(server, cohorts=["secret"]).status_code == 503
+    held.set()
+    for each in (first, second):
+        assert server.ask("GET", each.headers["Location"], bearer="auditor").status_code == 200
+    monkeypatch.setattr(statement_jobs, "KEPT_MAX", 1)
+    assert server.ask("GET", first.headers["Location"], bearer="auditor").status_code == 404
+    assert server.ask("GET", second.headers["Location"], bearer="auditor").status_code == 200
+    monkeypatch.setattr(statement_jobs, "KEPT_SECONDS", 0.0)
+    assert server.ask("GET", second.headers["Location"], bearer="auditor").status_code == 404
+    monkeypatch.setattr(statement_jobs, "KEPT_SECONDS", 60.0)
+    monkeypatch.setattr(statement_jobs, "DOCUMENT_BYTES_MAX", 100)
+    short = server.ask("POST", "/v1/statements", bearer="auditor", json={"cohorts": ["phones"]})
+    assert short.status_code == 200  # one that is not kept may have any size
+    held.clear()
+    large = begin(server, cohorts=["phones"])
+    held.set()
+    refused = server.ask("GET", large.headers["Location"], bearer="auditor")
+    assert (refused.status_code, refused.json()["field"]) == (409, "cohorts")
+
+
+def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
+    server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shuffle_ledger.ledger.api.routes.audit.WAIT_SECONDS", 0.0)
+    steps: list[tuple[str, int, int]] = []
+
+    def told(step: str, done: int, of: int) -> None:
+        if not steps:
+            server.app.state.service.statements._jobs.clear()  # as a restart does
+        steps.append((step, done, of))
+        held.set()
+
+    with LedgerClient(server.url, server.tokens["auditor"]) as client:
+        found = client.statement(StatementWanted(cohorts=("phones",)), progress=told)
+    assert [each.cohort for each in found.cohorts] == ["phones"]
+    assert steps[0] == ("phones: reading entries", 1, 2)
