@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -170,6 +171,15 @@ def _exit_code(made: Statement) -> ExitCode:
     for each in damaged:
         sys.stderr.write(f"shuffle-ledger: {each.cohort}: {(*each.chain_problems, LOST)[0]}\n")
     return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
+
+
+def papers_here() -> dict[str, Callable[[Statement], bytes]]:
+    """Returns how statements are set as files for people, where the libraries for that are installed."""
+    return {
+        form: _SETTERS[form]
+        for form in ("html", "pdf", "json")
+        if all(importlib.util.find_spec(module) for module in _NEEDED[form])
+    }
 
 
 def _html(made: Statement) -> bytes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
+from shuffle_ledger.cli.commands.audit_statement import papers_here
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
@@ -85,19 +86,18 @@ def dispatch_of(session: Session) -> Dispatch:
     """Returns how rounds get decided: by workers where there is a broker, else in this process."""
     from shuffle_ledger.ledger.api import Dispatch  # noqa: PLC0415 - as above
 
+    shared: dict[str, Any] = {
+        "decide": functools.partial(_decide_here, session),
+        "health": functools.partial(health_of, session),
+        "papers": papers_here(),
+    }
     if session.settings.broker_url is None:
-        return Dispatch(
-            decide=functools.partial(_decide_here, session), health=functools.partial(health_of, session)
-        )
+        return Dispatch(**shared)
     from shuffle_ledger.workers.celery_app import create_app as create_celery  # noqa: PLC0415 - a broker needs it
     from shuffle_ledger.workers.dispatch import publish_or_mark  # noqa: PLC0415 - as above
 
     celery = create_celery(session.settings)
-    return Dispatch(
-        decide=functools.partial(_decide_here, session),
-        publish=functools.partial(publish_or_mark, session.store, celery),
-        health=functools.partial(health_of, session),
-    )
+    return Dispatch(**shared, publish=functools.partial(publish_or_mark, session.store, celery))
 
 
 def _decide_here(session: Session, accountant: Accountant, round_id: str) -> Outcome | Pending:

@@ -32,8 +32,8 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
+from shuffle_ledger.ledger.api.pages import papers, routes, sign_in
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
-from shuffle_ledger.ledger.api.pages import routes, sign_in
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
@@ -150,7 +150,8 @@ def _oidc_of(settings: Settings, store: Store, root_path: str) -> OpenIdConnect 
 def _offer(app: FastAPI, metrics: APIRouter) -> None:
     """Add all routes."""
     api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
-    routers = (*api, metrics, routes.router, sign_in.router, rounds_pages.router)
+    pages = (routes.router, sign_in.router, rounds_pages.router, papers.router)
+    routers = (*api, metrics, *pages)
     for router in routers:
         app.include_router(router)
     app.state.offered = [route for router in routers for route in router.routes]

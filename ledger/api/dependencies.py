@@ -7,7 +7,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import unquote
@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LedgerError, NotAllowed, NotFound
+from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.profile import ProfilePoint
@@ -61,6 +62,8 @@ class Dispatch:
     decide: Callable[[Accountant, str], Outcome | Pending]  # in this process
     publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
     health: Callable[[], Health] | None = None  # with checkpoints and queues; None: the ledger's own
+    # Statements as files for people, by the ending of their names.
+    papers: Mapping[str, Callable[[Statement], bytes]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

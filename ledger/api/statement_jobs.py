@@ -42,6 +42,7 @@ class Job:
     """One statement that was asked for."""
 
     wanted: StatementWanted
+    form: str = "json"  # of the document
     statement_id: str = field(default_factory=lambda: secrets.token_hex(16))
     task: asyncio.Task[bytes] | None = None
     told: tuple[str, int, int] | None = None
@@ -79,7 +80,7 @@ class StatementJobs:
         self._clock = clock
         self._jobs: dict[str, Job] = {}
 
-    def begin(self, wanted: StatementWanted, work: Work) -> Job:
+    def begin(self, wanted: StatementWanted, work: Work, *, form: str = "json") -> Job:
         """Return the job of a statement; the same one for as long as it is not finished.
 
         Raises:
@@ -88,20 +89,20 @@ class StatementJobs:
         self._tidy()
         unfinished = [job for job in self._jobs.values() if job.finished_at is None]
         for job in unfinished:
-            if job.wanted == wanted:
+            if (job.wanted, job.form) == (wanted, form):
                 return job
         if len(unfinished) >= UNFINISHED_MAX:
             raise TryAgain(f"{UNFINISHED_MAX} statements are in line before this one: ask again later")
-        job = Job(wanted=wanted)
+        job = Job(wanted=wanted, form=form)
         job.task = asyncio.ensure_future(self._made(job, work))
         self._jobs[job.statement_id] = job
         return job
 
-    def find(self, token: AccessToken, statement_id: str) -> Job:
-        """Return a job; raises NotFound if there is none about cohorts that the token sees."""
+    def find(self, token: AccessToken, statement_id: str, *, form: str = "json") -> Job:
+        """Return a job; raises NotFound if there is none of this form about cohorts that the token sees."""
         self._tidy()
         job = self._jobs.get(statement_id)
-        if job is None or not _sees(token, job.wanted):
+        if job is None or job.form != form or not _sees(token, job.wanted):
             raise NotFound(
                 f"no statement {statement_id!r} is made or kept here: this server keeps one for an hour, and"
                 " none over its restart. Ask for it again with the same request"

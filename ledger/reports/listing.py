@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import and_, select, text
 
@@ -43,6 +44,7 @@ class CohortHead:
     status: CohortStatus
     body: EntryBody
     windows_only: bool  # its own budget refuses and promises nothing
+    opened_at: datetime
 
 
 def shown_cohort(store: Store, name: str) -> ShownCohort:
@@ -131,14 +133,18 @@ def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[C
     """Return the last entry of every cohort, or of those named, in the order of their names."""
     same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
     windows_only = cohorts.c.windows_only.is_not(None).label("windows_only")
-    query = select(*ENTRY_COLUMNS, heads.c.status, windows_only).join_from(heads, entries, same)
+    more = (heads.c.status, windows_only, cohorts.c.opened_at)
+    query = select(*ENTRY_COLUMNS, *more).join_from(heads, entries, same)
     query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
     if only is not None:
         query = query.where(heads.c.cohort.in_(only))
     with engine.reading(store.engine) as connection:
         found = [
             CohortHead(
-                status=row.status, body=EntryBody.from_bytes(row.body), windows_only=bool(row.windows_only)
+                status=row.status,
+                body=EntryBody.from_bytes(row.body),
+                windows_only=bool(row.windows_only),
+                opened_at=row.opened_at,
             )
             for row in connection.execute(query)
         ]

@@ -497,10 +497,13 @@ class Store(RoundStore):
                 place = verifications.c.cohort == cohort
                 connection.execute(update(verifications).where(place).values(**values))
 
-    def verifications(self) -> dict[str, StoredVerification]:
-        """Return what verification on a schedule found last, by cohort."""
+    def verifications(self, *, only: Collection[str] | None = None) -> dict[str, StoredVerification]:
+        """Return what verification on a schedule found last, by cohort; `only` of those named."""
+        query = select(verifications)
+        if only is not None:
+            query = query.where(verifications.c.cohort.in_(only))
         with engines.reading_once(self._engine) as connection:
-            found = connection.execute(select(verifications)).all()
+            found = connection.execute(query).all()
         return {row.cohort: StoredVerification(**row._mapping) for row in found}
 
 

@@ -43,6 +43,7 @@ from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
+from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports.budgets import history, history_point
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
@@ -58,6 +59,7 @@ from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
 
 COHORTS_ON_PAGE = 100
 REFUSED_DAYS = 30  # whose refusals the overview counts
+NEARLY_EXHAUSTED = 0.9  # share of a budget
 ENTRIES_DRAWN = 1000
 ENTRIES_LISTED = 200
 PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
@@ -202,6 +204,23 @@ class Card:
     spark: charts.Spark | None
     refused_of_late: int
     outlook: Outlook | None  # None: not computed
+    verified_at: datetime | None  # on a schedule; None: never
+
+    @property
+    def state(self) -> str:
+        """The state of the cohort, in words: the most urgent that holds."""
+        if self.head.status != "open":
+            return self.head.status
+        latest = self.outlook.latest if self.outlook is not None else None
+        if latest is not None and latest.rounds_at_least == 0 and latest.next_is_refused:
+            return "exhausted"
+        body = self.head.body
+        share = 0.0 if self.head.windows_only else body.spent.epsilon_upper / body.epsilon_budget
+        if share >= NEARLY_EXHAUSTED or (latest is not None and latest.rounds_at_least == 0):
+            return "nearly exhausted"
+        since = self.verified_at or self.head.opened_at
+        late = datetime.now(UTC) - since > timedelta(seconds=VERIFIED_ALARM_SECONDS)
+        return "unverified" if late else "open"
 
 
 async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
@@ -211,6 +230,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     glimpses = await in_thread(service.overview.glimpses, heads)
     since = now - timedelta(days=REFUSED_DAYS)
     refused = await in_thread(refused_since, service.store, names, since)
+    verified = await in_thread(partial(service.store.verifications, only=names))
     ordered = [(name, glimpses[name]) for name in names]
     outlooks = service.overview.known_outlooks(ordered, today=now.date())
     if len(outlooks) < len(names) and not service.reading.waiting:
@@ -223,6 +243,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
             spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget),
             refused_of_late=refused.get(name, 0),
             outlook=outlooks.get(name),
+            verified_at=verified[name].verified_at if name in verified else None,
         )
         for name, head in zip(names, heads, strict=True)
     ]
@@ -341,6 +362,7 @@ async def _cohort(
     )
     rows = [_row(entry.content()) for entry in older[::-1]]
     profile = await _profile(service, view)
+    verified = await in_thread(partial(service.store.verifications, only=[name]))
     continuation = await _continuation(service, view, drawn_until(points, today), today)
     limit: dict[str, Any] = {
         "budget": statement.epsilon_budget,
@@ -352,6 +374,8 @@ async def _cohort(
         status=422 if wrong else 200,
         statement=statement,
         held=view.held,
+        verified=verified.get(name),
+        papers=sorted(service.dispatch.papers),
         spending=spending_picture(points, continuation=continuation, today=today, **limit),
         late=continuation.late if continuation is not None else None,
         profile=charts.profile_chart(profile, epsilon=statement.epsilon_budget, delta=statement.delta_budget),

@@ -1,0 +1,100 @@
+"""Statements as files from a cohort's page, and what the pages say of verification and of urgency."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.cli.commands.audit_statement import papers_here
+from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.api.pages import papers
+from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.storage.store import Store
+from tests.api.conftest import Server
+from tests.api.test_pages import _login
+from tests.ledger.test_tampering import disarmed
+
+
+@pytest.fixture
+def server(serve: Callable[..., Server]) -> Server:
+    def never(_accountant: Accountant, _round_id: str) -> Any:
+        raise AssertionError("nothing is decided")
+
+    return serve(Dispatch(decide=never, papers=papers_here()))
+
+
+def test_an_auditor_gets_statements_as_files_and_a_reader_does_not(server: Server) -> None:
+    auditor = _login(server, "auditor")
+    assert "statement.pdf" in auditor.get("/cohorts/phones").text
+    begins = {"html": b"<!doctype html>", "pdf": b"%PDF-", "json": b'{"made_at"'}
+    for form, first in begins.items():
+        found = auditor.get(f"/cohorts/phones/statement.{form}")
+        assert found.status_code == 200
+        assert found.content.lower().startswith(first.lower())
+        assert f"statement-phones.{form}" in found.headers["Content-Disposition"]
+    assert json.loads(found.content)["cohorts"][0]["verdict"] == "kept"
+    reader = _login(server)
+    assert "statement.pdf" not in reader.get("/cohorts/phones").text
+    assert reader.get("/cohorts/phones/statement.pdf").status_code == 403
+    assert auditor.get("/cohorts/nobody/statement.pdf").status_code == 404
+    assert auditor.get("/cohorts/phones/statement.docx").status_code in (404, 422)
+    server.issue("own", "auditor", cohorts=["phones"])
+    assert _login(server, "own").get("/cohorts/secret/statement.json").status_code == 404
+
+
+def test_a_long_one_is_waited_for_by_the_browser(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers, "WAIT_SECONDS", 0.05)
+    may_end = threading.Event()
+
+    def slowly(_statement: object) -> bytes:
+        assert may_end.wait(30)
+        return b"<!doctype html>"
+
+    server = serve(Dispatch(decide=lambda *_: pytest.fail("nothing is decided"), papers={"html": slowly}))
+    auditor = _login(server, "auditor")
+    waiting = auditor.get("/cohorts/phones/statement.html")
+    assert waiting.status_code == 202
+    assert "is being made" in waiting.text
+    _, _, again = waiting.headers["Refresh"].partition("url=")
+    assert auditor.get(again).status_code == 202
+    assert auditor.get(again.replace("phones", "secret")).status_code == 404
+    statement_id = again.rpartition("=")[2]
+    assert server.ask("GET", f"/v1/statements/{statement_id}", bearer="auditor").status_code == 404
+    server.issue("own", "auditor", cohorts=["secret"])
+    assert _login(server, "own").get(again).status_code == 404
+    may_end.set()
+    found = _until(auditor, again)
+    assert found.content == b"<!doctype html>"
+
+
+def _until(person: httpx.Client, path: str) -> httpx.Response:
+    for _ in range(200):
+        found = person.get(path)
+        if found.status_code != 202:
+            return found
+    raise AssertionError("it is never finished")
+
+
+def test_pages_say_when_a_cohort_was_verified_and_what_was_found(server: Server, store: Store) -> None:
+    reader = _login(server)
+    assert "never on a schedule" in reader.get("/cohorts/phones").text
+    with disarmed(store) as connection:
+        connection.execute(
+            text("UPDATE cohorts SET opened_at = :at"),
+            {"at": f"{datetime.now(UTC) - timedelta(days=8):%Y-%m-%d %H:%M:%S.%f}"},
+        )
+    assert reader.get("/").text.count(">unverified<") == 2
+    verify_oldest(store, Accountant(), enough=lambda: False)
+    page = reader.get("/cohorts/phones").text
+    assert "found a fault" in page, "the moment of opening differs from the chain's"
+    assert ">unverified<" not in reader.get("/").text
