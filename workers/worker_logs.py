@@ -17,6 +17,8 @@ def write_logs(**_: object) -> None:
     root = logging.getLogger()
     root.addHandler(handler_for(Settings().log_format, sys.stderr))
     root.setLevel(logging.INFO)
+    # It writes the address of every request, and addresses of webhooks may hold their receivers' secrets.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 setup_logging.connect(write_logs)

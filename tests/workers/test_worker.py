@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from shuffle_ledger.workers.celery_app import (
 from shuffle_ledger.workers.dispatch import decide, publish, report_stuck, sweep
 from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
+from shuffle_ledger.workers.worker_logs import write_logs
 from tests.receiver import receiving
 from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
 
@@ -228,7 +230,7 @@ def test_rabbitmq_keeps_work_in_quorum_queues_and_stops_what_is_delivered_too_of
 
 
 def test_the_scheduler_delivers_webhooks(
-    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf = create_app(Settings(broker_url="amqp://localhost//")).conf
     assert conf.beat_schedule["webhooks"]["task"] == WEBHOOKS
@@ -238,10 +240,19 @@ def test_the_scheduler_delivers_webhooks(
     monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", key)
     monkeypatch.setattr(tasks, "_store", lambda: store)
     store.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="changed")
-    with receiving() as receiver:
-        secret = subscribe(store, key, url=receiver.url, actor="tester").secret
-        tasks.deliver_webhooks()
-        [message] = receiver.read(secret)
+    root, level = logging.getLogger(), logging.getLogger().level
+    handlers = list(root.handlers)
+    write_logs()  # as a worker does
+    try:
+        with receiving() as receiver:
+            secret = subscribe(store, key, url=f"{receiver.url}hooks/s3cret", actor="tester").secret
+            tasks.deliver_webhooks()
+            [message] = receiver.read(secret)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.getLogger("httpx").setLevel(logging.NOTSET)
+    assert "s3cret" not in caplog.text
     assert (message["type"], message["subject"]) == ("shuffle-ledger.broken", "phones")
 
 
