@@ -28,6 +28,7 @@ from shuffle_ledger.accounting.filters.filter_set import (
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
 from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
+from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -112,6 +113,7 @@ __all__ = [
     "DistinctElements",
     "Duchi",
     "ErrorBudget",
+    "Estimate",
     "FilterMenu",
     "FilterReading",
     "FilterSet",
@@ -127,6 +129,7 @@ __all__ = [
     "LocalGaussianRound",
     "LocalHash",
     "LocalRandomizer",
+    "Mechanism",
     "OptimizedUnaryEncoding",
     "Parallel",
     "Piecewise",
@@ -162,6 +165,7 @@ __all__ = [
     "largest_common_epsilon0",
     "lower_column",
     "lower_text",
+    "mechanism_of",
     "parse_randomizer",
     "place",
     "published_bounds",
