@@ -54,6 +54,7 @@ from shuffle_ledger.accounting.randomizers import (
     HadamardResponse,
     KaryRandomizedResponse,
     Laplace,
+    LocalGaussian,
     LocalHash,
     LocalRandomizer,
     OptimizedUnaryEncoding,
@@ -168,6 +169,8 @@ def _of_numbers(randomizer: LocalRandomizer) -> Mechanism | None:
             found = LaplaceNoise(scale, low=-math.inf, high=math.inf)
         case Gaussian(sigma=sigma):
             found = GaussianNoise(sigma)
+        case LocalGaussian(sigma=sigma, sensitivity=length):
+            found = GaussianNoise(sigma, low=0.0, high=length)
         case DiscreteGaussian(sigma=sigma):
             found = DiscreteGaussianNoise(sigma)
         case Duchi(epsilon0=epsilon0):

@@ -50,13 +50,14 @@ class LaplaceNoise(_Mean):
 
 
 class GaussianNoise(_Mean):
-    """A number with Gaussian noise of a deviation."""
+    """A number with Gaussian noise of a deviation; of a statistic any number, on devices one of an interval
+    from 0."""
 
-    def __init__(self, sigma: float) -> None:
-        self._sigma = sigma
+    def __init__(self, sigma: float, *, low: float = -math.inf, high: float = math.inf) -> None:
+        self._sigma, self._low, self._high = sigma, low, high
 
     def _checked(self, values: Reports) -> Reports:
-        return numbers_within("values", values, -math.inf, math.inf)
+        return numbers_within("values", values, self._low, self._high)
 
     def _encoded(self, values: Reports, generator: Generator) -> Reports:
         return values + generator.normal(0.0, self._sigma, size=values.shape)

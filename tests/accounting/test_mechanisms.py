@@ -247,6 +247,7 @@ ESTIMATED: list[tuple[str, int | None, np.ndarray, object]] = [
     ("uniformity_tester(noise=0.5)", 4, CATEGORIES, None),
     ("distinct_elements(p=0.005)", 10, CATEGORIES, 3.0),
     ("gaussian(sigma=3)", None, UNIT, UNIT.mean()),
+    ("local_gaussian(sigma=3, delta0=1e-6)", None, UNIT, UNIT.mean()),
     ("discrete_gaussian(sigma=3)", None, CATEGORIES, CATEGORIES.mean()),
     ("central_laplace(scale=3)", None, UNIT, UNIT.mean()),
 ]
