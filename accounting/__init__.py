@@ -28,6 +28,7 @@ from shuffle_ledger.accounting.filters.filter_set import (
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
 from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
+from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -60,6 +61,7 @@ from shuffle_ledger.accounting.randomizers import (
     Joint,
     KaryRandomizedResponse,
     Laplace,
+    LocalGaussian,
     LocalHash,
     LocalRandomizer,
     OptimizedUnaryEncoding,
@@ -72,7 +74,9 @@ from shuffle_ledger.accounting.randomizers import (
     UniformityTester,
 )
 from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
+from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.attributes import attribute_rounds
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import (
     ShuffledRound,
@@ -112,6 +116,7 @@ __all__ = [
     "DistinctElements",
     "Duchi",
     "ErrorBudget",
+    "Estimate",
     "FilterMenu",
     "FilterReading",
     "FilterSet",
@@ -124,9 +129,11 @@ __all__ = [
     "Joint",
     "KaryRandomizedResponse",
     "Laplace",
+    "LocalGaussian",
     "LocalGaussianRound",
     "LocalHash",
     "LocalRandomizer",
+    "Mechanism",
     "OptimizedUnaryEncoding",
     "Parallel",
     "Piecewise",
@@ -143,6 +150,7 @@ __all__ = [
     "UniformityTester",
     "attack_delta",
     "attack_epsilon",
+    "attribute_rounds",
     "best_local_gaussian",
     "calibrate",
     "calibrate_by",
@@ -162,6 +170,8 @@ __all__ = [
     "largest_common_epsilon0",
     "lower_column",
     "lower_text",
+    "mechanism_of",
+    "memoized_epsilon",
     "parse_randomizer",
     "place",
     "published_bounds",

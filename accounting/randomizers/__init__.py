@@ -25,6 +25,7 @@ from shuffle_ledger.accounting.randomizers.frequency_oracles import (
 )
 from shuffle_ledger.accounting.randomizers.generic import Generic
 from shuffle_ledger.accounting.randomizers.laplace import Laplace
+from shuffle_ledger.accounting.randomizers.local_gaussian import LocalGaussian
 from shuffle_ledger.accounting.randomizers.noise_protocols import (
     BinomialHistogram,
     BinomialSum,
@@ -62,6 +63,7 @@ RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
         BoundedLaplace,
         Duchi,
         Piecewise,
+        LocalGaussian,
         Table,
         Joint,
         Parallel,
@@ -100,6 +102,7 @@ __all__ = [
     "Joint",
     "KaryRandomizedResponse",
     "Laplace",
+    "LocalGaussian",
     "LocalHash",
     "LocalRandomizer",
     "OptimizedUnaryEncoding",

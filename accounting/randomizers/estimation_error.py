@@ -65,7 +65,7 @@ def frequency_error(randomizer: LocalRandomizer, reports: int) -> FrequencyError
     reports = validation.whole("reports", reports, 1, validation.MAXIMUM_REPORTS)
     if isinstance(randomizer, BlockHadamard):
         return _of_blocks(randomizer, reports)
-    oracle = _oracle(randomizer)
+    oracle = support_probabilities(randomizer)
     if oracle is None:
         return None
     stray, gap, neither, categories = oracle
@@ -95,9 +95,11 @@ def _of_blocks(randomizer: BlockHadamard, reports: int) -> FrequencyError:
     )
 
 
-def _oracle(randomizer: LocalRandomizer) -> tuple[float, float, float, int | None] | None:
-    """Returns `(stray, kept - stray, 1 - kept - stray, categories)`; differences are computed without
-    cancellation."""
+def support_probabilities(
+    randomizer: LocalRandomizer,
+) -> tuple[float, float, float, int | None] | None:
+    """Returns `(stray, kept - stray, 1 - kept - stray, categories)` of a frequency oracle, None of any other
+    randomizer; differences are computed without cancellation."""
     e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
     found: tuple[float, float, float, int | None] | None = None
     match randomizer:

@@ -29,7 +29,7 @@ from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUN
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers import Generic, LocalRandomizer
+from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.interaction import (
@@ -80,7 +80,8 @@ class ShuffledRound:
 
     Attributes:
         randomizer: the randomizer of every device; text and JSON forms are accepted. In a sequential round
-            only its epsilon0 matters: it becomes `generic`.
+            only its epsilon0 matters: it becomes `generic`. So does `local_gaussian`, whose local delta
+            becomes that of the round.
         reports: number of reports that are shuffled together.
         sampled_from: size of the population from which the reporting users were sampled, uniformly without
             replacement and in secret; None if all users reported.
@@ -123,8 +124,7 @@ class ShuffledRound:
         words = {name: getattr(self, name) for name in ("randomizer", "analysis", "interaction")}
         put(self, "_words", words)  # not a field: rounds with explicit and with default values are equal
         put(self, "interaction", chosen_interaction(self.interaction, self.analysis, self.randomizer))
-        if self.is_sequential:
-            put(self, "randomizer", in_sequence(self.randomizer))
+        self._generalize()
         put(self, "reports", validation.whole("reports", self.reports, 1, validation.MAXIMUM_REPORTS))
         most = validation.MAXIMUM_REPORTS_PER_USER
         put(self, "reports_per_user", validation.whole("reports_per_user", self.reports_per_user, 1, most))
@@ -154,6 +154,15 @@ class ShuffledRound:
         self._check_honesty()
         if self.reports_per_user > 1:
             self._check_several()
+
+    def _generalize(self) -> None:
+        """Puts `generic` in the place of a randomizer of which only the local privacy is accounted."""
+        put, randomizer = object.__setattr__, self.randomizer
+        if isinstance(randomizer, LocalGaussian):
+            put(self, "delta0", randomizer.delta_of_round(self.delta0))
+            put(self, "randomizer", randomizer.as_generic)
+        if self.is_sequential:
+            put(self, "randomizer", in_sequence(self.randomizer))
 
     def _choose_analysis(self) -> None:
         names, randomizer = self.randomizer.analyses, self.randomizer

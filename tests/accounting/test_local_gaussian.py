@@ -11,8 +11,12 @@ from shuffle_ledger.accounting import (
     Accountant,
     Generic,
     InvalidParameter,
+    LocalGaussian,
     ShuffledRound,
     best_local_gaussian,
+    fits,
+    parse_randomizer,
+    slot_for,
 )
 
 
@@ -67,3 +71,66 @@ def test_bad_values_are_refused() -> None:
         arguments = {"reports": 1000, **values}
         with pytest.raises(InvalidParameter, match=message):
             best_local_gaussian(accountant, delta=1e-6, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "delta0", "sensitivity"),
+    [(4.0, 1e-10, 1.0), (0.5, 1e-30, 1.0), (60.0, 1e-6, 7.0), (1e4, 1e-9, 1.0), (2.0, 0.1, 1.0)],
+)
+def test_the_local_epsilon_is_the_least_that_holds(sigma: float, delta0: float, sensitivity: float) -> None:
+    mp.mp.dps = 60
+    found = LocalGaussian(sigma=sigma, delta0=delta0, sensitivity=sensitivity)
+    mu = mp.mpf(sensitivity) / sigma
+
+    def exact(epsilon: float) -> mp.mpf:
+        at = mp.mpf(epsilon)
+        return mp.ncdf(mu / 2 - at / mu) - mp.exp(at) * mp.ncdf(-mu / 2 - at / mu)
+
+    assert exact(found.epsilon0) <= delta0
+    assert found.epsilon0 <= 1e-9 or exact(found.epsilon0 * (1 - 1e-6) - 1e-11) > delta0
+
+
+def test_a_round_is_that_of_generic_with_the_pair() -> None:
+    written = "local_gaussian(sigma=4, delta0=1e-10)"
+    noise = parse_randomizer(written)
+    assert parse_randomizer(noise.to_mapping()) == noise == parse_randomizer(noise.describe())
+    described = ShuffledRound(randomizer=written, reports=5000, honest_fraction=0.9)  # type: ignore[arg-type]
+    generic = ShuffledRound(
+        randomizer=Generic(epsilon0=noise.epsilon0),
+        reports=5000,
+        honest_fraction=0.9,
+        delta0=1e-10,
+        interaction="identical",
+    )
+    assert described == generic
+    assert described.slack == generic.slack > 0
+    # The question and the record read back.
+    assert ShuffledRound.from_mapping(described.asked_mapping()) == described
+    assert ShuffledRound.from_mapping(described.to_mapping()) == described
+    assert described.formerly is not None
+    assert described.formerly.delta0 == 1e-10
+    assert fits(described, slot_for(described))
+    louder, quieter = (
+        ShuffledRound(randomizer=LocalGaussian(sigma=sigma, delta0=1e-10), reports=5000) for sigma in (5, 3)
+    )
+    slot = ShuffledRound(randomizer=noise, reports=5000)
+    assert fits(louder, slot)
+    assert not fits(quieter, slot)
+    assert not fits(ShuffledRound(randomizer=LocalGaussian(sigma=5, delta0=1e-9), reports=5000), slot)
+
+
+def test_bad_local_noise_is_refused() -> None:
+    for written, message in (
+        ("local_gaussian(sigma=4)", "needs a value for delta0"),
+        ("local_gaussian(sigma=0.05, delta0=1e-9)", "a number from 0.1"),
+        ("local_gaussian(sigma=0.11, delta0=1e-9)", "more noise"),
+        ("local_gaussian(sigma=4, delta0=0)", "delta0"),
+        ("local_gaussian(sigma=4, delta0=1e-300)", "1e-200"),
+        ("local_gaussian(sigma=4, delta0=1e-9, sensitivity=-1)", "sensitivity: got -1"),
+        ("joint(krr(k=3, epsilon0=1), local_gaussian(sigma=4, delta0=1e-9))", "parts"),
+    ):
+        with pytest.raises(InvalidParameter, match=message):
+            parse_randomizer(written)
+    noise = LocalGaussian(sigma=4, delta0=1e-9)
+    with pytest.raises(InvalidParameter, match="names its delta0"):
+        ShuffledRound(randomizer=noise, reports=10, delta0=1e-8)
