@@ -249,15 +249,12 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
     """The profiles behind charges are never below sums in 50 digits, and only slightly above."""
     pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
     deviation = math.sqrt(pair.variance())
-    losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)
-    bare_losses, bare_values = _bare_profile(pair, deviation, 1e-12, 40.0, 0.012)
-    for smooth, places, heights in (
-        ((0.3 * deviation) ** 2, losses, values),
-        (0.0, bare_losses, bare_values),
-    ):
+    smoothed = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)
+    bare = _bare_profile(pair, deviation, 1e-12, 40.0, 0.012)
+    for (places, heights, smooth), room in ((smoothed, 1e-14), (bare, 1e-60)):
         for place in np.linspace(0, places.size - 1, 40).astype(int):
             exact = exact_smoothed(pair, smooth, float(places[place]))
-            assert exact <= heights[place] <= exact * (1 + mp.mpf(2) ** -28) + mp.mpf(1e-60)
+            assert exact <= heights[place] <= exact * (1 + mp.mpf(2) ** -28) + mp.mpf(room)
     beyond = _mass_beyond(pair)
     for place in range(pair.index.size + 1):
         exact = mp.fsum([mp.mpf(pair.infinity), *(mp.mpf(float(mass)) for mass in pair.p[place:])])
