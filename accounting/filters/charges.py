@@ -56,9 +56,9 @@ _TANGENT_ROUND_OFF = 2.0**-48
 _SMALLEST_CHARGE = 1e-30
 # Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
-# Sums are made by FFT if their round-off is at most the leak over the first number, and if they have more
-# than the second number of terms for each point of the transform.
-_LEAK_PER_DOUBT, _ELEMENTS_PER_POINT = 16.0, 4
+# Sums are made by FFT if they have more than this number of terms for each point of the transform, and if the
+# round-off is at most a value over the second number.
+_ELEMENTS_PER_POINT, _VALUES_PER_DOUBT = 4, 256.0
 
 _Test = Callable[[float], bool]  # whether the condition of a filter's theorem holds at a charge
 
@@ -473,7 +473,7 @@ def _smoothed_profile(
         found = gaussian_divergence(deviation, np.abs(places) * unit)[1]
         return np.asarray(found * np.exp(np.minimum(places, 0) * unit))
 
-    values = _bare_values(pair, losses) + _convolved(kernel, orders, atoms, masses, leak / _LEAK_PER_DOUBT)
+    values = _bare_values(pair, losses) + _convolved(kernel, orders, atoms, masses, leak)
     return _Profile(losses, (values + pair.infinity) * (1 + _PROFILE_ROUND_OFF), variance)
 
 
@@ -482,24 +482,27 @@ def _convolved(
     orders: IndexArray,
     atoms: IndexArray,
     masses: FloatArray,
-    most: float,
+    least: float,
 ) -> FloatArray:
     """Returns upper bounds on the sums of `masses * kernel(order - atoms)`, shape (orders,), which round-off
-    raises by at most `most`. The atoms ascend, and are symmetric about 0."""
+    raises by at most a small share of each, or of `least`. The atoms ascend, and are symmetric about 0."""
     largest, elements = int(atoms[-1]), orders.size * atoms.size
     size, values, first = int(orders[-1]) + 2 * largest + 1, kernel, 0
     if elements > size:
         table = kernel(np.arange(size) - largest)
-        length = scipy.fft.next_fast_len(size, real=True)
-        # An FFT has an error of a few units for each stage, relative to the norm of its result.
-        unit = UNIT_ROUND_OFF * (7 * math.log2(length) + 8)
-        doubt = 2 * unit * float(np.linalg.norm(table) * np.linalg.norm(masses))
-        if doubt <= most / 2 and elements > _ELEMENTS_PER_POINT * size:
-            spread = np.bincount(atoms + largest, weights=masses)
-            sums = scipy.fft.irfft(scipy.fft.rfft(table, length) * scipy.fft.rfft(spread, length), length)
-            doubt += unit * float(np.linalg.norm(sums))
-            if doubt <= most:
-                return np.asarray(np.maximum(sums[orders + 2 * largest], 0.0) + doubt)
+        if elements > _ELEMENTS_PER_POINT * size:
+            # Weights that rise with the loss make the round-off small beside the small sums of large losses.
+            rate = 2 * max(math.log(table[largest] / least), 0.0) / size
+            weighted = table * np.exp(rate * (np.arange(size) - largest))
+            spread = np.bincount(atoms + largest, weights=masses * np.exp(rate * atoms))
+            length = scipy.fft.next_fast_len(size, real=True)
+            sums = scipy.fft.irfft(scipy.fft.rfft(weighted, length) * scipy.fft.rfft(spread, length), length)
+            # An FFT has an error of a few units for each stage, relative to the norm of its result.
+            norms = 2 * np.linalg.norm(weighted) * np.linalg.norm(spread) + np.linalg.norm(sums)
+            doubt = UNIT_ROUND_OFF * (7 * math.log2(length) + 8) * float(norms)
+            back, near = np.exp(-rate * orders), np.maximum(sums[orders + 2 * largest], 0.0)
+            if np.all(doubt * back <= (near * back + least) / _VALUES_PER_DOUBT):
+                return np.asarray((near + doubt) * back)
         values, first = table.__getitem__, largest
     found, rows = np.empty(orders.size), max(1, _BLOCK_ELEMENTS // atoms.size)
     for start in range(0, orders.size, rows):

@@ -43,9 +43,10 @@ _MOST_ROUNDS, _IGNORED_MASS = 1e5, 1e-34
 _IGNORED_DISTANCE = 1e-32
 # A cell is steep if the profile falls by more than this exponent in it.
 _STEEP_FALL = 1.0
-# Losses of the first lattice are evenly spaced up to this many deviations. Its spacing can be smaller by two
-# to this power, where the tilt that suits a loss is above this many units of 1/deviation.
-_EVEN_DEVIATIONS, _FINER_BITS, _STEEP_TILT, _STEEPEST_FALL = 16.0, 3, 3.0, 1e6
+# Losses of the first lattice are evenly spaced up to the root of 2 times this number of deviations. Its
+# spacing can be smaller by two to the second number, where the tilt that suits a loss is above the third
+# number over the deviation. The last number, over the deviation, limits these tilts.
+_EVEN_DEVIATIONS, _FINER_BITS, _STEEP_TILT, _STEEPEST_FALL = 8.0, 1, 3.0, 1e6
 # Largest logarithm of the weight of an order in a moment; beyond, a single cell dominates anyway.
 _MOST_LOG_WEIGHT = 300.0
 

@@ -22,6 +22,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     parse_randomizer,
 )
+from shuffle_ledger.accounting.filters import charges
 from shuffle_ledger.accounting.filters.charges import (
     _bare_profile,
     _mass_beyond,
@@ -270,3 +271,19 @@ def test_charges_never_rise_with_the_reserve() -> None:
         assert list(costs) == sorted(costs, reverse=True)
     regular = accountant.charge(made("generic(epsilon0=1)", reports=10**6), FILTERS).gaussian
     assert len(set(regular)) == 1
+
+
+@pytest.mark.parametrize("leak", [1e-12, 1e-25])
+def test_sums_by_transforms_are_never_below_those_term_by_term(
+    monkeypatch: pytest.MonkeyPatch, leak: float
+) -> None:
+    """Their round-off, which is included, stays a small share of each sum, however small that is."""
+    pair = Accountant(precision=4e-3).privacy_loss(made("generic(epsilon0=1)", reports=10**4)).upper
+    variance = 9 * pair.variance()
+    found = _smoothed_profile(pair, variance, leak, 64.0, 0.012).values
+    monkeypatch.setattr(charges, "_ELEMENTS_PER_POINT", math.inf)
+    exact = _smoothed_profile(pair, variance, leak, 64.0, 0.012).values
+    assert exact[-1] < leak
+    assert np.any(found > exact)
+    assert np.all(found >= exact * (1 - 1e-14))
+    assert np.all(found <= exact + (exact + leak) * 2.0**-7)
