@@ -219,9 +219,8 @@ def _gaussian_charge(
     least = _least(pair, rules, slack)
     if least >= everything:
         return least
-    compared = _compared(pair, rules, reserve, slack, 1.0)
     start = max(min(before, _about(pair)), least)
-    return _smallest(partial(compared.is_below, rules.leak_rate), start, least, everything)
+    return _smallest(_gaussian_test(pair, rules, reserve, slack, 1.0), start, least, everything)
 
 
 def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
@@ -236,22 +235,17 @@ def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
 
 def _gaussian_test(
     pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
-) -> _Test:
+) -> Callable[..., bool]:
     """Returns the condition of the Gaussian theorem as a test of charges; it uses the same orders for all
-    charges."""
-    return partial(_compared(pair, rules, reserve, slack, finer).is_below, rules.leak_rate)
-
-
-def _compared(
-    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
-) -> _Profile:
-    """Returns the profile that the test of a charge compares."""
+    charges. See `_Profile.is_below` for the option of the test."""
     about, leak = _about(pair), rules.leak_rate * _least(pair, rules, slack)
     smoothing = _smoothing(pair, reserve)
-    if not smoothing:
-        return _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
-    steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _FEWEST_SMOOTHED_STEPS) * finer
-    return _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
+    if smoothing:
+        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _FEWEST_SMOOTHED_STEPS) * finer
+        shown = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
+    else:
+        shown = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
+    return partial(shown.is_below, rules.leak_rate)
 
 
 def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
@@ -286,31 +280,10 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
         kept = np.append(0.0, pair.losses)
         kept[-1] = min(kept[-1], pair.largest_loss)
     else:
-        kept = _renyi_of_kept(pair, rules.order)
+        moments = np.nan_to_num(_surplus(pair, rules.order), nan=math.inf, posinf=math.inf)
+        kept = np.log1p(np.maximum(moments, 0.0)) * (1 + _PROFILE_ROUND_OFF) / (rules.order - 1)
     enough = float(np.maximum(_mass_beyond(pair) / rules.leak_rate, kept).min()) * (1 + _CHARGE_MARGIN)
     return min(max(enough, least), everything)
-
-
-def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bool = False) -> _Test:
-    """Returns the condition of the Renyi theorem as a test of charges. With `partly`, a part of one loss's
-    mass may be moved from the moment to the leak."""
-    if math.isinf(rules.order):
-        return lambda charge: _is_within(pair, charge, rules.leak_rate)
-    theta, beyond, surplus = rules.order - 1, _mass_beyond(pair), _surplus(pair, rules.order)
-
-    def holds(charge: float) -> bool:
-        leak = rules.leak_rate * charge
-        quiet = np.flatnonzero(beyond <= leak)
-        if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
-            return False
-        kept = int(quiet[0])
-        moment = float(surplus[kept])
-        if partly and kept:
-            share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
-            moment -= float(share * (1 - _PROFILE_ROUND_OFF) * max(surplus[kept] - surplus[kept - 1], 0.0))
-        return math.log1p(max(moment, 0.0)) * (1 + _PROFILE_ROUND_OFF) <= theta * charge
-
-    return holds
 
 
 def _surplus(pair: PrivacyLossDistribution, order: float) -> FloatArray:
@@ -323,14 +296,9 @@ def _surplus(pair: PrivacyLossDistribution, order: float) -> FloatArray:
     return np.append(0.0, np.cumsum(gains - pains + room))
 
 
-def _renyi_of_kept(pair: PrivacyLossDistribution, order: float) -> FloatArray:
-    """Returns upper bounds on the Renyi divergence of the losses up to each one, shape (losses + 1,)."""
-    moments = np.nan_to_num(_surplus(pair, order), nan=math.inf, posinf=math.inf)
-    return np.log1p(np.maximum(moments, 0.0)) * (1 + _PROFILE_ROUND_OFF) / (order - 1)
-
-
 def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
-    """Returns the weakest known condition as a test of charges; it depends little on the lattice of the pair.
+    """Returns the weakest known condition of the Renyi theorem as a test of charges; it depends little on the
+    lattice of the pair. A part of one loss's mass may leak, and the rest count in the moment.
 
     At infinite order the condition is that the round is `(charge, leak)`-DP. Such a round is dominated by one
     that reveals everything with probability `leak`, and otherwise has no loss above `charge`.
@@ -341,18 +309,21 @@ def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
         return lambda charge: (
             pair.hockey_stick_divergence(charge) * (1 + _PROFILE_ROUND_OFF) <= rules.leak_rate * charge
         )
-    return _renyi_test(pair, rules, partly=True)
+    theta, beyond, surplus = rules.order - 1, _mass_beyond(pair), _surplus(pair, rules.order)
 
+    def holds(charge: float) -> bool:
+        leak = rules.leak_rate * charge
+        quiet = np.flatnonzero(beyond <= leak)
+        if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
+            return False
+        kept = int(quiet[0])
+        moment = float(surplus[kept])
+        if kept:
+            share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
+            moment -= float(share * (1 - _PROFILE_ROUND_OFF) * max(surplus[kept] - surplus[kept - 1], 0.0))
+        return math.log1p(max(moment, 0.0)) * (1 + _PROFILE_ROUND_OFF) <= theta * charge
 
-def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -> bool:
-    """Returns whether the mass of losses beyond a charge is at most its leak."""
-    quiet = np.flatnonzero(_mass_beyond(pair) <= leak_rate * charge)
-    if quiet.size == 0:
-        return False
-    kept = int(quiet[0])
-    return (
-        pair.largest_loss if kept == pair.index.size else float(np.append(0.0, pair.losses)[kept])
-    ) <= charge
+    return holds
 
 
 class _Profile(NamedTuple):
