@@ -30,7 +30,7 @@ _CHARGE_BITS = 32
 _SEARCH_PRECISION = 2e-4
 _CHARGE_MARGIN = 1e-4
 # The search first compares one in this number of cells of orders. It widens its first step by a power.
-_FIRST_CELLS, _FIRST_STEP, _WIDENING = 8, 1 + 4 * _SEARCH_PRECISION, 3
+_FIRST_CELLS, _FIRST_STEP, _WIDENING, _LARGEST_STEP = 8, 1 + 4 * _SEARCH_PRECISION, 3, 4.0
 # Largest reserve that is used, in units of the charge: a larger one would barely lower the charge, at more
 # work.
 _MOST_SMOOTHING = 1024.0
@@ -376,7 +376,8 @@ def _smallest(holds: Callable[..., bool], start: float, least: float, most: floa
     `most` must be enough without a test. The search begins at `start`, with a part of the cells."""
     some, low, factor = partial(holds, every=_FIRST_CELLS), start, _FIRST_STEP
     while low > least and some(low):
-        start, low, factor = low, max(low / factor, least), factor**_WIDENING
+        start, low = low, max(low / factor, least)
+        factor = min(factor**_WIDENING, _LARGEST_STEP)
     about = _smallest_above(some, low, start, most)
     return min(
         _smallest_above(holds, about / (1 + _SEARCH_PRECISION), about, most) * (1 + _CHARGE_MARGIN), most
@@ -387,10 +388,8 @@ def _smallest_above(holds: _Test, low: float, high: float, most: float) -> float
     """Returns about the smallest charge above `low` that passes the test, at most `most`; `high` is tried
     first."""
     factor = _FIRST_STEP
-    while not holds(high):
-        low, high, factor = high, high * factor, factor**_WIDENING
-        if high >= most:
-            return most
+    while high < most and not holds(high):
+        low, high, factor = high, min(high * factor, most), min(factor**_WIDENING, _LARGEST_STEP)
     while high > low * (1 + _SEARCH_PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if holds(middle) else (middle, high)

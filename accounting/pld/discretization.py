@@ -27,10 +27,10 @@ _LOG_NEGLIGIBLE = math.log(NEGLIGIBLE_DELTA)
 # Losses of the first lattice are multiples of a unit, and the largest one at most this many units: the
 # transforms of a composition have arrays of about this size.
 _MOST_UNITS = 1 << 22
-# Spacing of the first lattice, in deviations of the loss times the root of the precision; and the same if
-# orders are cheap.
-_FIRST_SPACING = 0.42
-_CHEAP_SPACING = 0.12
+# Spacing of the first lattice, in deviations of the loss times the root of the precision, and the power of
+# two by which it may be smaller; and the same if orders are cheap.
+_FIRST_SPACING = (0.42, 1)
+_CHEAP_SPACING = (0.12, 3)
 # Relative room for the round-off of turning a profile into masses and back.
 _PROFILE_ROUND_OFF = 64 * UNIT_ROUND_OFF
 # Least step of the excess for a profile of height 1: slopes then have a tenth of the error allowed for
@@ -157,8 +157,8 @@ def from_profile(
     finest = _LEAST_STEP * math.exp(max(sketch.log_values[0], _LOG_NEGLIGIBLE))
     end = max(end, finest)
     stop, bounded = max(min(largest_loss, end), finest), end >= largest_loss
-    spacing = (_CHEAP_SPACING if cheap else _FIRST_SPACING) * math.sqrt(precision)
-    first = _first_lattice(sketch, stop, spacing, finest)
+    spacing, bits = _CHEAP_SPACING if cheap else _FIRST_SPACING
+    first = _first_lattice(sketch, stop, spacing * math.sqrt(precision), finest, bits=bits)
     if bounded:  # the smallest deltas depend on the losses next to the largest one
         first = first.fine_at_the_end(_END_SPACING * precision * stop)
 
@@ -215,14 +215,15 @@ def _is_closer(bounds: ProfileBounds, others: ProfileBounds) -> bool:
     return bool(np.median(apart - _HELPFUL_SHARE * before) < 0)
 
 
-def _first_lattice(sketch: Sketch, stop: float, spacing: float, finest: float) -> Lattice:
+def _first_lattice(sketch: Sketch, stop: float, spacing: float, finest: float, *, bits: int) -> Lattice:
     """Returns the first lattice, with this spacing in deviations of the loss, and with room for
     refinements."""
     losses = np.append(sketch.losses[sketch.losses < stop], stop)
     values = np.interp(losses, sketch.losses, np.maximum(sketch.log_values, 2 * _LOG_NEGLIGIBLE))
     seen = Sketch(losses, np.minimum.accumulate(values))
     deviation = max(_deviation(seen), _RESOLVED_SHARE * stop)
-    return graded(seen, deviation, max(spacing * deviation, finest, stop / _MOST_UNITS)).divisible(finest)
+    spacing = max(spacing * deviation, finest, stop / _MOST_UNITS)
+    return graded(seen, deviation, spacing, bits=bits).divisible(finest)
 
 
 def _with_points(

@@ -44,9 +44,9 @@ _IGNORED_DISTANCE = 1e-32
 # A cell is steep if the profile falls by more than this exponent in it.
 _STEEP_FALL = 1.0
 # Losses of the first lattice are evenly spaced up to the root of 2 times this number of deviations. Its
-# spacing can be smaller by two to the second number, where the tilt that suits a loss is above the third
-# number over the deviation. The last number, over the deviation, limits these tilts.
-_EVEN_DEVIATIONS, _FINER_BITS, _STEEP_TILT, _STEEPEST_FALL = 8.0, 1, 3.0, 1e6
+# spacing may be smaller where the tilt that suits a loss is above the second number over the deviation. The
+# last number, over the deviation, limits these tilts.
+_EVEN_DEVIATIONS, _STEEP_TILT, _STEEPEST_FALL = 8.0, 3.0, 1e6
 # Largest logarithm of the weight of an order in a moment; beyond, a single cell dominates anyway.
 _MOST_LOG_WEIGHT = 300.0
 
@@ -165,17 +165,17 @@ class Polygon(NamedTuple):
         return np.interp(excess, self.excess[self.corners], self.values[self.corners])
 
 
-def graded(sketch: Sketch, deviation: float, spacing: float) -> Lattice:
+def graded(sketch: Sketch, deviation: float, spacing: float, *, bits: int) -> Lattice:
     """Returns a lattice from 0 to the last loss of the sketch, with about this spacing where the loss is up
     to `_EVEN_DEVIATIONS` deviations, and spacings that grow with the loss beyond.
 
     Two pairs on a lattice of spacing d are apart by `d^2 theta (theta + 1) / K(theta)`, up to a factor, at
     the tilt that suits the loss. If K grows less than that of a Gaussian loss of this deviation, the spacing
-    is smaller.
+    is smaller, by at most two to the power `bits`.
     """
     stop = float(sketch.losses[-1])
     while True:
-        last = math.ceil(stop / spacing) << _FINER_BITS
+        last = math.ceil(stop / spacing) << bits
         unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
         ends, strides = _strides(sketch, deviation, spacing / unit, unit)
         runs = [

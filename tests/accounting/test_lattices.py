@@ -24,7 +24,7 @@ def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation:
     losses = np.append(0.0, np.geomspace(1e-6, 1.0, 40)) * stop
     narrow, wide = -((losses / (deviation * stop)) ** 2) / 2, -np.log1p(losses / (deviation * stop))
     for values in (narrow, wide, np.repeat([-1.0, -90.0], [30, 11])):
-        lattice = graded(Sketch(losses, values), deviation * stop, step * deviation * stop)
+        lattice = graded(Sketch(losses, values), deviation * stop, step * deviation * stop, bits=3)
         finer = lattice.divisible(0.0)
         nothing = np.zeros((1, finer.positions.size - 1))
         found = Gaps(nothing + 1e-3, nothing, nothing[0])
