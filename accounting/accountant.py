@@ -45,6 +45,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import (
     certain_round,
     charged_as,
     charged_together,
+    is_certain,
 )
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
@@ -58,8 +59,9 @@ _LOSS_BYTES_KEPT = 128 << 20
 _CHARGES_KEPT = 8192
 _QUESTION_KINDS_KEPT = 1 << 16
 _DELTAS_KEPT = 1024
-# Smoothing of a round's profile, in units of the root of the precision. Smaller: closer bounds, more nodes.
-_PROFILE_SMOOTHING = 0.38
+# Smoothing of a round's profile, in units of the root of the precision; and the same if the number of honest
+# reports is random, which makes orders expensive. Smaller: closer bounds, more nodes.
+_PROFILE_SMOOTHING, _MIXED_SMOOTHING = 0.3, 0.38
 # Smoothing of the profile with which a loss from elsewhere is compared, and the number of orders.
 _CHECK_SMOOTHING = 0.05
 _CHECK_POINTS = 24
@@ -551,7 +553,7 @@ def _about(certificate: Certificate, number: int) -> Certificate:
 
 
 def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
-    smoothing = _PROFILE_SMOOTHING * math.sqrt(precision)
+    smoothing = (_PROFILE_SMOOTHING if is_certain(shuffled) else _MIXED_SMOOTHING) * math.sqrt(precision)
     profile = RoundProfile(shuffled, smoothing=smoothing)
     # If the number of honest reports is random, orders are expensive.
     simple = profile if profile.is_simple else RoundProfile(shuffled.typical, smoothing=smoothing)
@@ -561,7 +563,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         end=profile.end,
         infinity=profile.infinity,
         precision=precision,
-        pilot=simple if simple.is_enumerated else simple.sketch,
+        sketch=simple.sketch,
         model=None if simple is profile else simple,
         once=not profile.is_quick,
         sharper=profile.sharper if profile.is_simple else None,

@@ -93,7 +93,9 @@ class Decomposition:
 
     @functools.cached_property
     def _other_direction(self) -> Decomposition:
-        return Decomposition(self.b, self.a, self.c, -self.difference, self.rest)
+        swapped = Decomposition(self.b, self.a, self.c, -self.difference, self.rest)
+        swapped.__dict__["_is_joined"] = self._is_joined
+        return swapped
 
     def signature(self) -> tuple[tuple[float, ...], ...]:
         """Returns a value that is equal for decompositions with the same divergences, up to round-off."""
@@ -103,9 +105,9 @@ class Decomposition:
     def _signature(self) -> tuple[tuple[float, ...], ...]:
         merged = self.merged()
         bare = [np.where(merged.c > 0, 0.0, masses) for masses in (merged.a, merged.b)]
-        columns = np.column_stack([*_ratios(merged), *(rounded(one) for one in (merged.c, *bare))])
+        columns = rounded(np.column_stack([*_ratios(merged), merged.c, *bare]))
         columns += 0.0  # -0 is 0
-        return tuple(sorted(tuple(row) for row in columns.tolist()))
+        return tuple(sorted(map(tuple, columns.tolist())))
 
     def merged(self) -> Decomposition:
         """Returns a decomposition with the same divergences and fewer components: equal ratios `a : b : c`
@@ -114,6 +116,9 @@ class Decomposition:
         Guarantee: `G` depends on a component through its ratios only, so joining equal ratios changes no
             divergence. Ratios, and differences of ratios, that agree to 46 binary digits count as equal.
         """
+        if self._is_joined:
+            return self
+        self._joined.__dict__["_is_joined"] = True
         return self._joined
 
     def merged_exactly(self) -> Decomposition:
@@ -124,6 +129,11 @@ class Decomposition:
     @functools.cached_property
     def _joined(self) -> Decomposition:
         return _merged(self.a, self.b, self.c, self.difference, self.rest)
+
+    @functools.cached_property
+    def _is_joined(self) -> bool:
+        """Returns whether equal ratios were joined, so that nothing is left to join."""
+        return False
 
 
 def product(first: Decomposition, second: Decomposition) -> Decomposition:
@@ -231,11 +241,11 @@ def _merged(
 
 
 def _ratios(masses: Decomposition) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns rounded ratios `a / c` and `b / c`, infinite for unhidden components (`c = 0`) with mass, and
+    """Returns the ratios `a / c` and `b / c`, infinite for unhidden components (`c = 0`) with mass, and
     `(a - b) / c`, which separates nearly equal ratios and is 0 for unhidden components."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = [np.where(x > 0, rounded(x / masses.c), 0.0) for x in (masses.a, masses.b)]
-        gap = rounded(np.where(masses.c > 0, masses.difference / masses.c, 0.0))
+        ratios = [np.where(x > 0, x / masses.c, 0.0) for x in (masses.a, masses.b)]
+        gap = np.where(masses.c > 0, masses.difference / masses.c, 0.0)
     return ratios[0], ratios[1], gap
 
 

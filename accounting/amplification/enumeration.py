@@ -222,7 +222,8 @@ def _combinations(ranges: list[FloatArray], reports: int, counted: _Counted) -> 
         magnitude = np.abs(power) + factorial + values * doubt
         added = np.vstack([values, power - factorial, magnitude, np.multiply.outer(ratios, values)])
         which = np.arange(parent.size) - start[parent]
-        listed = np.array([old[parent] + new[which] for old, new in zip(listed, added, strict=True)])
+        listed = np.take(listed, parent, axis=1)
+        listed += np.take(added, which, axis=1)
     total, log_mass, magnitude, *sums = np.concatenate([*full, listed], axis=1)
     others = np.multiply.outer(counted.other_ratios, reports - total)
     return _Listed(total, log_mass, magnitude, np.array(sums) + others)

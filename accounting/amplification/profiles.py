@@ -40,8 +40,9 @@ _OUTCOMES_OF_ONE = 50_000
 _FEW_PAIRS = 8
 # If more pairs than that have more outcomes than this altogether, more orders cost noticeable time.
 _CHEAP_OUTCOMES = 300_000
-# Smoothing of a sketch of a profile, as of `blanket_profile`.
-_SKETCH_SMOOTHING = 0.2
+# Logarithm of a Gaussian sum's divergence over Chernoff's bound on it: the first at order 1, and less by `L
+# (second + third L)` where the bound has fallen by the exponent d, L the logarithm of `1 + d`.
+_CHERNOFF_EXCESS = (-0.573, 0.2, 0.058)
 # An order that is off is accepted if it changes a bound by at most this share of the smoothing's square.
 _MOVED_PER_SMOOTHING = 0.1
 # The same if orders are off by round-off only, as a share of the bound.
@@ -127,16 +128,16 @@ class MechanismProfile(ABC):
         `share` of the present one. A profile without smoothing returns itself."""
         return self
 
-    def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """Returns a cheap estimate of `bounds`, of one pair that is probably the largest. It is not a
-        bound."""
-        return self.bounds(honest, excess)
-
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """Returns the logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
         with np.errstate(divide="ignore"):
             logarithm: FloatArray = np.log(self.bounds(honest, excess).upper)
         return logarithm
+
+    def estimated_log(self, crude: FloatArray) -> FloatArray:
+        """Returns an estimate of the logarithm of the profile, which is not a bound, from `crude_log` at
+        ascending orders from 1 on, shape (orders,)."""
+        return crude
 
 
 class BlanketProfile(MechanismProfile):
@@ -251,15 +252,6 @@ class BlanketProfile(MechanismProfile):
         self._smoothing *= math.sqrt(share)
         self._worst = OrderedDict((key, one.smoothed(self._smoothing)) for key, one in self._worst.items())
 
-    def sketch(self, honest: int, excess: FloatArray) -> ProfileBounds:
-        """See `MechanismProfile.sketch`."""
-        inside = excess < order_less_one(min(self.largest_loss, LARGEST_EXPONENT))
-        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
-        if np.any(inside):
-            rough = self._search(self._above, honest).smoothed(_SKETCH_SMOOTHING)
-            upper[inside], lower[inside] = rough.sketch(excess[inside])
-        return ProfileBounds(upper * self._weight, lower * self._weight)
-
     def infinity(self, honest: int) -> float:
         """See `MechanismProfile.infinity`."""
         found = float(self._below.infinity(honest).max())
@@ -283,6 +275,13 @@ class BlanketProfile(MechanismProfile):
         crude = chernoff_log_profiles(self._above, which, honest, excess[order])
         largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)
         return np.asarray(np.logaddexp(largest, doubt))
+
+    def estimated_log(self, crude: FloatArray) -> FloatArray:
+        """See `MechanismProfile.estimated_log`."""
+        first, linear, square = _CHERNOFF_EXCESS
+        crude = np.maximum(crude, -LARGEST_EXPONENT)
+        fallen = np.log1p(np.maximum(crude[0] - crude, 0.0))
+        return np.asarray(crude + first - fallen * (linear + square * fallen) + math.log(self._weight))
 
     def _search(self, pairs: Pairs, honest: int) -> WorstPair:
         """Returns the search for the largest of the pairs' profiles, from the cache if it is there."""

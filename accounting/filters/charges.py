@@ -15,10 +15,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
 
@@ -28,6 +29,8 @@ _CHARGE_BITS = 32
 # another computer, with other round-off, still finds the charge enough.
 _SEARCH_PRECISION = 2e-4
 _CHARGE_MARGIN = 1e-4
+# The search first compares one in this number of cells of orders. It widens its first step by a power.
+_FIRST_CELLS, _FIRST_STEP, _WIDENING, _LARGEST_STEP = 8, 1 + 4 * _SEARCH_PRECISION, 3, 4.0
 # Largest reserve that is used, in units of the charge: a larger one would barely lower the charge, at more
 # work.
 _MOST_SMOOTHING = 1024.0
@@ -53,6 +56,9 @@ _TANGENT_ROUND_OFF = 2.0**-48
 _SMALLEST_CHARGE = 1e-30
 # Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
+# Sums are made by FFT if they have more than this number of terms for each point of the transform, and if the
+# round-off is at most a value over the second number.
+_ELEMENTS_PER_POINT, _VALUES_PER_DOUBT = 4, 256.0
 
 _Test = Callable[[float], bool]  # whether the condition of a filter's theorem holds at a charge
 
@@ -198,21 +204,23 @@ def _gaussian_charges(pair: PrivacyLossDistribution, rules: GaussianFilter, slac
         if smoothing == known or before <= enough:
             charges.append(before)
         else:
-            charges.append(min(before, _gaussian_charge(pair, rules, smoothing, slack)))
+            charges.append(min(before, _gaussian_charge(pair, rules, smoothing, slack, before)))
         known = smoothing
     return charges
 
 
 def _gaussian_charge(
-    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float
+    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, before: float
 ) -> float:
+    """Returns the charge at one reserve; `before` is enough at a smaller one, or infinite."""
     everything = (
         1 + _PROFILE_ROUND_OFF
     ) / rules.leak_rate  # its leak covers all mass, so it covers every round
     least = _least(pair, rules, slack)
     if least >= everything:
         return least
-    return _smallest(_gaussian_test(pair, rules, reserve, slack, 1.0), least, everything)
+    start = max(min(before, _about(pair)), least)
+    return _smallest(_gaussian_test(pair, rules, reserve, slack, 1.0), start, least, everything)
 
 
 def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
@@ -227,18 +235,17 @@ def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
 
 def _gaussian_test(
     pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
-) -> _Test:
+) -> Callable[..., bool]:
     """Returns the condition of the Gaussian theorem as a test of charges; it uses the same orders for all
-    charges."""
-    about, least = _about(pair), _least(pair, rules, slack)
+    charges. See `_Profile.is_below` for the option of the test."""
+    about, leak = _about(pair), rules.leak_rate * _least(pair, rules, slack)
     smoothing = _smoothing(pair, reserve)
-    leak = rules.leak_rate * least
     if smoothing:
         steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _FEWEST_SMOOTHED_STEPS) * finer
-        losses, values = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
+        shown = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
     else:
-        losses, values = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
-    return lambda charge: _is_below(losses, values, smoothing, charge, rules.leak_rate)
+        shown = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
+    return partial(shown.is_below, rules.leak_rate)
 
 
 def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
@@ -268,40 +275,30 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
     least = max(_for_slack(rules, slack), _SMALLEST_CHARGE)
     if least >= everything:
         return least
-    return _smallest(_renyi_test(pair, rules), least, everything)
-
-
-def _renyi_test(pair: PrivacyLossDistribution, rules: RenyiFilter, *, partly: bool = False) -> _Test:
-    """Returns the condition of the Renyi theorem as a test of charges. With `partly`, a part of one loss's
-    mass may be moved from the moment to the leak."""
+    # A charge is enough if it pays for the losses up to one of them, and its leak covers the larger ones.
     if math.isinf(rules.order):
-        return lambda charge: _is_within(pair, charge, rules.leak_rate)
-    theta = rules.order - 1
-    beyond = _mass_beyond(pair)
+        kept = np.append(0.0, pair.losses)
+        kept[-1] = min(kept[-1], pair.largest_loss)
+    else:
+        moments = np.nan_to_num(_surplus(pair, rules.order), nan=math.inf, posinf=math.inf)
+        kept = np.log1p(np.maximum(moments, 0.0)) * (1 + _PROFILE_ROUND_OFF) / (rules.order - 1)
+    enough = float(np.maximum(_mass_beyond(pair) / rules.leak_rate, kept).min()) * (1 + _CHARGE_MARGIN)
+    return min(max(enough, least), everything)
+
+
+def _surplus(pair: PrivacyLossDistribution, order: float) -> FloatArray:
+    """Returns upper bounds on the moment of an order, less 1, if only the losses up to each one are kept,
+    shape (losses + 1,). The negatives of the left out losses would lower it; they count as 0."""
+    theta = order - 1
     with np.errstate(over="ignore"):
         gains, pains = pair.p * np.expm1(theta * pair.losses), -pair.q * np.expm1(-theta * pair.losses)
     room = (64 + theta * pair.largest_loss) * UNIT_ROUND_OFF * (gains + pair.p + pair.q)
-    # The moment minus 1 if the losses up to each position are kept. The negatives of the left out losses
-    # would lower it; they count as 0.
-    surplus = np.append(0.0, np.cumsum(gains - pains + room))
-
-    def holds(charge: float) -> bool:
-        leak = rules.leak_rate * charge
-        quiet = np.flatnonzero(beyond <= leak)
-        if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
-            return False
-        kept = int(quiet[0])
-        moment = float(surplus[kept])
-        if partly and kept:
-            share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
-            moment -= float(share * (1 - _PROFILE_ROUND_OFF) * max(surplus[kept] - surplus[kept - 1], 0.0))
-        return math.log1p(max(moment, 0.0)) * (1 + _PROFILE_ROUND_OFF) <= theta * charge
-
-    return holds
+    return np.append(0.0, np.cumsum(gains - pains + room))
 
 
 def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
-    """Returns the weakest known condition as a test of charges; it depends little on the lattice of the pair.
+    """Returns the weakest known condition of the Renyi theorem as a test of charges; it depends little on the
+    lattice of the pair. A part of one loss's mass may leak, and the rest count in the moment.
 
     At infinite order the condition is that the round is `(charge, leak)`-DP. Such a round is dominated by one
     that reveals everything with probability `leak`, and otherwise has no loss above `charge`.
@@ -312,94 +309,124 @@ def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
         return lambda charge: (
             pair.hockey_stick_divergence(charge) * (1 + _PROFILE_ROUND_OFF) <= rules.leak_rate * charge
         )
-    return _renyi_test(pair, rules, partly=True)
+    theta, beyond, surplus = rules.order - 1, _mass_beyond(pair), _surplus(pair, rules.order)
+
+    def holds(charge: float) -> bool:
+        leak = rules.leak_rate * charge
+        quiet = np.flatnonzero(beyond <= leak)
+        if quiet.size == 0 or not math.isfinite(surplus[quiet[0]]):
+            return False
+        kept = int(quiet[0])
+        moment = float(surplus[kept])
+        if kept:
+            share = (leak - beyond[kept]) / (beyond[kept - 1] - beyond[kept])
+            moment -= float(share * (1 - _PROFILE_ROUND_OFF) * max(surplus[kept] - surplus[kept - 1], 0.0))
+        return math.log1p(max(moment, 0.0)) * (1 + _PROFILE_ROUND_OFF) <= theta * charge
+
+    return holds
 
 
-def _is_within(pair: PrivacyLossDistribution, charge: float, leak_rate: float) -> bool:
-    """Returns whether the mass of losses beyond a charge is at most its leak."""
-    quiet = np.flatnonzero(_mass_beyond(pair) <= leak_rate * charge)
-    if quiet.size == 0:
-        return False
-    kept = int(quiet[0])
-    return (
-        pair.largest_loss if kept == pair.index.size else float(np.append(0.0, pair.losses)[kept])
-    ) <= charge
+class _Profile(NamedTuple):
+    """Bounds on the profile of a round with noise.
+
+    Attributes:
+        losses: losses, ascending from 0, shape (orders,).
+        values: upper bounds on the profile there, which is convex in the order and falls beyond the last
+            loss.
+        smoothing: variance of the noise that the profile includes.
+    """
+
+    losses: FloatArray
+    values: FloatArray
+    smoothing: float
+
+    def is_below(self, leak_rate: float, charge: float, *, every: int = 1) -> bool:
+        """Returns whether the profile is at most `leak + (1 - leak)` times that of a Gaussian mechanism of
+        variance `smoothing + charge`, at every order; the leak is `leak_rate * charge`.
+
+        Args:
+            every: compares only one in `every` cells of orders, for a search.
+
+        Guarantee: if all cells are compared, True only if it holds, round-off included.
+        """
+        leak = min(leak_rate * charge * (1 - _PROFILE_ROUND_OFF), 1.0)
+        if self.values[-1] > leak:
+            return False
+        last = int(np.argmax(self.values <= leak))
+        if last == 0:
+            return True
+        cells = slice(0, last, every), slice(1, last + 1, every)
+        left, right = (self.losses[one] for one in cells)
+        middle = (left + right) / 2
+        variance = (self.smoothing + charge) * (1 - _PROFILE_ROUND_OFF)
+        touching = gaussian_tangents(math.sqrt(variance), middle)
+        with np.errstate(over="ignore"):
+            order = np.exp(middle)
+            rise = touching.slope_lower * order * -np.expm1(left - middle)
+            fall = touching.slope_upper * order * np.expm1(right - middle)
+        at_left = (touching.value + rise) * (1 - _TANGENT_ROUND_OFF)
+        at_right = touching.value * (1 - _TANGENT_ROUND_OFF) - fall * (1 + _TANGENT_ROUND_OFF)
+        share = 1 - leak - _PROFILE_ROUND_OFF * (1 - leak)
+        pairs = zip((at_left, at_right), cells, strict=True)
+        return all(bool(np.all(leak + share * at >= self.values[one])) for at, one in pairs)
 
 
-def _smallest(holds: _Test, least: float, most: float) -> float:
+def _smallest(holds: Callable[..., bool], start: float, least: float, most: float) -> float:
     """Returns about the smallest charge from `least` to `most` that passes the test, raised by a margin;
-    `most` must be enough without a test."""
-    low = high = least
-    while not holds(high):
-        low, high = high, high * 2
-        if high >= most:
-            return most
+    `most` must be enough without a test. The search begins at `start`, with a part of the cells."""
+    some, low, factor = partial(holds, every=_FIRST_CELLS), start, _FIRST_STEP
+    while low > least and some(low):
+        start, low = low, max(low / factor, least)
+        factor = min(factor**_WIDENING, _LARGEST_STEP)
+    about = _smallest_above(some, low, start, most)
+    return min(
+        _smallest_above(holds, about / (1 + _SEARCH_PRECISION), about, most) * (1 + _CHARGE_MARGIN), most
+    )
+
+
+def _smallest_above(holds: _Test, low: float, high: float, most: float) -> float:
+    """Returns about the smallest charge above `low` that passes the test, at most `most`; `high` is tried
+    first."""
+    factor = _FIRST_STEP
+    while high < most and not holds(high):
+        low, high, factor = high, min(high * factor, most), min(factor**_WIDENING, _LARGEST_STEP)
     while high > low * (1 + _SEARCH_PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if holds(middle) else (middle, high)
-    return high * (1 + _CHARGE_MARGIN)
-
-
-def _is_below(
-    losses: FloatArray, values: FloatArray, smoothing: float, charge: float, leak_rate: float
-) -> bool:
-    """Returns whether a profile is at most `leak + (1 - leak)` times that of a Gaussian mechanism, at every
-    order.
-
-    Args:
-        losses: losses, ascending from 0.
-        values: upper bounds on the profile there; it is convex in the order and falls beyond the last loss.
-        smoothing: variance of the noise that the profile includes.
-        charge: the charge; the Gaussian mechanism has the variance `smoothing + charge`.
-        leak_rate: the leak is `leak_rate * charge`.
-
-    Guarantee: True only if it holds, round-off included.
-    """
-    leak = min(leak_rate * charge * (1 - _PROFILE_ROUND_OFF), 1.0)
-    if values[-1] > leak:
-        return False
-    last = int(np.argmax(values <= leak))
-    if last == 0:
-        return True
-    left, right = losses[:last], losses[1 : last + 1]
-    middle = (left + right) / 2
-    touching = gaussian_tangents(math.sqrt((smoothing + charge) * (1 - _PROFILE_ROUND_OFF)), middle)
-    with np.errstate(over="ignore"):
-        order = np.exp(middle)
-        rise = touching.slope_lower * order * -np.expm1(left - middle)
-        fall = touching.slope_upper * order * np.expm1(right - middle)
-    at_left = (touching.value + rise) * (1 - _TANGENT_ROUND_OFF)
-    at_right = touching.value * (1 - _TANGENT_ROUND_OFF) - fall * (1 + _TANGENT_ROUND_OFF)
-    room = _PROFILE_ROUND_OFF * (1 - leak)
-    enough = (leak + (1 - leak - room) * at_left >= values[:last]) & (
-        leak + (1 - leak - room) * at_right >= values[1 : last + 1]
-    )
-    return bool(np.all(enough))
+    return high
 
 
 def _bare_profile(
     pair: PrivacyLossDistribution, scale: float, leak: float, even: float, growth: float
-) -> tuple[FloatArray, FloatArray]:
-    """Returns losses, and upper bounds on the profile of the pair there, up to where it is well below the
-    leak."""
+) -> _Profile:
+    """Returns upper bounds on the profile of the pair, up to where it is well below the leak."""
+    knots, end = np.append(0.0, pair.losses), _end(pair, leak)
+    losses = np.union1d(knots[knots <= end], _graded(scale, scale / even, end, growth))
+    return _Profile(losses, (_bare_values(pair, losses) + pair.infinity) * (1 + _PROFILE_ROUND_OFF), 0.0)
+
+
+def _bare_values(pair: PrivacyLossDistribution, losses: FloatArray) -> FloatArray:
+    """Returns the profile of the pair without the mass at infinity, up to round-off, at ascending losses: a
+    sum of positive terms."""
     knots = np.append(0.0, pair.losses)
     beyond_q = np.append(np.cumsum(pair.q[::-1])[::-1], 0.0)  # mass under Q above each knot
     steps = np.exp(knots[:-1]) * np.expm1(np.diff(knots))
-    at_knots = np.append(np.cumsum((beyond_q[:-1] * steps)[::-1])[::-1], 0.0) + pair.infinity
-    end = _end(pair, leak)
-    kept = knots[knots <= end]
-    losses = np.union1d(kept, _graded(scale, scale / even, end, growth))
+    at_knots = np.append(np.cumsum((beyond_q[:-1] * steps)[::-1])[::-1], 0.0)
     above = np.minimum(np.searchsorted(knots, losses, side="left"), knots.size - 1)
-    rest = np.exp(losses) * np.expm1(np.maximum(knots[above] - losses, 0.0))
-    values = at_knots[above] + beyond_q[np.maximum(above - 1, 0)] * rest
-    return losses, values * (1 + _PROFILE_ROUND_OFF)
+    rest = np.exp(np.minimum(losses, knots[-1])) * np.expm1(np.maximum(knots[above] - losses, 0.0))
+    return np.asarray(at_knots[above] + beyond_q[np.maximum(above - 1, 0)] * rest)
 
 
 def _smoothed_profile(
     pair: PrivacyLossDistribution, variance: float, leak: float, steps: float, growth: float
-) -> tuple[FloatArray, FloatArray]:
-    """Returns losses, and upper bounds on the profile of the pair together with Gaussian noise of this
-    variance. The losses are multiples of a part of the pair's spacing."""
+) -> _Profile:
+    """Returns upper bounds on the profile of the pair together with Gaussian noise of this variance. The
+    losses are multiples of a part of the pair's spacing.
+
+    With noise, each loss y of the pair adds `k(x - y)` at the loss x, k the noise's profile. As `k(-z) = 1 -
+    exp(-z) + exp(-z) k(z)`, that is the profile of the pair itself, and `exp(min(x - y, 0)) k(|x - y|)` for
+    each loss: a convolution.
+    """
     deviation = math.sqrt(variance)
     end = _end(pair, leak) + (math.sqrt(2 * -math.log(leak / 8)) + 1) * deviation + variance
     fine = deviation / steps
@@ -407,19 +434,51 @@ def _smoothed_profile(
     unit = pair.spacing / parts
     orders = np.unique(np.ceil(_graded(deviation, fine, end, growth) / unit).astype(np.int64))
     atoms = np.concatenate([-pair.index[::-1], [0], pair.index]) * parts
+    if int(orders[-1] + 2 * atoms[-1]) > _MOST_KERNEL_POINTS:
+        return _Profile(np.zeros(1), np.ones(1), variance)  # the trivial bound
+    losses = np.asarray(orders * unit, dtype=np.float64)
     masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p])
-    lowest = int(-atoms[-1])
-    highest = int(orders[-1] + atoms[-1])
-    if highest - lowest > _MOST_KERNEL_POINTS:
-        return np.zeros(1), np.ones(1)  # the trivial bound
-    positions = np.arange(lowest, highest + 1, dtype=np.float64)
-    kernel = gaussian_divergence(deviation, positions * unit)[1]
-    values = np.empty(orders.size)
-    rows = max(1, _BLOCK_ELEMENTS // atoms.size)
+
+    def kernel(places: IndexArray) -> FloatArray:
+        found = gaussian_divergence(deviation, np.abs(places) * unit)[1]
+        return np.asarray(found * np.exp(np.minimum(places, 0) * unit))
+
+    values = _bare_values(pair, losses) + _convolved(kernel, orders, atoms, masses, leak)
+    return _Profile(losses, (values + pair.infinity) * (1 + _PROFILE_ROUND_OFF), variance)
+
+
+def _convolved(
+    kernel: Callable[[IndexArray], FloatArray],
+    orders: IndexArray,
+    atoms: IndexArray,
+    masses: FloatArray,
+    least: float,
+) -> FloatArray:
+    """Returns upper bounds on the sums of `masses * kernel(order - atoms)`, shape (orders,), which round-off
+    raises by at most a small share of each, or of `least`. The atoms ascend, and are symmetric about 0."""
+    largest, elements = int(atoms[-1]), orders.size * atoms.size
+    size, values, first = int(orders[-1]) + 2 * largest + 1, kernel, 0
+    if elements > size:
+        table = kernel(np.arange(size) - largest)
+        if elements > _ELEMENTS_PER_POINT * size:
+            # Weights that rise with the loss make the round-off small beside the small sums of large losses.
+            rate = 2 * max(math.log(table[largest] / least), 0.0) / size
+            weighted = table * np.exp(rate * (np.arange(size) - largest))
+            spread = np.bincount(atoms + largest, weights=masses * np.exp(rate * atoms))
+            length = scipy.fft.next_fast_len(size, real=True)
+            sums = scipy.fft.irfft(scipy.fft.rfft(weighted, length) * scipy.fft.rfft(spread, length), length)
+            # An FFT has an error of a few units for each stage, relative to the norm of its result.
+            norms = 2 * np.linalg.norm(weighted) * np.linalg.norm(spread) + np.linalg.norm(sums)
+            doubt = UNIT_ROUND_OFF * (7 * math.log2(length) + 8) * float(norms)
+            back, near = np.exp(-rate * orders), np.maximum(sums[orders + 2 * largest], 0.0)
+            if np.all(doubt * back <= (near * back + least) / _VALUES_PER_DOUBT):
+                return np.asarray((near + doubt) * back)
+        values, first = table.__getitem__, largest
+    found, rows = np.empty(orders.size), max(1, _BLOCK_ELEMENTS // atoms.size)
     for start in range(0, orders.size, rows):
-        block = orders[start : start + rows, None] - atoms[None, :] - lowest
-        values[start : start + rows] = kernel[block] @ masses
-    return orders.astype(np.float64) * unit, (values + pair.infinity) * (1 + _PROFILE_ROUND_OFF)
+        some = slice(start, start + rows)
+        found[some] = values(orders[some, None] - (atoms - first)) @ masses
+    return found
 
 
 def _graded(deviation: float, fine: float, end: float, growth: float) -> FloatArray:

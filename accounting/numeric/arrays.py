@@ -24,6 +24,9 @@ TINY = 1e-300
 LARGEST_EXPONENT = 700.0
 # Doublings and bisections of one search for roots: enough to cross all floats and reach any closeness.
 _ROOT_STEPS = 700
+# Share of the allowed distance by which the search goes beyond a line's root. One step in the second number
+# bisects.
+_PROBE, _BISECTING = 0.45, 4
 # Taylor coefficients: of `(exp(x) - 1 - x) / x^2`, and of `(sin(x) - x) / x^3` in `x^2`.
 _EXPONENTIAL = [1 / math.factorial(order) for order in range(2, 15)]
 _SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 2)]
@@ -45,17 +48,25 @@ def increasing_root(
     bound.
     """
     low, high, at = np.zeros_like(start), np.full_like(start, np.inf), start.copy()
+    short, beyond = np.full_like(start, -np.inf), np.full_like(start, np.inf)  # values there
     left = np.arange(start.size)
-    for _ in range(_ROOT_STEPS):
+    for step in range(_ROOT_STEPS):
         if not left.size:
             break
-        value = function(at[left], left)
+        value, tried = function(at[left], left), at[left]
         # A value that is not a number moves both ends: the search then ends.
-        short, beyond = left[~(value >= 0)], left[~(value < 0)]
-        low[short], high[beyond] = at[short], at[beyond]
+        for ends, values, moved in ((low, short, ~(value >= 0)), (high, beyond, ~(value < 0))):
+            ends[left[moved]], values[left[moved]] = tried[moved], value[moved]
         left = left[high[left] > low[left] * closeness]
         below, above = low[left], high[left]
-        middle = np.sqrt(below) * np.sqrt(np.where(np.isinf(above), 1.0, above))
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            share = short[left] / (short[left] - beyond[left])
+            # Beyond where the line between the ends' values has its root, by a part of what is allowed: the
+            # next place is then likely to be on its other side, and near.
+            ratio = np.log(above / below)
+            share += np.where(share < 0.5, 1, -1) * _PROBE * math.log(closeness) / ratio
+            share = np.where((share > 0) & (share < 1) & (step % _BISECTING > 0), share, 0.5)
+            middle = below * np.exp(share * ratio)
         at[left] = np.where(np.isinf(above), 2 * below, np.where(below > 0, middle, above / 2))
     known = (low > 0) & np.isfinite(high)
     return np.where(known, np.sqrt(low) * np.sqrt(np.where(known, high, 1.0)), at)

@@ -12,6 +12,8 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray,
 # A chord whose extension supports the profile spans fewer cells than this.
 _LONGEST_CHORD = 64
 _ROUND_OFF = 8 * UNIT_ROUND_OFF
+# Rounds in which points that are no corners are found by array operations; the rest point by point.
+_FIRST_ROUNDS = 6
 
 
 class SupportingLines(NamedTuple):
@@ -147,8 +149,18 @@ def _slopes(
 def corners(x: FloatArray, y: FloatArray) -> IndexArray:
     """Returns the positions of the corners of the greatest convex minorant of points, ascending in x,
     including the first and the last point."""
+    kept = np.arange(x.size)
+    for _ in range(_FIRST_ROUNDS):
+        run, rise = np.diff(x[kept]), np.diff(y[kept])
+        above = rise[:-1] * run[1:] >= rise[1:] * run[:-1]
+        if not np.any(above):
+            return kept
+        # Of neighbours that are all above the chord of the points beside them, every other one goes.
+        place = np.arange(above.size)
+        since = place - np.maximum.accumulate(np.where(above, -1, place))
+        kept = np.delete(kept, 1 + np.flatnonzero(above & (since % 2 == 1)))
     found: list[int] = []
-    xs, ys = x.tolist(), y.tolist()
+    xs, ys = x[kept].tolist(), y[kept].tolist()
     for k in range(len(xs)):
         while len(found) >= 2:
             i, j = found[-2], found[-1]
@@ -157,4 +169,4 @@ def corners(x: FloatArray, y: FloatArray) -> IndexArray:
             else:
                 break
         found.append(k)
-    return np.array(found, dtype=np.int64)
+    return np.asarray(kept[found])

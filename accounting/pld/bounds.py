@@ -1,4 +1,4 @@
-"""Certified bounds on a privacy profile at given orders."""
+"""Certified bounds on a privacy profile at given orders, and an estimate of it."""
 
 from __future__ import annotations
 
@@ -12,3 +12,15 @@ class ProfileBounds(NamedTuple):
 
     upper: FloatArray
     lower: FloatArray
+
+
+class Sketch(NamedTuple):
+    """An estimate of a privacy profile, which is not a bound; arrays of shape (losses,).
+
+    Attributes:
+        losses: ascending from 0.
+        log_values: about the logarithms of the hockey-stick divergences of these orders; may be infinite.
+    """
+
+    losses: FloatArray
+    log_values: FloatArray

@@ -33,8 +33,9 @@ _LOBE_CUT = 12.0
 _MAXIMUM_NODES = 1 << 19
 # Periods and smoothings are on geometric grids of this ratio, so that similar compositions share a contour.
 _CONTOUR_RATIO = 1.1
-# Most steps of the grid of tilts that the search for the saddle point makes.
-_MOST_TILT_STEPS = 600
+# Most steps of the grid of tilts that the search for the saddle point makes. Before, and for a first guess of
+# epsilon, this many steps of Newton's method are tried, each of at most the last factor.
+_MOST_TILT_STEPS, _MOST_GUESSES, _MOST_TILT_FACTOR = 600, 6, 4.0
 # Largest exponent of the factor that smoothing puts on a kernel: beyond it the contour gives a trivial bound.
 _MOST_GROWTH = 600.0
 # Relative round-off of a mass that is computed from logarithms.
@@ -52,8 +53,9 @@ _WIDEST_SMOOTHING = 1.0
 # Most doublings of the period, and the share of a lower bound that aliasing may take before a doubling.
 _MOST_DOUBLINGS = 4
 _ALIAS_SHARE = 1e-5
-# Rates of the exponential moments that bound the tails of the tilted loss, in units of the tilt.
-_CHERNOFF_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.5, 1.0, 2.0, 4.0)
+# Rates of the exponential moments that bound the tails of the tilted loss, in units of the tilt. They are
+# tried in this order, until the bound is below this share of what it is added to.
+_CHERNOFF_RATES, _FAINT_SHARE = (0.5, 0.16, 1.0, 0.08, 0.04, 0.02, 0.01, 2.0, 4.0), 1e-2
 
 
 class DeltaBound(NamedTuple):
@@ -104,6 +106,7 @@ class Composition:
         largest = math.fsum(count * one.pair.largest_loss for one, count in self._parts)
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
         self.variance = math.fsum(count * one.variance for one, count in self._parts)
+        self.kinds = len(self._parts)
         self._log_masses: dict[float, float] = {}
         self._contour: Contour | None = None
         self._quadrature: _Quadrature | None = None
@@ -115,8 +118,7 @@ class Composition:
         tilt = self._saddle(epsilon)
         theta = TILT_RATIO**tilt
         tilted = [(one.tilted(tilt), count) for one, count in self._parts]
-        deviation = math.sqrt(math.fsum(count * one.deviation**2 for one, count in tilted))
-        mean = math.fsum(count * one.mean for one, count in tilted)
+        _, mean, deviation = self._moments(tilt)
         falling = (44 + 2 * math.log1p(theta * (1 + theta) * deviation)) / theta
         period = _on_grid(max(falling, abs(mean - epsilon) + 14 * deviation), up=True)
         # A smoothing of tau moves epsilon by about theta tau^2 / 2.
@@ -192,23 +194,60 @@ class Composition:
     def _saddle(self, epsilon: float) -> int:
         """Returns a tilt (a step of the grid) near the saddle point of the integral at `epsilon`. Any tilt is
         sound."""
+        tilt = first = self._first_tilt(epsilon)
+
+        def lacking(tilt: int) -> float:
+            theta = TILT_RATIO**tilt
+            return epsilon + 1 / theta + 1 / (1 + theta) - self._moments(tilt)[1]
+
+        for _ in range(_MOST_GUESSES):
+            theta, deviation = TILT_RATIO**tilt, self._moments(tilt)[2]
+            rise = deviation**2 + 1 / theta**2 + 1 / (1 + theta) ** 2
+            before, tilt = tilt, _stepped(theta, lacking(tilt) / rise)
+            if abs(tilt - before) <= 1:
+                return tilt
+        # The loss varies so unevenly that Newton's method does not end.
+        tilt, direction = first, 1 if lacking(first) > 0 else -1
+        for _ in range(_MOST_TILT_STEPS):
+            if (lacking(tilt + direction) > 0) != (direction > 0):
+                break
+            tilt += direction
+        return tilt
+
+    def _first_tilt(self, epsilon: float) -> int:
+        """Returns the tilt that suits a Gaussian loss of the same variance."""
         # A loss that is certain, up to round-off, has deviation 0.
         deviation = max(
             math.sqrt(self.variance), _LEAST_DEVIATION_SHARE * self.largest_loss, _LEAST_DEVIATION
         )
-        tilt = round(math.log(max(epsilon / deviation, 1.0) / deviation) / math.log(TILT_RATIO))
+        return round(math.log(max(epsilon / deviation, 1.0) / deviation) / math.log(TILT_RATIO))
 
-        def short(tilt: int) -> bool:
-            theta = TILT_RATIO**tilt
-            slope = math.fsum(count * one.tilted(tilt).mean for one, count in self._parts)
-            return slope < epsilon + 1 / theta + 1 / (1 + theta)
+    def _moments(self, tilt: int) -> tuple[float, float, float]:
+        """Returns `log E[exp(theta L)]` of the total finite loss, and its mean and deviation under the
+        tilt."""
+        tilted = [(one.tilted(tilt), count) for one, count in self._parts]
+        log_mass = math.fsum(count * one.log_mass for one, count in tilted)
+        mean = math.fsum(count * one.mean for one, count in tilted)
+        return log_mass, mean, math.sqrt(math.fsum(count * one.deviation**2 for one, count in tilted))
 
-        direction = 1 if short(tilt) else -1
-        for _ in range(_MOST_TILT_STEPS):
-            if short(tilt + direction) != (direction > 0):
+    def about(self, delta: float) -> float:
+        """Returns about the epsilon at delta, by the saddle point approximation, where a search may start."""
+        variance, aim = self.variance, math.log(max(delta - self.infinity, _LEAST_DEVIATION))
+        epsilon = variance / 2 + math.sqrt(2 * variance * max(-1 - aim, 0.1))
+        tilt = self._first_tilt(epsilon)
+        for _ in range(_MOST_GUESSES):
+            theta, (log_mass, mean, deviation) = TILT_RATIO**tilt, self._moments(tilt)
+            spread = theta * (1 + theta) * deviation * math.sqrt(2 * math.pi)
+            if spread < 1 or deviation <= _LEAST_DEVIATION:
                 break
-            tilt += direction
-        return tilt
+            # What delta is where the tilted mean is, which falls as the tilt rises.
+            excess = log_mass - theta * mean - math.log(spread) - aim
+            step = excess / (theta * deviation**2 + 2 / theta)
+            epsilon, before = mean + deviation**2 * step, tilt
+            tilt = _stepped(theta, step)
+            if abs(tilt - before) <= 1:
+                break
+        return min(max(epsilon, 0.0), self.largest_loss / 2)
 
     def _on(self, contour: Contour) -> _Quadrature:
         if self._contour != contour or self._quadrature is None:
@@ -274,8 +313,10 @@ class Composition:
         theta, half = contour.theta, contour.period / 2
         ratio = math.exp(-theta * half)
         peak = math.exp(-theta * math.log1p(1 / theta)) / (1 + theta)
-        far = math.inf
+        near, far = ratio / -math.expm1(-theta * half), math.inf
         for multiple in _CHERNOFF_RATES:
+            if far <= _FAINT_SHARE * near:
+                break
             rate = multiple * theta
             below = self._log_mass(theta - rate) - log_mass + rate * (epsilon - half)
             above = self._log_mass(theta + rate) - log_mass - rate * (epsilon + 2 * half)
@@ -286,7 +327,7 @@ class Composition:
                 * (math.exp(min(below, LARGEST_EXPONENT)) + math.exp(min(above, LARGEST_EXPONENT)))
                 / fade,
             )
-        return ratio / -math.expm1(-theta * half) + far
+        return near + far
 
     def _log_mass(self, theta: float) -> float:
         if theta not in self._log_masses:
@@ -301,6 +342,13 @@ def _kernels(z: ComplexArray, tau: float) -> tuple[ComplexArray, ComplexArray]:
     upper: ComplexArray = turn * np.exp(z * tau**2 / 2) / (z * (z + 1))
     lower: ComplexArray = turn * (1 / (z * (z + 1)) - np.expm1((2 * z + 1) * tau**2 / 2) / (z + 1))
     return upper, lower
+
+
+def _stepped(theta: float, step: float) -> int:
+    """Returns the tilt of the grid nearest to `theta + step`, at most a few times larger or smaller than
+    theta."""
+    aimed = min(max(theta + step, theta / _MOST_TILT_FACTOR), theta * _MOST_TILT_FACTOR)
+    return math.floor(math.log(aimed) / math.log(TILT_RATIO) + 0.5)
 
 
 def _on_grid(value: float, *, up: bool) -> float:

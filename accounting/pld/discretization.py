@@ -9,26 +9,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.numeric.convex_minorants import SupportingLines, corners
-from shuffle_ledger.accounting.pld.bounds import ProfileBounds
-from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution, Side
-from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
+from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
+from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
 
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
-# Losses at which a rough profile is evaluated to estimate the deviation of the loss.
-_PILOT_POINTS = 20
-# These points do not resolve losses below this share of the largest one.
+# Losses of a sketch that is made of the profile itself, and the share of the largest loss from which on they
+# are.
+_SKETCH_POINTS, _SKETCH_FROM = 40, 1e-5
+# Losses below this share of the largest one are not resolved.
 _RESOLVED_SHARE = 1e-4
+_LOG_NEGLIGIBLE = math.log(NEGLIGIBLE_DELTA)
 # Losses of the first lattice are multiples of a unit, and the largest one at most this many units: the
 # transforms of a composition have arrays of about this size.
 _MOST_UNITS = 1 << 22
-# Spacing of the first lattice, in deviations of the loss times the root of the precision; and the same if
-# orders are cheap.
-_FIRST_SPACING = 2.4
-_CHEAP_SPACING = 0.14
+# Spacing of the first lattice, in deviations of the loss times the root of the precision, and the power of
+# two by which it may be smaller; and the same if orders are cheap.
+_FIRST_SPACING = (0.42, 1)
+_CHEAP_SPACING = (0.12, 3)
 # Relative room for the round-off of turning a profile into masses and back.
 _PROFILE_ROUND_OFF = 64 * UNIT_ROUND_OFF
 # Least step of the excess for a profile of height 1: slopes then have a tenth of the error allowed for
@@ -49,6 +51,8 @@ _WORTH_A_BEND = 0.02
 _PARTS_OF_CELL = 32
 _BEND_BITS = 12
 _MOST_SAG = 1.5
+# The pair below may end where the profile is at most this.
+_IGNORED_VALUE = 1e-37
 # If the profile's bounds cause more than the first share of the precision, the lattice may cause the second.
 _MOSTLY_BOUNDS = 0.7
 _LATTICE_SHARE = 0.4
@@ -101,7 +105,7 @@ class _Pairing(NamedTuple):
             below = lines.polygon(bent, steep=False)
             found = compared(below, plain)
         apart = found.apart
-        if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > 0)):
+        if np.any((below.at(lattice.excess)[:-1] <= 0) & (bounds.lower[:-1] > _IGNORED_VALUE)):
             longer = plain = lines.polygon(none, steep=True)
             if bent.size:
                 longer = lines.polygon(bent, steep=True)
@@ -119,7 +123,7 @@ def from_profile(
     end: float,
     infinity: float,
     precision: float,
-    pilot: Profile | None = None,
+    sketch: Sketch | None = None,
     model: Profile | None = None,
     once: bool = True,
     sharper: Callable[[float], Profile] | None = None,
@@ -134,7 +138,7 @@ def from_profile(
         end: loss beyond which the profile is negligible; the mass there counts as infinite loss.
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, for which the lattice is chosen.
-        pilot: rough bounds on the same profile, for the choice of the first lattice.
+        sketch: an estimate of the same profile, for the choice of the first lattice.
         model: a similar, cheaper profile, on which the lattice is refined first.
         once: whether the profile is so expensive that it is evaluated only once, for all orders together.
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
@@ -146,11 +150,15 @@ def from_profile(
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
     """
     # Masses are changes of slopes. On steps too small for the profile's accuracy they would be round-off.
-    pilot = profile if pilot is None else pilot
-    finest = _LEAST_STEP * float(pilot(np.zeros(1)).upper[0])
+    if sketch is None:
+        losses = np.append(0.0, np.geomspace(_SKETCH_FROM * end, end, _SKETCH_POINTS))
+        with np.errstate(divide="ignore"):
+            sketch = Sketch(losses, np.log(profile(np.expm1(losses)).upper))
+    finest = _LEAST_STEP * math.exp(max(sketch.log_values[0], _LOG_NEGLIGIBLE))
     end = max(end, finest)
-    stop, bounded = min(largest_loss, end), end >= largest_loss
-    first = _first_lattice(pilot, stop, precision, finest, cheap=cheap)
+    stop, bounded = max(min(largest_loss, end), finest), end >= largest_loss
+    spacing, bits = _CHEAP_SPACING if cheap else _FIRST_SPACING
+    first = _first_lattice(sketch, stop, spacing * math.sqrt(precision), finest, bits=bits)
     if bounded:  # the smallest deltas depend on the losses next to the largest one
         first = first.fine_at_the_end(_END_SPACING * precision * stop)
 
@@ -207,15 +215,15 @@ def _is_closer(bounds: ProfileBounds, others: ProfileBounds) -> bool:
     return bool(np.median(apart - _HELPFUL_SHARE * before) < 0)
 
 
-def _first_lattice(pilot: Profile, stop: float, precision: float, finest: float, *, cheap: bool) -> Lattice:
-    """Returns the first lattice, with room for refinements."""
-    deviation = _deviation(pilot, stop, finest)
-    spacing = deviation * (_CHEAP_SPACING if cheap else _FIRST_SPACING) * math.sqrt(precision)
-    spacing = max(spacing, finest, stop / _MOST_UNITS)
-    lattice = graded(deviation, stop, spacing)
-    if cheap and (equal := even(stop, precision, finest)).unit <= 2 * lattice.unit:
-        lattice = equal  # finer than the graded one where most of the mass is
-    return lattice.divisible(finest)
+def _first_lattice(sketch: Sketch, stop: float, spacing: float, finest: float, *, bits: int) -> Lattice:
+    """Returns the first lattice, with this spacing in deviations of the loss, and with room for
+    refinements."""
+    losses = np.append(sketch.losses[sketch.losses < stop], stop)
+    values = np.interp(losses, sketch.losses, np.maximum(sketch.log_values, 2 * _LOG_NEGLIGIBLE))
+    seen = Sketch(losses, np.minimum.accumulate(values))
+    deviation = max(_deviation(seen), _RESOLVED_SHARE * stop)
+    spacing = max(spacing * deviation, finest, stop / _MOST_UNITS)
+    return graded(seen, deviation, spacing, bits=bits).divisible(finest)
 
 
 def _with_points(
@@ -312,21 +320,14 @@ def _convex(excess: FloatArray, values: FloatArray) -> FloatArray:
     return np.asarray(chords * (1 + _PROFILE_ROUND_OFF))
 
 
-def _deviation(profile: Profile, stop: float, finest: float) -> float:
-    """Returns about the deviation of the loss, which scales the first lattice. If small losses dominate it,
-    it is estimated again on these alone."""
-    pilot = np.concatenate([[0.0], np.geomspace(stop * 1e-5, stop, _PILOT_POINTS)])
-    excess = np.expm1(pilot)
-    values = np.minimum.accumulate(np.minimum(profile(excess).upper, 1.0))
+def _deviation(sketch: Sketch) -> float:
+    """Returns about the deviation of the loss, which scales the first lattice."""
+    losses, excess, values = sketch.losses, np.expm1(sketch.losses), np.exp(sketch.log_values)
     q = _slope_changes(excess, values, corners(excess, values))
-    second = float((pilot[1:] ** 2 * q * (2 + excess[1:])).sum())
+    second = float((losses[1:] ** 2 * q * (2 + excess[1:])).sum())
     # For small losses the divergence is half the variance; for large ones it determines their typical total.
-    divergence = float((pilot[1:] * q * excess[1:]).sum())
-    deviation = math.sqrt(min(second, 2 * divergence))
-    size = second / max(float((pilot[1:] * q * (2 + excess[1:])).sum()), TINY)
-    if deviation > finest and size < _RESOLVED_SHARE * stop:
-        return _deviation(profile, size / (10 * _RESOLVED_SHARE), finest)
-    return max(deviation, _RESOLVED_SHARE * stop)
+    divergence = float((losses[1:] * q * excess[1:]).sum())
+    return math.sqrt(min(second, 2 * divergence))
 
 
 def _slope_changes(excess: FloatArray, values: FloatArray, kept: IndexArray) -> FloatArray:

@@ -7,15 +7,16 @@ No bound depends on this choice: pairs on any lattice are bounds. Only their dis
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.numeric.convex_minorants import corners
-from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.pld.tilting import TILT_RATIO, LossSpectrum, SpectrumMemory
+from shuffle_ledger.accounting.pld.tilting import TILT_RATIO
 
 # Largest number of losses of the first lattice. More: memory and time.
 _MAXIMUM_POINTS = 1 << 15
@@ -42,8 +43,10 @@ _MOST_ROUNDS, _IGNORED_MASS = 1e5, 1e-34
 _IGNORED_DISTANCE = 1e-32
 # A cell is steep if the profile falls by more than this exponent in it.
 _STEEP_FALL = 1.0
-# Beyond this many deviations the first lattice has one loss for each doubling of the loss.
-_FAR_OUT = 1e4
+# Losses of the first lattice are evenly spaced up to the root of 2 times this number of deviations. Its
+# spacing may be smaller where the tilt that suits a loss is above the second number over the deviation. The
+# last number, over the deviation, limits these tilts.
+_EVEN_DEVIATIONS, _STEEP_TILT, _STEEPEST_FALL = 8.0, 3.0, 1e6
 # Largest logarithm of the weight of an order in a moment; beyond, a single cell dominates anyway.
 _MOST_LOG_WEIGHT = 300.0
 
@@ -162,34 +165,43 @@ class Polygon(NamedTuple):
         return np.interp(excess, self.excess[self.corners], self.values[self.corners])
 
 
-def graded(deviation: float, stop: float, spacing: float) -> Lattice:
-    """Returns a lattice from 0 to `stop` with this spacing near 0, where most of the mass is, and spacings
-    that grow by powers of two further out. The spacing is doubled until the lattice has at most
-    `_MAXIMUM_POINTS` losses."""
+def graded(sketch: Sketch, deviation: float, spacing: float, *, bits: int) -> Lattice:
+    """Returns a lattice from 0 to the last loss of the sketch, with about this spacing where the loss is up
+    to `_EVEN_DEVIATIONS` deviations, and spacings that grow with the loss beyond.
+
+    Two pairs on a lattice of spacing d are apart by `d^2 theta (theta + 1) / K(theta)`, up to a factor, at
+    the tilt that suits the loss. If K grows less than that of a Gaussian loss of this deviation, the spacing
+    is smaller, by at most two to the power `bits`.
+    """
+    stop = float(sketch.losses[-1])
     while True:
-        last = math.ceil(stop / spacing)
+        last = math.ceil(stop / spacing) << bits
         unit = stop * (1 + 2 * UNIT_ROUND_OFF) / last
-        positions = _graded_positions(last, deviation / unit)
-        if positions[-1] == last:
-            return Lattice(np.array(positions, dtype=np.int64), unit)
+        ends, strides = _strides(sketch, deviation, spacing / unit, unit)
+        runs = [
+            np.arange(-(-start // stride) * stride, end, stride)
+            for start, end, stride in zip(ends[:-1], ends[1:], strides, strict=True)
+        ]
+        positions = np.append(np.concatenate(runs), last).astype(np.int64)
+        if positions.size <= _MAXIMUM_POINTS:
+            return Lattice(positions, unit)
         spacing *= 2
 
 
-def even(stop: float, precision: float, finest: float) -> Lattice:
-    """Returns a lattice from 0 to `stop` in equal steps of at least `finest`."""
-    points = math.ceil(min(4 / precision, _MAXIMUM_POINTS, stop / max(finest, TINY)))
-    return Lattice(np.arange(points + 1, dtype=np.int64), stop * (1 + 2 * UNIT_ROUND_OFF) / points)
-
-
-def _graded_positions(last: int, deviation: float) -> list[int]:
-    """Returns graded positions from 0 to `last`; they end early if they would be too many."""
-    positions, stride, edge = [0], 1, 4.0 * deviation
-    while positions[-1] < last and len(positions) < _MAXIMUM_POINTS:
-        while positions[-1] >= edge and positions[-1] % (2 * stride) == 0:
-            stride *= 2
-            edge = 4 * edge if stride == 2 else 2 * edge if edge < _FAR_OUT * deviation else 0.0
-        positions.append(min(positions[-1] + stride, last))
-    return positions
+def _strides(sketch: Sketch, deviation: float, usual: float, unit: float) -> tuple[list[int], list[int]]:
+    """Returns the ends of runs of lattice positions, from 0 to the last loss of the sketch, and the stride of
+    each run, a power of two."""
+    x, step = sketch.losses, np.diff(sketch.losses)
+    middle, value = (one[1:] / 2 + one[:-1] / 2 for one in sketch)
+    fall = np.minimum(-np.diff(sketch.log_values) / step, _STEEPEST_FALL / deviation)
+    square = np.maximum(fall * (fall + 1) * deviation**2, _STEEP_TILT**2)
+    moment = fall * middle + value + np.log(square / deviation * math.sqrt(2 * math.pi))
+    share = np.where(square > _STEEP_TILT**2, np.sqrt(np.clip(2 * moment / square, TINY, 1.0)), 1.0)
+    share *= np.maximum(middle / (_EVEN_DEVIATIONS * deviation), 1.0)
+    bits = np.maximum(np.round(np.log2(share * usual)), 0.0).astype(np.int64)
+    starts = np.flatnonzero(np.append(True, np.diff(bits) != 0))
+    ends = np.rint(np.append(x[starts], x[-1]) / unit).astype(np.int64)
+    return ends.tolist(), (1 << bits[starts]).tolist()
 
 
 class Tilts(NamedTuple):
@@ -207,27 +219,42 @@ class Tilts(NamedTuple):
     @classmethod
     def of(cls, excess: FloatArray, above: PrivacyLossDistribution) -> Tilts:
         """Chooses the tilts for a pair, with weights for the cells between these orders (minus one)."""
-        weights, counts, variance = [], [], above.variance()
-        if variance == 0:
+        chosen = list(_chosen_tilts(above))
+        if not chosen:
             return cls(np.empty((0, excess.size - 1)), np.empty(0))
-        log_order, rounds = np.log1p((excess[:-1] + excess[1:]) / 2), _MOST_ROUNDS
-        first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance)) / math.log(TILT_RATIO))
-        for tilt in range(first, first + _MOST_TILTS * _TILT_STRIDE, _TILT_STRIDE):
-            seen = above.without_tail(_IGNORED_MASS / rounds)
-            if not seen.index.size:
-                break
-            theta, tilted = TILT_RATIO**tilt, LossSpectrum(seen, SpectrumMemory()).tilted(tilt)
-            top = tilted.log_mass - math.log1p(-seen.infinity)
-            depth = theta * tilted.mean - top
-            if top <= 0 or depth > _DEEPEST_LOG_DELTA:
-                break
-            rounds = min(_DEEPEST_LOG_DELTA / max(depth, _DEEPEST_LOG_DELTA / _MOST_ROUNDS), _MOST_ROUNDS)
-            log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - tilted.log_mass
-            weight = theta * (theta + 1) / top * np.exp(np.minimum(log_weight, _MOST_LOG_WEIGHT))
-            weight[excess[:-1] >= np.expm1(seen.losses[-1])] = 0.0
-            weights.append(weight)
-            counts.append(rounds)
-        return cls(np.reshape(weights, (-1, excess.size - 1)), np.array(counts))
+        theta, log_mass, growth, rounds, last = (column[:, None] for column in np.array(chosen).T)
+        log_order = np.log1p((excess[:-1] + excess[1:]) / 2)
+        log_weight = np.logaddexp((theta - 1) * log_order, -(theta + 2) * log_order) - log_mass
+        weights = theta * (theta + 1) / growth * np.exp(np.minimum(log_weight, _MOST_LOG_WEIGHT))
+        weights[excess[:-1] >= np.expm1(last)] = 0.0
+        return cls(weights, rounds[:, 0])
+
+
+def _chosen_tilts(above: PrivacyLossDistribution) -> Iterator[tuple[float, float, float, float, float]]:
+    """Yields tilts; the logarithms of the moments, without and with the condition that the loss is finite;
+    numbers of rounds as in `Tilts`; and the largest losses that are not ignored at these."""
+    variance, size = above.variance(), above.index.size
+    with np.errstate(divide="ignore"):
+        log_masses = np.log(np.concatenate([above.q[::-1], [above.zero], above.p]))
+    losses = np.concatenate([-above.losses[::-1], [0.0], above.losses])
+    tails, rounds = np.append(np.cumsum((above.p + above.q)[::-1])[::-1], 0.0), _MOST_ROUNDS
+    first = math.ceil(math.log(_SMALLEST_TILT / math.sqrt(variance or 1.0)) / math.log(TILT_RATIO))
+    for tilt in range(first, first + _MOST_TILTS * _TILT_STRIDE, _TILT_STRIDE):
+        kept = int(np.argmax(tails <= _IGNORED_MASS / rounds))
+        if not kept:
+            return
+        theta, seen = TILT_RATIO**tilt, slice(size - kept, size + kept + 1)
+        exponents = log_masses[seen] + theta * losses[seen]
+        top = float(exponents.max())
+        masses = np.exp(exponents - top)
+        total = float(masses.sum())
+        log_mass = top + math.log(total)
+        growth = log_mass - math.log1p(-above.infinity - float(tails[kept]))
+        depth = theta * float(masses @ losses[seen]) / total - growth
+        if growth <= 0 or depth > _DEEPEST_LOG_DELTA:
+            return
+        rounds = min(_DEEPEST_LOG_DELTA / max(depth, _DEEPEST_LOG_DELTA / _MOST_ROUNDS), _MOST_ROUNDS)
+        yield theta, log_mass, growth, rounds, float(losses[size + kept])
 
 
 def gaps(
@@ -246,20 +273,16 @@ def gaps(
     logarithm of `E[exp(theta L)]`. So the relative distance of epsilons is about that of K. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
     """
-    step, drawn = np.diff(excess), np.zeros(excess.size - 1)
-    if not tilts.rounds.size:
-        return Gaps(tilts.weights, tilts.weights, drawn)
-    apart = values.upper - values.lower, bounds.upper - bounds.lower
-    blamed, hull = _Blame.of(bounds, values), _Hull.of(excess, bounds.lower, below)
-    shares, blur = np.zeros_like(tilts.weights), np.zeros_like(tilts.weights)
-    for one, (weight, rounds) in enumerate(zip(*tilts, strict=True)):
-        noted = (np.maximum(distance - _IGNORED_DISTANCE / rounds, 0.0) for distance in apart)
-        area, blurred = (step * (distance[1:] + distance[:-1]) / 2 for distance in noted)
-        lost = hull(weight)
-        shares[one] = blamed(area * weight) + lost
-        blur[one] = blurred * weight
-        drawn = np.maximum(drawn, lost)
-    return Gaps(shares, blur, drawn)
+    half, weights = np.diff(excess) / 2, tilts.weights
+    ignored = _IGNORED_DISTANCE / tilts.rounds[:, None]
+
+    def weighted(distance: FloatArray) -> FloatArray:
+        noted = np.maximum(distance - ignored, 0.0)
+        return np.asarray((noted[:, 1:] + noted[:, :-1]) * half * weights)
+
+    lost = _Hull.of(excess, bounds.lower, below)(weights)
+    shares = _Blame.of(bounds, values)(weighted(values.upper - values.lower)) + lost
+    return Gaps(shares, weighted(bounds.upper - bounds.lower), lost.max(axis=0, initial=0.0))
 
 
 class _Hull(NamedTuple):
@@ -272,14 +295,13 @@ class _Hull(NamedTuple):
     Attributes:
         area: area that is lost in each cell, shape (cells,).
         chord: number of the minorant's chord that spans each cell, shape (cells,).
-        blame: for every chord, the shares of its loss that are assigned to the cells left and right of its
-            left and of its right corner, shape (2, 2, chords).
-        beside: numbers of these cells, shape (2, 2, chords).
+        share: for every chord, the share of its loss that its left corner causes, shape (chords,).
+        beside: numbers of the cells left and right of every corner, shape (2, corners).
     """
 
     area: FloatArray
     chord: IndexArray
-    blame: FloatArray
+    share: FloatArray
     beside: IndexArray
 
     @classmethod
@@ -292,15 +314,24 @@ class _Hull(NamedTuple):
         low = np.interp(x, excess, np.maximum(known - below.at(excess), 0.0)) + TINY
         share = low[:-1] / (low[:-1] + low[1:])
         beside = np.array([np.searchsorted(excess, x, side=side) for side in ("left", "right")]) - 1
-        beside = np.clip(beside, 0, excess.size - 2)
-        blame = np.array([share, 1 - share])[:, None, :] / 2 * np.ones((1, 2, 1))
-        return cls(area, chord, blame, np.stack([beside[:, :-1], beside[:, 1:]]))
+        return cls(area, chord, share, np.clip(beside, 0, excess.size - 2))
 
-    def __call__(self, weight: FloatArray) -> FloatArray:
-        """Returns the loss that is assigned to each cell, given the weights of areas, shape (cells,)."""
-        lost = np.bincount(self.chord, weights=self.area * weight, minlength=self.blame.shape[2])
-        shares = np.bincount(self.beside.ravel(), weights=(self.blame * lost).ravel(), minlength=weight.size)
-        return np.asarray(shares)
+    def __call__(self, weights: FloatArray) -> FloatArray:
+        """Returns the loss that is assigned to each cell, given the weights of areas, both of shape (tilts,
+        cells)."""
+        lost = _grouped(self.area * weights, self.chord, self.share.size)
+        caused = np.zeros((len(weights), self.share.size + 1))
+        caused[:, :-1] = lost * self.share / 2
+        caused[:, 1:] += lost * (1 - self.share) / 2
+        before, after = (_grouped(caused, cells, weights.shape[1]) for cells in self.beside)
+        return before + after
+
+
+def _grouped(values: FloatArray, group: IndexArray, groups: int) -> FloatArray:
+    """Returns the sums of columns of the same group, shape (rows, groups); `group` ascends."""
+    sums = np.zeros((len(values), group.size + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return np.diff(sums[:, np.searchsorted(group, np.arange(groups + 1))], axis=1)
 
 
 class _Blame(NamedTuple):
@@ -331,8 +362,9 @@ class _Blame(NamedTuple):
         return cls(own, steep / max(float(steep.sum()), TINY))
 
     def __call__(self, shares: FloatArray) -> FloatArray:
-        """Returns the contributions, moved to the cells that cause them."""
-        return np.asarray(self.own * shares + self.steep * float(((1 - self.own) * shares).sum()))
+        """Returns the contributions, shape (tilts, cells), moved to the cells that cause them."""
+        moved = ((1 - self.own) * shares).sum(axis=1, keepdims=True)
+        return np.asarray(self.own * shares + self.steep * moved)
 
 
 def between(positions: IndexArray, found: Gaps, precision: float) -> IndexArray:

@@ -17,7 +17,10 @@ _SMOOTHINGS = (0.5, 0.15, 0.04, 0.01, 0.0025)
 # Most new choices of a contour after a better guess of the answer, and the distance of tilts, in steps of
 # their grid, at which the search ends.
 _MOST_RETILTS = 12
-_SETTLED_STEPS = 1
+_SETTLED_STEPS, _SETTLED_STEPS_OF_MANY = 1, 5
+# From this number of kinds on, a composition uses one contour for all deltas in an interval of this number of
+# decades. One interval ends at the last number.
+_MANY_KINDS, _SHARED_DECADES, _SHARED_END = 32, 5.0, 10**-4.5
 # From an approximate root, most steps to an epsilon at which a bound certainly holds, each four times the
 # last; and bisections if there is no root to start from.
 _MOST_NUDGES = 14
@@ -130,15 +133,15 @@ def _epsilon_once(
 
     The contour is chosen for a guess, and again if the answer is far from the guess.
     """
-    guess = min(_gaussian_epsilon(above.variance, delta), above.largest_loss / 2)
-    upper = above.largest_loss
-    contour = above.contour(guess, smoothing)
+    guess, upper, many = above.about(delta), above.largest_loss, above.kinds >= _MANY_KINDS
+    # With many kinds, which are most of the work, neighbouring deltas share a contour.
+    contour = above.contour(above.about(_shared(delta)) if many else guess, smoothing)
     for _ in range(_MOST_RETILTS):
         found = _beyond(above, contour, delta, guess)
         upper = min(upper, found)
         guess, before = found, contour
         contour = above.contour(guess, smoothing)
-        if abs(contour.tilt - before.tilt) <= _SETTLED_STEPS:
+        if abs(contour.tilt - before.tilt) <= (_SETTLED_STEPS_OF_MANY if many else _SETTLED_STEPS):
             contour = before
             break
     if upper == 0:
@@ -224,7 +227,7 @@ def _root(bound: Callable[[float], float], delta: float, guess: float, limit: fl
     )
 
 
-def _gaussian_epsilon(variance: float, delta: float) -> float:
-    """Returns about the epsilon at delta of a Gaussian privacy loss with this variance, where the search
-    starts."""
-    return variance / 2 + math.sqrt(2 * variance * max(-math.log(delta) - 1, 0.1))
+def _shared(delta: float) -> float:
+    """Returns the delta whose contour also serves this one: the middle, in logarithms, of its interval."""
+    interval = math.floor(math.log10(delta / _SHARED_END) / _SHARED_DECADES)
+    return max(_SHARED_END * 10 ** (_SHARED_DECADES * (interval + 0.5)), _LEAST_BOUND)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,8 +25,8 @@ from shuffle_ledger.accounting.amplification.random_size.sampling import (
     sampling_cells,
 )
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, BoolArray, FloatArray
-from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, TINY, UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
@@ -56,10 +56,11 @@ _TABLE_FROM_CELLS, _TABLE_GROUP_WIDTH = 16, 0.4
 # A cell is halved if its bounds are apart by more than this many times the smoothing's square times the sum,
 # and by more than a negligible delta; at most this often, and up to this many cells.
 _WIDE_CELL, _NEGLIGIBLE_WIDTH, _MOST_HALVINGS, _MOST_CELLS = 20.0, 1e-34, 8, 200
-# Points of one search for the last loss that matters, and number of searches, each between two points of the
-# last.
-_SEARCH_POINTS = 17
-_SEARCHES = 4
+# Losses of a crude bound on the profile: 0, and this many from the share of the largest loss on.
+_SKETCH_POINTS, _SKETCH_FROM = 65, 1e-9
+# If the bound falls by more than this many times the logarithm of what is negligible between two of these,
+# the loss where it is negligible is searched for between them, at this many points, at most this often.
+_STEEP_SHARE, _SEARCH_POINTS, _MOST_SEARCHES = 2.0, 17, 3
 # A profile counts as flat if it is above its value at infinity by at most this share of the smoothing's
 # square; and points of the search for the loss from which on it is.
 _FLAT_SHARE = 0.05
@@ -72,6 +73,7 @@ _OUTLINE_CELLS = 4
 #: Larger losses count as infinite. No table has larger finite ones, since its probabilities are at least
 #: 1e-50.
 LARGEST_RESOLVED_LOSS = 120.0
+_LOG_NEGLIGIBLE = math.log(NEGLIGIBLE_DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,6 +434,7 @@ class RoundProfile:
         self._shuffled, self._smoothing = shuffled, smoothing
         self._cells, self._honest = _honest_cells(shuffled, smoothing)
         self._every: EveryNumber | None = None
+        self._crudes: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._heaviest = max(cell.weight for cell in self._cells)
         make = functools.partial(
             shuffled.randomizer.profile,
@@ -499,15 +502,12 @@ class RoundProfile:
         # With sampling, orders are quotients, and the bounds already include their round-off.
         return rounded_orders(self, excess) if self._is_certain else self(excess)
 
-    def sketch(self, excess: FloatArray) -> ProfileBounds:
-        """Returns a cheap estimate of the profile, from one pair of inputs that is probably the worst. It is
-        not a bound."""
-
-        def sketched(_: Cell, count: int, orders: FloatArray) -> ProfileBounds:
-            return self._base.sketch(count, orders)
-
-        upper, lower = mixture(self._cells, self._honest, sketched, excess)
-        return ProfileBounds(upper.sum(axis=0), lower.sum(axis=0))
+    @functools.cached_property
+    def sketch(self) -> Sketch:
+        """Returns a cheap estimate of the profile. It is not a bound."""
+        losses, crude = self._crude(self._cells[0].fewest)
+        estimate = self._base.estimated_log(crude) + math.log(self._rate)
+        return Sketch(losses, np.minimum(estimate, 0.0))
 
     def _mixture(self, excess: FloatArray) -> ProfileBounds:
         """Returns the bounds as a sum over cells. Cells that make them wide are halved, for later calls
@@ -626,28 +626,33 @@ class RoundProfile:
         return float(losses[int(np.argmax(upper <= enough))])
 
     def _negligible_loss(self, fewest: int) -> float:
-        """Returns the loss at which a crude bound on the profile of `fewest` honest reports falls below
+        """Returns about the loss at which a crude bound on the profile of `fewest` honest reports falls below
         `NEGLIGIBLE_DELTA`; at most the largest loss that is resolved."""
-        limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
-        rate = self._rate
+        losses, crude = self._crude(fewest)
+        for _ in range(_MOST_SEARCHES):
+            below = np.flatnonzero(crude < _LOG_NEGLIGIBLE)
+            last = max(int(below[0]), 1) if below.size else losses.size - 1
+            if losses[last] in (losses[1], self.largest_loss):
+                return float(losses[last])
+            if not below.size or crude[last] > _STEEP_SHARE * _LOG_NEGLIGIBLE:
+                share = (_LOG_NEGLIGIBLE - crude[last - 1]) / min(crude[last] - crude[last - 1], -TINY)
+                return float(losses[last - 1] + (losses[last] - losses[last - 1]) * min(share, 1.0))
+            losses = np.linspace(losses[last - 1], losses[last], _SEARCH_POINTS)
+            crude = self._crude_log(fewest, losses)
+        return float(losses[-1])
 
-        def small(losses: FloatArray) -> BoolArray:
-            crude = self._base.crude_log(fewest, np.expm1(losses) / rate)
-            return np.asarray(crude < math.log(NEGLIGIBLE_DELTA))
+    def _crude_log(self, fewest: int, losses: FloatArray) -> FloatArray:
+        """Returns logarithms of crude upper bounds on the divergence of `fewest` honest reports, before
+        sampling, shape (losses,)."""
+        return self._base.crude_log(fewest, np.expm1(losses) / self._rate)
 
-        return _first_loss(small, 1e-9 * limit, limit, _SEARCHES)
-
-
-def _first_loss(holds: Callable[[FloatArray], BoolArray], low: float, high: float, searches: int) -> float:
-    """Returns a loss, slightly above the first one between `low` and `high` from which on the condition
-    holds; `high` if there is none."""
-    for _ in range(searches):
-        losses = np.geomspace(low, high, _SEARCH_POINTS)
-        found = np.flatnonzero(holds(losses))
-        if found.size == 0:
-            break
-        low, high = float(losses[max(found[0] - 1, 0)]), float(losses[found[0]])
-    return high
+    def _crude(self, fewest: int) -> tuple[FloatArray, FloatArray]:
+        """Returns losses up to the largest one that is resolved, and `_crude_log` there."""
+        if fewest not in self._crudes:
+            limit = min(self.largest_loss, LARGEST_RESOLVED_LOSS)
+            losses = np.append(0.0, np.geomspace(_SKETCH_FROM * limit, limit, _SKETCH_POINTS))
+            self._crudes[fewest] = losses, self._crude_log(fewest, losses)
+        return self._crudes[fewest]
 
 
 def _honest_cells(shuffled: ShuffledRound, smoothing: float) -> tuple[list[Cell], int]:

@@ -22,6 +22,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     parse_randomizer,
 )
+from shuffle_ledger.accounting.filters import charges
 from shuffle_ledger.accounting.filters.charges import (
     _bare_profile,
     _mass_beyond,
@@ -249,15 +250,12 @@ def test_sums_behind_a_charge_are_rounded_up(randomizer: str, fields: dict[str, 
     """The profiles behind charges are never below sums in 50 digits, and only slightly above."""
     pair = thinned(Accountant().privacy_loss(made(randomizer, **fields)).upper)
     deviation = math.sqrt(pair.variance())
-    losses, values = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)
-    bare_losses, bare_values = _bare_profile(pair, deviation, 1e-12, 40.0, 0.012)
-    for smooth, places, heights in (
-        ((0.3 * deviation) ** 2, losses, values),
-        (0.0, bare_losses, bare_values),
-    ):
+    smoothed = _smoothed_profile(pair, (0.3 * deviation) ** 2, 1e-12, 64.0, 0.012)
+    bare = _bare_profile(pair, deviation, 1e-12, 40.0, 0.012)
+    for (places, heights, smooth), room in ((smoothed, 1e-14), (bare, 1e-60)):
         for place in np.linspace(0, places.size - 1, 40).astype(int):
             exact = exact_smoothed(pair, smooth, float(places[place]))
-            assert exact <= heights[place] <= exact * (1 + mp.mpf(2) ** -28) + mp.mpf(1e-60)
+            assert exact <= heights[place] <= exact * (1 + mp.mpf(2) ** -28) + mp.mpf(room)
     beyond = _mass_beyond(pair)
     for place in range(pair.index.size + 1):
         exact = mp.fsum([mp.mpf(pair.infinity), *(mp.mpf(float(mass)) for mass in pair.p[place:])])
@@ -273,3 +271,19 @@ def test_charges_never_rise_with_the_reserve() -> None:
         assert list(costs) == sorted(costs, reverse=True)
     regular = accountant.charge(made("generic(epsilon0=1)", reports=10**6), FILTERS).gaussian
     assert len(set(regular)) == 1
+
+
+@pytest.mark.parametrize("leak", [1e-12, 1e-25])
+def test_sums_by_transforms_are_never_below_those_term_by_term(
+    monkeypatch: pytest.MonkeyPatch, leak: float
+) -> None:
+    """Their round-off, which is included, stays a small share of each sum, however small that is."""
+    pair = Accountant(precision=4e-3).privacy_loss(made("generic(epsilon0=1)", reports=10**4)).upper
+    variance = 9 * pair.variance()
+    found = _smoothed_profile(pair, variance, leak, 64.0, 0.012).values
+    monkeypatch.setattr(charges, "_ELEMENTS_PER_POINT", math.inf)
+    exact = _smoothed_profile(pair, variance, leak, 64.0, 0.012).values
+    assert exact[-1] < leak
+    assert np.any(found > exact)
+    assert np.all(found >= exact * (1 - 1e-14))
+    assert np.all(found <= exact + (exact + leak) * 2.0**-7)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.discretization import _pair
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, even, gaps, graded
+from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
 
 
 @pytest.mark.slow
@@ -21,7 +21,10 @@ from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, b
 @given(st.floats(1e-9, 60.0), st.floats(1e-6, 3.0), st.floats(1e-4, 0.5))
 def test_a_lattice_reaches_its_end_however_it_is_written(stop: float, deviation: float, step: float) -> None:
     """Mass beyond the last loss would count as infinite, or be lost."""
-    for lattice in (graded(deviation * stop, stop, step * deviation * stop), even(stop, 1e-2, 0.0)):
+    losses = np.append(0.0, np.geomspace(1e-6, 1.0, 40)) * stop
+    narrow, wide = -((losses / (deviation * stop)) ** 2) / 2, -np.log1p(losses / (deviation * stop))
+    for values in (narrow, wide, np.repeat([-1.0, -90.0], [30, 11])):
+        lattice = graded(Sketch(losses, values), deviation * stop, step * deviation * stop, bits=3)
         finer = lattice.divisible(0.0)
         nothing = np.zeros((1, finer.positions.size - 1))
         found = Gaps(nothing + 1e-3, nothing, nothing[0])

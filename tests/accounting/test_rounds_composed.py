@@ -209,7 +209,7 @@ def test_sides_are_kept_under_contours_of_other_rounds(rounds: int, reports: int
     accountant = Accountant()
     many, memory = accountant.privacy_loss(_round("krr(k=10, epsilon0=1)", 10**5)), SpectrumMemory()
     wide = Composition([(LossSpectrum(many.upper, memory), 10**6)], "upper")
-    contour = wide.contour(5.0, 0.016)
+    contour = wide.contour(5.0, 0.012)
     assert contour.short
     few = _round("krr(k=10, epsilon0=1)", reports)
     loss = accountant.privacy_loss(few)

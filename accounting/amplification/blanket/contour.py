@@ -38,9 +38,9 @@ _SPACING_PER_REACH = 2 * (1 + 1e-9)
 # If the sum's deviation is below this, in units of 1/theta, the kernels differ by the third power of the
 # smoothing only: smoothings are then raised to this factor times their power 2/3.
 _NARROW_DEVIATION, _EASED_FACTOR = 0.25, 0.7
-# Nodes end where the bound `exp(-2 u^2 deviation^2 / pi^2)` does, at this many units of 1/deviation. Larger:
+# Nodes end where the bound `exp(-2 (deviation sin(u reach / 2) / reach)^2)` falls to `exp(-this)`. Larger:
 # more nodes, a smaller truncation.
-_LOBE_CUT = 11.0
+_LOBE_EXPONENT = 20.0
 # Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 16
 # A node is left out if its term is below `exp(-this)` of the largest possible one. Larger: more nodes.
@@ -60,7 +60,7 @@ _PERIOD_DEVIATIONS = 6.0
 _MOST_LENGTHENINGS = 12
 _LENGTHENING = 1.3
 # Rates of the exponential moments that bound the tails, in units of 1/deviation.
-_TAIL_RATES = np.array([0.25, 0.5, 1.0, 2.0, 3.5, 5.0, 8.0, 13.0])
+_TAIL_RATES = np.array([0.4, 1.0, 2.2, 4.0, 8.0])
 # Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
 _ALIAS_PER_SMOOTHING = 0.01
 _ALIAS_LIMITS = (1e-9, 1e-5)
@@ -95,8 +95,7 @@ def integrate(
     smoothing = eased(smoothing, theta * spread)
     # If the lobe ends the sum anyway, closer kernels cost nothing: the closest ones whose band ends at
     # pi / reach.
-    least = None if given is not None else _SPACING_PER_REACH * tilt.reach
-    kernels = close_kernels(theta, spread, smoothing, least)
+    kernels = close_kernels(theta, spread, smoothing, tilt.reach if given is None else None)
     period, alias = short_period(tilt, Tails.of(tilt, reports, spread, given), smoothing, spread)
     step = 2 * np.pi / period
     last, short, cut, skipped = last_nodes(tilt, kernels, step)
@@ -144,21 +143,22 @@ def eased(smoothing: FloatArray, spread: FloatArray) -> FloatArray:
 
 
 def close_kernels(
-    theta: FloatArray, deviation: FloatArray, smoothing: FloatArray, least: FloatArray | None
+    theta: FloatArray, deviation: FloatArray, smoothing: FloatArray, reach: FloatArray | None
 ) -> RampKernels:
     """Returns kernels that are as far apart as the smoothing allows for sums of these deviations.
 
     Args:
         theta, deviation, smoothing: tilts, tilted deviations of the sums, and smoothings, shape (orders,).
-        least: if the lobe of the characteristic function ends the nodes first, the spacing is reduced to this
-            at no cost (but not below a thousandth of the usual scale); None for no such reduction.
+        reach: if the lobe of the characteristic function ends the nodes first, the spacing is reduced to what
+            this largest distance of two atoms allows, at no cost (but not below a thousandth of the usual
+            scale); None for no such reduction.
     """
     scale = _SPACING_PER_SMOOTHING * np.maximum(deviation, 0.5 / theta)
     spacing = smoothing
-    if least is not None:
+    if reach is not None:
         # Whether the lobe ends before the band of kernels of this spacing does.
-        short = _LOBE_CUT * scale * smoothing < 2 * np.pi * deviation
-        closest = np.clip(least / scale, np.minimum(0.001, smoothing), smoothing)
+        short = _lobe_end(deviation, reach) * scale * smoothing < 2 * np.pi
+        closest = np.clip(_SPACING_PER_REACH * reach / scale, np.minimum(0.001, smoothing), smoothing)
         spacing = np.where(short, closest, smoothing)
     # Any spacing is sound. A wider one would leave no nodes, at orders where the divergence is almost 0.
     return RampKernels.of(theta, np.minimum(scale * spacing, _WIDEST_SPACING / theta))
@@ -185,15 +185,26 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
 
     A tilt of fewer reports than the sum has is sound: more reports only shorten the lobe.
     """
-    # |phi|^n <= exp(-2 u^2 deviation^2 / pi^2) while u * reach <= pi: the nodes end with this lobe, or with
-    # the kernels' transforms if these end before.
-    lobe = _LOBE_CUT / np.maximum(tilt.deviation, TINY)
-    short = tilt.reach <= np.pi / np.maximum(kernels.band, lobe)
-    last = np.floor(np.where(short, np.minimum(lobe, kernels.band), kernels.band) / step).astype(np.int64)
-    cut, rate, end = short & (lobe < kernels.band), 2 * tilt.deviation**2 / np.pi**2, last * step
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skipped = kernels.largest * np.exp(-rate * end**2) / (2 * rate * end) / np.pi
+    # |phi|^n <= exp(-2 (deviation sin(u reach / 2) / reach)^2) while u * reach <= pi: the nodes end with this
+    # lobe, or with the kernels' transforms if these end before.
+    lobe, band = _lobe_end(tilt.deviation, tilt.reach), kernels.band
+    short = (tilt.reach * band <= np.pi) & (lobe < np.inf)
+    last = np.floor(np.where(short, np.minimum(lobe, band), band) / step).astype(np.int64)
+    reach = np.maximum(tilt.reach, TINY)
+    cut, end, rate = short & (lobe < band), last * step, 2 * (tilt.deviation / reach) ** 2
+    # Up to pi / reach the sine is above its chord, so the sum is at most a Gaussian tail; or count the nodes.
+    sine = np.sin(end * reach / 2)
+    rise = (1 - sine) / np.maximum(np.pi / reach - end, TINY)
+    tail = np.minimum(1 / np.maximum(2 * rate * sine * rise, TINY), np.maximum(band - end, step))
+    skipped = kernels.largest * np.exp(-rate * sine**2) * tail / np.pi * (1 + 1e-9)
     return LastNodes(last, short, cut, np.where(cut, skipped, 0.0))
+
+
+def _lobe_end(deviation: FloatArray, reach: FloatArray) -> FloatArray:
+    """Returns the frequency at which the lobe of the characteristic function is cut, infinite if the bound on
+    it does not fall that far, shape (orders,)."""
+    sine = reach * math.sqrt(_LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
+    return np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)) / np.maximum(reach, TINY), np.inf)
 
 
 def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
@@ -288,7 +299,7 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
     Guarantee: round-off included.
     """
     exponents = rate[..., None] * tilt.centred
-    highest, terms = exponents.max(axis=-1), exponents
+    highest, terms = np.maximum(rate * tilt.centred.max(axis=1), rate * tilt.centred.min(axis=1)), exponents
     weights, lost = tilt.weights, np.zeros_like(rate, dtype=np.bool_)
     if np.any(highest > MOMENT_EXPONENT):
         # The weight of an atom this far out may have underflowed. Its mass is at most 1 and its exponent
@@ -302,7 +313,7 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
             np.minimum(np.where(far, whole, exponents), MOMENT_EXPONENT),
             np.where(far, 1.0, weights),
         )
-    moment = (weights * np.exp(terms)).sum(axis=-1)
+    moment = np.einsum("...j,...j->...", weights, np.exp(terms))
     logarithm, drift = reports * np.log(np.maximum(moment, TINY)), rate * tilt.mean
     # Terms are off by what their exponents are rounded by.
     largest = reports * np.clip(highest, 0.0, MOMENT_EXPONENT)

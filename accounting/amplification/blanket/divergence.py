@@ -27,6 +27,7 @@ from shuffle_ledger.accounting.amplification.blanket.tilting import (
     OVERWHELMING,
     SMALL_LOG_MASS,
     Tilt,
+    log_mass,
 )
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import (
@@ -138,8 +139,8 @@ def chernoff_log_profiles(
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
             hidden = laws.at(alive)
-            tilt = Tilt.of(hidden, reports, hidden.saddle(reports, closeness=NEAR_SADDLE))
-            exponent = tilt.log_mass - np.log(tilt.theta * math.e * reports)
+            theta = hidden.saddle(reports, closeness=NEAR_SADDLE)
+            exponent = log_mass(hidden, reports, theta)[0] - np.log(theta * math.e * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
 

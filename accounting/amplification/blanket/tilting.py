@@ -62,14 +62,14 @@ class Tilt(NamedTuple):
         mean = (weights * values).sum(axis=1)
         centred = values - mean[:, None]
         variance = (weights * centred * centred).sum(axis=1)
-        log_mass, log_mass_error = _log_mass(laws, n, theta)
+        mass, mass_error = log_mass(laws, n, theta)
         gained = reports * np.maximum(laws.difference - laws.taken, 0.0).sum(axis=1)
-        peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(log_mass, -_LARGEST_PEAK_EXPONENT)))
+        peak = np.minimum(1 / theta, gained * np.exp(-np.maximum(mass, -_LARGEST_PEAK_EXPONENT)))
         moved, raised = laws.moved(weights[:, :-1], theta)
         return cls(
             theta,
-            log_mass,
-            log_mass_error,
+            mass,
+            mass_error,
             weights,
             centred,
             n * mean,
@@ -167,13 +167,13 @@ class Given(NamedTuple):
         return np.where(exponents.max(axis=1) > MOMENT_EXPONENT, np.inf, logarithm + rounding)
 
 
-def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+def log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns `n log M(theta)` and a bound on its round-off, each of shape (orders,). The linear terms are
     summed without round-off in the gains, since n multiplies any error."""
     exponents = theta[:, None] * laws.gains
     capped, size = np.minimum(exponents, LARGEST_EXPONENT), laws.c.shape[1]
     curvature, linear = (laws.c * expm1_minus(capped)).sum(axis=1), theta * laws.drift
-    log_mass = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
+    near = n * np.log1p(np.maximum(linear + curvature - laws.dropped, -0.99))
     magnitude = (laws.c * np.abs(np.expm1(capped))).sum(axis=1)
     # The linear terms use exact gains; all other terms use rounded ones.
     rounded = theta * (np.abs(laws.difference) + laws.taken).sum(axis=1)
@@ -186,4 +186,4 @@ def _log_mass(laws: Laws, n: float, theta: FloatArray) -> tuple[FloatArray, Floa
     steep = (top > 30.0) | (plain < -0.5)
     steep_error = UNIT_ROUND_OFF * (16 * size + 4 * np.abs(exponents).max(axis=1) + 8 * np.exp(-plain))
     error = np.where(steep, steep_error, relative / np.exp(np.minimum(plain, 0)))
-    return np.where(steep, n * plain, log_mass), n * error
+    return np.where(steep, n * plain, near), n * error

@@ -21,7 +21,7 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 # Bounds wider than this many times the usual width are computed again with less smoothing, at most this
 # often. The width is about proportional to the square of the smoothing: it is divided by the root of the
 # width times this margin, at once by at most the last factor.
-_WIDE_FACTOR = 1.5
+_WIDE_FACTOR = 2.0
 _MOST_RETRIES = 2
 _SMOOTHING_MARGIN = 1.2
 _MOST_DIVISION = 5.0

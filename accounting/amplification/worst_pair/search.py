@@ -23,7 +23,6 @@ from shuffle_ledger.accounting.amplification.worst_pair.sampled_bounds import (
     Bounds,
     Sample,
     chords,
-    highest,
     spread,
 )
 from shuffle_ledger.accounting.numeric.arrays import TINY, FloatArray, IndexArray
@@ -124,16 +123,6 @@ class WorstPair(PairSums):
         found = Shortlist(self, excess, np.unique(which))
         found.evaluate_some(which)
         return found.lower
-
-    def sketch(self, excess: FloatArray) -> ProfileBounds:
-        """Returns bounds on the profile of the pair with the largest Chernoff bound at each order. It is an
-        estimate of `largest`, not a bound on it."""
-        if len(self.pairs) == 1:
-            return self.largest(excess)[0]
-        which, order = highest(chernoff(self.pairs, self.reports, excess), 1)
-        found = self.roughly(self.smoothing, which, excess[order])
-        upper, lower = (one.reshape(-1, excess.size).max(axis=0) for one in found)
-        return ProfileBounds(upper, lower)
 
     def _sample(self, excess: FloatArray) -> Sample:
         """Returns rough bounds on all pairs' profiles at a few orders, from the cache if they cover the
