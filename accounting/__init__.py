@@ -74,6 +74,7 @@ from shuffle_ledger.accounting.randomizers import (
     UniformityTester,
 )
 from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
+from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import (
@@ -168,6 +169,7 @@ __all__ = [
     "lower_column",
     "lower_text",
     "mechanism_of",
+    "memoized_epsilon",
     "parse_randomizer",
     "place",
     "published_bounds",
