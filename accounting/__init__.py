@@ -76,6 +76,7 @@ from shuffle_ledger.accounting.randomizers import (
 from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
 from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.attributes import attribute_rounds
 from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.shuffled_round import (
     ShuffledRound,
@@ -149,6 +150,7 @@ __all__ = [
     "UniformityTester",
     "attack_delta",
     "attack_epsilon",
+    "attribute_rounds",
     "best_local_gaussian",
     "calibrate",
     "calibrate_by",

@@ -32,14 +32,14 @@ from shuffle_ledger.accounting.randomizers.generic import Generic
 
 # Limits of a composite: parts, pairs of inputs of all parts together, and witnesses. More: memory and time.
 _MAXIMUM_PARTS = 16
-_MAXIMUM_PAIRS = 1024
+MAXIMUM_PAIRS = 1024
 _MAXIMUM_WITNESSES = 16
 # Allowed distance of the sum of weights from 1.
 _WEIGHT_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Composite(DecomposedRandomizer):
+class Composite(DecomposedRandomizer):
     """A randomizer made of parts.
 
     Analyses: `blanket` combines the parts' decompositions; a generic part has the published pair (`clone`).
@@ -88,15 +88,15 @@ class _Composite(DecomposedRandomizer):
         """
         parts = self._parts_components()
         ways = math.prod(len(part.unequal) + len(part.equal) for part in parts)
-        if ways > _MAXIMUM_PAIRS:
-            raise InvalidParameter(self.kind, f"{ways} pairs of inputs", f"parts of at most {_MAXIMUM_PAIRS}")
+        if ways > MAXIMUM_PAIRS:
+            raise InvalidParameter(self.kind, f"{ways} pairs of inputs", f"parts of at most {MAXIMUM_PAIRS}")
         choices = [
             [(one, False) for one in part.unequal] + [(one, True) for one in part.equal] for part in parts
         ]
         unequal: dict[object, Bracket] = {}
         equal: dict[object, Bracket] = {}
         for choice in itertools.product(*choices):
-            combined = self._bracket([one for one, _ in choice])
+            combined = self.bracket([one for one, _ in choice])
             kept = equal if all(shared for _, shared in choice) else unequal
             kept.setdefault(combined.above.signature(), combined)
         return Components(tuple(unequal.values()), tuple(equal.values()))
@@ -104,7 +104,8 @@ class _Composite(DecomposedRandomizer):
     def _parts_components(self) -> list[Components]:
         return [part.components() for part in self.randomizers]
 
-    def _bracket(self, parts: Sequence[Bracket]) -> Bracket:
+    def bracket(self, parts: Sequence[Bracket]) -> Bracket:
+        """Returns the bracket of the whole from one bracket of each part."""
         above = self._combined([part.above for part in parts])
         if all(part.below is part.above for part in parts):
             return Bracket.exact(above)
@@ -126,7 +127,7 @@ class _Composite(DecomposedRandomizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joint(_Composite):
+class Joint(Composite):
     """One report of each part, all sent together and shuffled as one message.
 
     The parts may use different data of the user, and neighbouring datasets may differ in all of it.
@@ -179,7 +180,7 @@ class Joint(_Composite):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallel(_Composite):
+class Parallel(Composite):
     """One of several parts, part i with probability `weights[i]`; the report contains which.
 
     The choice of the part must not depend on the user's data. Weights sum to 1 within 1e-12; the device draws
@@ -252,7 +253,7 @@ def _are_as_many(weights: object, parts: Sequence[object]) -> bool:
 
 def knows_generic(randomizer: DecomposedRandomizer) -> bool:
     """Returns whether the randomizer or any part of it is generic."""
-    if isinstance(randomizer, _Composite):
+    if isinstance(randomizer, Composite):
         return any(knows_generic(part) for part in randomizer.randomizers)
     return randomizer.is_generic
 

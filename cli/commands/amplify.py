@@ -17,6 +17,7 @@ from shuffle_ledger.accounting import (
     exact_text,
     published_bounds,
 )
+from shuffle_ledger.cli.commands.amplify_views import few_honest_facts, of_attributes
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
     NO_LEDGER,
@@ -31,12 +32,22 @@ from shuffle_ledger.cli.rendering.present import (
     present,
     upper,
 )
-from shuffle_ledger.ledger.values import Json, amplification_document, attack_on, certified, number
+from shuffle_ledger.ledger.values import (
+    Json,
+    amplification_document,
+    attack_on,
+    certified,
+    few_honest,
+    number,
+)
 
 
 @click.command()
 @round_options
 @click.option("--compare", is_flag=True, help="Show what published closed forms say, too; with --delta.")
+@click.option(
+    "--attributes", is_flag=True, help="Of a joint: show also the bound if only one attribute differs."
+)
 @question_options
 @server_refused(NO_LEDGER)
 @output_options
@@ -48,6 +59,7 @@ def amplify(
     renyi: float | None,
     plot: Path | None,
     compare: bool,
+    attributes: bool,
     as_json: bool,
 ) -> None:
     """Bound the privacy loss of one shuffled round."""
@@ -56,7 +68,8 @@ def amplify(
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
     attacked = attack_on(described, certificate, of=of)
-    document = amplification_document(described, certificate, attacked, of=of)
+    third = few_honest(accountant, described, certificate, of=of)
+    document = amplification_document(described, certificate, attacked, third, of=of)
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
     if renyi is not None:
@@ -67,6 +80,11 @@ def amplify(
     if compare:
         document |= comparison_document(described, certificate.delta_upper)
         rows |= comparison_facts(described, certificate.delta_upper)
+    rows |= few_honest_facts(described, third)
+    if attributes:
+        more = of_attributes(accountant, described, certificate, of=of)
+        document |= more.document
+        rows |= more.rows
     rows["interaction"] = described.interaction_text
     rows |= per_user_facts(described)
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)

@@ -281,6 +281,16 @@ _AMPLIFIED: Schema = {
     "analysis": {"type": "string"},
     "interaction": {"type": "string"},
     "round": _ref("ShuffledRound"),
+    "one_third_honest": {
+        "type": "object",
+        "description": "Of protocols with common noise: the bounds if a third of the users is honest.",
+        "properties": {
+            "honest_reports": {"type": "integer"},
+            "epsilon_upper": _BOUND,
+            "delta_upper": _BOUND,
+        },
+        "required": ["honest_reports", "epsilon_upper", "delta_upper"],
+    },
 }
 _CALIBRATED: Schema = {
     "parameter": {"enum": ["epsilon0", "p", "bits", "noise"]},

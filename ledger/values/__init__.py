@@ -10,6 +10,8 @@ from shuffle_ledger.ledger.values.calculations import (
     calibration_document,
     certificate_document,
     certified,
+    certified_alike,
+    few_honest,
 )
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.differences import other_cohort
@@ -86,10 +88,12 @@ __all__ = [
     "calibration_document",
     "certificate_document",
     "certified",
+    "certified_alike",
     "checked_new_name",
     "checked_reports",
     "decision_document",
     "document_of",
+    "few_honest",
     "number",
     "opening_warnings",
     "other_cohort",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -60,10 +61,48 @@ def attack_on(described: ShuffledRound, certificate: Certificate, *, of: str) ->
     return attack_delta(described, epsilon=certificate.epsilon_upper)
 
 
+def few_honest(
+    accountant: Accountant, described: ShuffledRound, asked: Certificate, *, of: str
+) -> Certificate | None:
+    """Return the certificate of a protocol with common noise if a third of its users is honest, at the delta
+    or the epsilon of `asked`; None for other rounds, for samples, and for too few users.
+
+    Source: Balcer, Cheu, Joseph, Mao, "Connecting Robust Shuffle Privacy and Pan-Privacy", Definition 2.9.
+    """
+    third = described.reports // 3
+    is_protocol = bool(described.randomizer.noise_ranges)
+    if not is_protocol or described.sampled_from or third < described.randomizer.minimum_honest:
+        return None
+    fewer = dataclasses.replace(described, reports=third, honest_fraction=1.0)
+    return certified_alike(accountant, fewer, asked, of=of)
+
+
+def certified_alike(
+    accountant: Accountant, described: ShuffledRound, asked: Certificate, *, of: str
+) -> Certificate:
+    """Return the certificate of a round at the delta, or the epsilon, that another certificate was asked
+    for; `of` is which of "epsilon" and "delta" it bounds."""
+    delta, epsilon = (asked.delta_upper, None) if of == "epsilon" else (None, asked.epsilon_upper)
+    return certified(accountant, {described: 1}, delta=delta, epsilon=epsilon)[0]
+
+
 def amplification_document(
-    described: ShuffledRound, certificate: Certificate, attacked: float | None, *, of: str
+    described: ShuffledRound,
+    certificate: Certificate,
+    attacked: float | None,
+    third: Certificate | None,
+    *,
+    of: str,
 ) -> dict[str, Json]:
-    """Return the answer of `amplify`; `attacked` is what `attack_on` returns."""
+    """Return the answer of `amplify`; `attacked` is what `attack_on` returns, `third` what `few_honest`
+    does."""
+    more: dict[str, Json] = {}
+    if third is not None:
+        more["one_third_honest"] = {
+            "honest_reports": described.reports // 3,
+            "epsilon_upper": number(third.epsilon_upper),
+            "delta_upper": number(third.delta_upper),
+        }
     return {
         **certificate_document(certificate, of=of),
         f"attack_{of}_lower": None if attacked is None else number(attacked),
@@ -71,6 +110,7 @@ def amplification_document(
         "analysis": described.analysis,
         "interaction": described.interaction,
         "round": document_of(described),
+        **more,
     }
 
 

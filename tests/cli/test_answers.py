@@ -56,6 +56,34 @@ def test_closed_forms_are_shown_where_they_are_asked_for(run: Run) -> None:
     assert run(*asked, "--epsilon", "0.1").code == 2
 
 
+def test_a_joint_is_bounded_by_attribute_where_it_is_asked_for(run: Run) -> None:
+    written = "joint(krr(k=4, epsilon0=1), blh(epsilon0=2))"
+    asked = ("amplify", "--randomizer", written, "--reports", "10000", "--delta", "1e-6")
+    answer = run(*asked, "--attributes", "--json").json
+    first, second = answer["attributes"]
+    assert first["randomizer"] == {"kind": "krr", "k": 4, "epsilon0": 1.0}
+    assert (
+        first["epsilon_lower"] <= first["epsilon_upper"] < second["epsilon_upper"] < answer["epsilon_upper"]
+    )
+    assert "if only attribute 2 differs, epsilon, at most" in run(*asked, "--attributes").stdout
+    assert "attributes" not in run(*asked, "--json").json
+    alone = ("amplify", "--randomizer", KRR, "--reports", "10000", "--delta", "1e-6", "--attributes")
+    assert run(*alone).code == 2
+
+
+def test_protocols_say_what_a_third_of_honest_users_leaves(run: Run) -> None:
+    protocol = ("amplify", "--randomizer", "binomial_sum(p=0.25, bits=4)", "--delta", "1e-6", "--json")
+    answer = run(*protocol, "--reports", "1000", "--honest-fraction", "0.9").json
+    found = answer["one_third_honest"]
+    fewer = run(*protocol, "--reports", "333").json
+    assert (found["honest_reports"], found["delta_upper"]) == (333, 1e-6)
+    assert found["epsilon_upper"] == fewer["epsilon_upper"] > answer["epsilon_upper"]
+    assert "one_third_honest" not in run(*protocol, "--reports", "2").json
+    people = run(*protocol[:-1], "--reports", "1000").stdout
+    assert "1/3)-robustly shuffle private" in people
+    assert "pan-private for a stream of 333 values" in " ".join(people.split())
+
+
 @pytest.mark.slow
 def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     """Of two rounds twice that of one; of order 1, what the library says."""

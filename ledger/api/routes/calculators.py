@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.values.calculations import (
     calibration_document,
     certificate_document,
     certified,
+    few_honest,
 )
 from shuffle_ledger.ledger.values.documents import Json, document_of
 
@@ -45,7 +46,8 @@ async def amplify(body: AmplifyRound, service: Asked) -> JSONResponse:
     def work(accountant: Accountant) -> Json:
         certificate, of = certified(accountant, {described: 1}, delta=delta, epsilon=epsilon)
         attacked = attack_on(described, certificate, of=of)
-        return amplification_document(described, certificate, attacked, of=of)
+        third = few_honest(accountant, described, certificate, of=of)
+        return amplification_document(described, certificate, attacked, third, of=of)
 
     question = {"round": document_of(described), "delta": delta, "epsilon": epsilon}
     return await _calculated(service, "amplify", question, work)

@@ -1,0 +1,36 @@
+"""Rounds of a `joint` whose neighbouring datasets differ in one attribute of one user."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.randomizers import Joint
+from shuffle_ledger.accounting.randomizers.one_attribute import OneAttribute
+from shuffle_ledger.accounting.rounds.interaction import IDENTICAL
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+
+
+def attribute_rounds(described: ShuffledRound) -> tuple[ShuffledRound, ...]:
+    """Returns a round for each part of a `joint`, whose certificate is for datasets that differ only in the
+    value of this part of one user.
+
+    They are for answers, not for a ledger: a budget protects all that a user holds. Their epsilon may be
+    above that of a round of the part alone, since the reports of the other parts, which are sent together
+    with it, tell users apart.
+
+    Guarantee: certified bounds of these rounds hold for all values of the part, and all common values of the
+        others.
+    Source: docs/theory.md, section 9, "One attribute".
+
+    Raises:
+        InvalidParameter: the round is not one of a `joint` that all devices run identically.
+    """
+    randomizer = described.randomizer
+    if not isinstance(randomizer, Joint) or described.interaction != IDENTICAL:
+        expected = (
+            "a joint of identical interaction, such as joint(krr(k=4, epsilon0=1), laplace(epsilon0=1))"
+        )
+        raise InvalidParameter("randomizer", described.describe(), expected)
+    each = [OneAttribute(parts=randomizer.parts, attribute=place) for place in range(len(randomizer.parts))]
+    return tuple(dataclasses.replace(described, randomizer=one, analysis=one.analyses[0]) for one in each)
