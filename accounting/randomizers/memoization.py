@@ -30,10 +30,10 @@ def memoized_epsilon(
             number of reports of one value, which is the epsilon of the permanent response.
         hashes: bits that a value sets, from 1 to 8; 1 is basic RAPPOR.
 
-    Guarantee: for two lives of a user that change the value at the same times, the likelihood of all reports
-        differs by at most this factor `exp(epsilon)`, whatever the number of bits. It is attained where
-        values set disjoint bits. When a value changes is not hidden: no finite epsilon holds for lives that
-        change it at different times.
+    Guarantee: take two lives of a user in which reports share a value in the one if and only if they do in
+        the other. The likelihoods of all reports differ by at most the factor `exp(epsilon)`, whatever the
+        number of bits. It is attained where values set disjoint bits. When a value changes, or returns, is
+        not hidden: no finite epsilon holds for lives of another pattern.
     Source: docs/theory.md, section 9, "Memoized responses"; one report and any number of them: Erlingsson,
         Pihur, Korolova, "RAPPOR: Randomized Aggregatable Privacy-Preserving Ordinal Response", Theorems 2
         and 1.

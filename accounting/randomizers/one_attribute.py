@@ -52,8 +52,6 @@ class OneAttribute(Joint):
 
 def _shared(part: DecomposedRandomizer, found: Components) -> tuple[Bracket, ...]:
     """Returns the brackets of a part for one common input, of all inputs that differ in their bounds."""
-    if found.equal:
-        return found.equal
     if isinstance(part, Generic):
         # Every input has at least exp(-epsilon0) of the law of the common one.
         hidden = math.exp(-part.epsilon0)
