@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import warnings
 import zipfile
@@ -82,19 +81,20 @@ def _check_archive(path: Path, data: bytes) -> None:
         if sum(part.file_size for part in parts) > UNPACKED_BYTES_MAX:
             expected = f"expected at most {UNPACKED_BYTES_MAX:,} bytes without compression"
             raise FileRefused(f"{path}: too large, {expected}; split it")
-        for part in parts:
-            if not part.filename.endswith((".xml", ".rels")):
-                continue
-            if part.file_size > PART_BYTES_MAX and not part.filename.startswith(_STREAMED):
-                raise FileRefused(f"{path}: {part.filename} has more than {PART_BYTES_MAX:,} bytes")
+        for part in parts:  # whatever its name is: a workbook says itself which part is a sheet
             with archive.open(part) as content:
-                _refuse_declaration(path, content)
+                is_document = _is_document(path, content)
+            is_large = part.file_size > PART_BYTES_MAX and not part.filename.startswith(_STREAMED)
+            if is_document and is_large:
+                raise FileRefused(f"{path}: {part.filename} has more than {PART_BYTES_MAX:,} bytes")
 
 
-def _refuse_declaration(path: Path, content: Any) -> None:
-    """Raise FileRefused for a document type declaration, whose entities could expand without limit.
+def _is_document(path: Path, content: Any) -> bool:
+    """Return whether a part is of XML, and no picture, say.
 
-    It can only stand before the first element. No workbook has one.
+    Raises:
+        FileRefused: it has a document type declaration, whose entities could expand without limit. That can
+            only stand before the first element. No workbook has one.
     """
 
     def refuse(*_: object) -> None:
@@ -105,9 +105,14 @@ def _refuse_declaration(path: Path, content: Any) -> None:
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler, parser.StartElementHandler = refuse, begin
-    with contextlib.suppress(_ElementBegins):
+    try:
         while chunk := content.read(_CHUNK_BYTES):
             parser.Parse(chunk)
+    except _ElementBegins:
+        return True
+    except expat.ExpatError:  # nobody reads it as XML either
+        return False
+    return False
 
 
 def _read(path: Path, data: bytes, sheet: str | None) -> tuple[str, list[tuple[int, list[Any]]]]:

@@ -1,15 +1,22 @@
-"""Budgets that were read a moment ago: while a cohort's head stays, only what waits can change."""
+"""Budgets that were read a moment ago: while no chain that they tell of moves, only what waits can change.
+
+These are a cohort's own and those of its windows' present periods: a period may be charged alone, and another
+one begins at midnight.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from typing import TypeAlias
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
 from shuffle_ledger.ledger.storage.store import Store
 
 REMEMBERED_MAX = 4096
+_Heads: TypeAlias = list[tuple[str, bytes]]  # each chain with the digest of its last entry; none: not open
 
 
 class RecentBudgets:
@@ -18,7 +25,7 @@ class RecentBudgets:
     def __init__(self, store: Store) -> None:
         """Begin with none."""
         self._store = store
-        self._known: OrderedDict[str, BudgetStatement] = OrderedDict()
+        self._known: OrderedDict[str, tuple[_Heads, BudgetStatement]] = OrderedDict()
 
     def budget(self, accountant: Accountant, cohort: str) -> BudgetStatement:
         """Returns the budget of a cohort, and raises the same errors, as `reports.budgets.budget` does.
@@ -26,11 +33,12 @@ class RecentBudgets:
         The head and the rows that decisions use are read every time, and checked against each other.
         """
         view = self._store.view(cohort)
-        known = self._known.get(cohort)
-        if known is not None and known.head.digest == view.head_digest.hex():
+        heads = [(each.cohort.name, each.head_digest) for each in (view, *views_today(self._store, view))]
+        seen, known = self._known.get(cohort, (None, None))
+        if known is not None and seen == heads:
             return dataclasses.replace(known, rounds_pending=self._store.count_pending(cohort))
         found = budget(self._store, accountant, cohort)
-        self._known[cohort] = found
+        self._known[cohort] = heads, found
         self._known.move_to_end(cohort)
         while len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)

@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     Cohort,
@@ -56,8 +56,9 @@ def correct_everywhere(
     """Correct a round, and record it in each chain that lacks it, as an incident named `ID+CHAIN`.
 
     A chain that lacks it is a further cohort, with its periods, or a period of a window of its own cohorts.
-    Days that were declared too many change nothing: what was charged stays charged. Each chain is one commit:
-    after a failure, the same again records what is missing.
+    Where such an incident says otherwise, it is corrected, and is told on the days that it lacks. Days that
+    were declared too many change nothing: what was charged stays charged. Each chain is one commit: after a
+    failure, the same again records what is missing.
 
     Args:
         store, accountant, round_id, changes, reason, actor: as of `correct`; `changes` may be empty.
@@ -66,6 +67,7 @@ def correct_everywhere(
     Raises:
         NotFound: no such round or cohort.
         InvalidValue: no cohort or days that there can be; nothing was recorded.
+        Conflict: an identifier `ID+CHAIN` is of another round.
         What `correct` and `record_incident` raise.
     """
     record = round_record(store, checked_text("round_id", round_id))
@@ -75,20 +77,69 @@ def correct_everywhere(
         checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)
     }
-    answer = correct(store, accountant, round_id, changes, reason=reason, actor=actor, may_be_same=True)
-    released = _released(store, record)
-    days = {"collected_on": wider.collected_on, "collected_until": wider.collected_until}
-    told: dict[str, Any] = {"reason": reason, "actor": actor, "released": released, **days}
-    found = [
-        record_incident(store, accountant, chain, round_id=name, described=described, **told)
+    for name, (chain, _) in lacking.items():
+        _check_free(store, name, chain)
+    by: dict[str, str] = {"reason": reason, "actor": actor}
+    answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
+    telling = _Telling(record.request.round_id, wider, _released(store, record), by)
+    elsewhere = tuple(
+        member
         for name, (chain, described) in lacking.items()
-    ]
-    elsewhere = tuple(member for one in found for member in one.audience or (_member(one),))
+        for member in telling.tell(store, accountant, name, chain, described)
+    )
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
 
 
-def _member(told: Incident) -> Member:
+@dataclass(frozen=True)
+class _Telling:
+    """What is told of one round to the chains that lack it."""
+
+    round_id: str
+    wider: RoundRequest  # with all its days
+    released: ReleaseTimes
+    by: Mapping[str, str]  # the reason and the actor
+
+    def tell(
+        self, store: Store, accountant: Accountant, name: str, chain: str, described: ShuffledRound
+    ) -> Iterator[Member]:
+        """Record the round in a chain as an incident of a name, or correct the one that there is.
+
+        The incident may have been told with fewer days: it is also told to the periods that it lacks then.
+        """
+        days = Collected(on=self.wider.collected_on, until=self.wider.collected_until)
+        told: dict[str, Any] = {"collected_on": days.on, "collected_until": days.until, **self.by}
+        told |= {"described": described, "released": self.released}
+        found: Incident | Corrected
+        _check_free(store, name, chain)
+        try:
+            found = record_incident(store, accountant, chain, round_id=name, **told)
+        except Conflict:
+            if round_record(store, name).incident is None:
+                raise
+            fields = described.to_mapping()
+            found = correct(store, accountant, name, fields, **self.by, may_be_same=True)
+        yield from found.audience or (_member(found),)
+        request = round_record(store, name).request
+        for period, _ in _lacking(store, request, _wider(request, days), ()):
+            further = f"{self.round_id}+{period}"
+            yield from self.tell(store, accountant, checked_text("round_id", further), period, described)
+
+
+def _check_free(store: Store, name: str, chain: str) -> None:
+    """Raise Conflict if an identifier is of another chain's round; whose it is may not be for the caller."""
+    try:
+        members = RoundRequest.from_bytes(store.round(name).content).members
+    except NotFound:
+        return
+    if members != (chain,):
+        raise Conflict(
+            f"round {name!r}: this identifier cannot be used; record an incident of cohort {chain!r} with"
+            " another one"
+        )
+
+
+def _member(told: Incident | Corrected) -> Member:
     return Member(
         cohort=told.cohort,
         sequence=told.sequence,

@@ -106,7 +106,7 @@ def record_incident(
         actor: who tells it. The same again gives the same answer.
         released: when, as the actor attests.
         collected_on: the first day of its collection; a cohort with windows needs it. Of an identifier that
-            is registered, the days are those of the registration.
+            is registered, the days are those of the registration; others are a Conflict.
         collected_until: the last day, if there are several.
 
     Raises:
@@ -135,7 +135,7 @@ def record_incident(
         if entry is not None:
             return entry
         stored = store.round(request.round_id)
-    return _told_of_registered(store, accountant, told, stored, cohort=name)
+    return _told_of_registered(store, accountant, told, stored, request)
 
 
 def _contents(described: ShuffledRound | None, released: ReleaseTimes, reason: str) -> dict[str, Any]:
@@ -177,12 +177,13 @@ def _placed(store: Store, request: RoundRequest, *, actor: str) -> RoundRequest:
 
 
 def _told_of_registered(
-    store: Store, accountant: Accountant, told: _Told, stored: StoredRound, *, cohort: str
+    store: Store, accountant: Accountant, told: _Told, stored: StoredRound, request: RoundRequest
 ) -> Incident:
     """Record an incident under an identifier that is registered, in all chains of its round."""
     cohorts = cohorts_of(stored)
-    if cohort not in cohorts:
+    if request.cohort not in cohorts:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
+    _check_days(request, RoundRequest.from_bytes(stored.content))
     check_sizes(told.truth, **users_of(store, stored))
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
@@ -204,6 +205,17 @@ def _told_of_registered(
         return _drafted(store, accountant, told, view, now)
 
     return _told_of(optimistic_append.append_to_each(store, cohorts, decide))
+
+
+def _check_days(request: RoundRequest, registered: RoundRequest) -> None:
+    """Raise Conflict if a release is told of days whose periods its registration does not charge."""
+    said, known = request.days, registered.days
+    if said is None or known is None or (known[0] <= said[0] and said[1] <= known[1]):
+        return
+    raise Conflict(
+        f"{request.round_id!r} was registered as collected from {known[0].isoformat()} until"
+        f" {known[1].isoformat()}: record its incident without other days, then correct its days"
+    )
 
 
 def _told_of(entries: Sequence[LedgerEntry]) -> Incident:

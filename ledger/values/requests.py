@@ -379,19 +379,22 @@ class RoundRequest:
         content = canonical.decode(data)
         if not isinstance(content, Mapping) or content.get("version") != _REQUEST_VERSION:
             raise Damaged("a round request of an unknown version")
-        return cls(
-            round_id=content["round_id"],
-            cohort=content["cohort"],
-            round=ShuffledRound.from_mapping(content["round"]),
-            collected_on=_day(content["collected_on"]),
-            use_case=content["use_case"],
-            audience=tuple(content.get("audience", ())),
-            stratified=strata_from(content.get("stratified", {})),
-            collected_until=_day(content.get("collected_until")),
-            windows=tuple(content.get("windows", ())),
-            team=content.get("team"),
-            quotas=tuple(content.get("quotas", ())),
-        )
+        try:
+            return cls(
+                round_id=content["round_id"],
+                cohort=content["cohort"],
+                round=ShuffledRound.from_mapping(content["round"]),
+                collected_on=_day(content["collected_on"]),
+                use_case=content["use_case"],
+                audience=tuple(content.get("audience", ())),
+                stratified=strata_from(content.get("stratified", {})),
+                collected_until=_day(content.get("collected_until")),
+                windows=tuple(content.get("windows", ())),
+                team=content.get("team"),
+                quotas=tuple(content.get("quotas", ())),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"a round request with wrong fields: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

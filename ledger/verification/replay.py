@@ -63,6 +63,8 @@ _NOT_FOLLOWING = (
 # What follows one of these may hold less than what came before.
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
 _TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
+# What a window may give its periods beside a budget.
+_OF_PARTS = frozenset({"local_budget"})
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 
 
@@ -241,6 +243,7 @@ class Replay:
                 self.joint.open(body)
                 self._check_ceiling(body)
                 self._check_windows_only(body)
+                self._check_part(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
             case EntryKind.SETTLED | EntryKind.VOIDED:
@@ -288,6 +291,13 @@ class Replay:
         is_limited = self.joint.windows and body.details["policy"] == POLICY_ADAPTIVE
         if self.joint.windows_only and (not is_limited or self.joint.ceiling is not None):
             self.blame(body.sequence, "only windows limit its rounds, and it has none, a plan or a ceiling")
+
+    def _check_part(self, body: EntryBody) -> None:
+        part = {"period", "quota"} & set(body.details)
+        if part and (len(part) > 1 or {*DECLARED} & set(body.details) - part - _OF_PARTS):
+            self.blame(body.sequence, "it declares more than a part of a cohort has")
+        if "period" in part and body.details["policy"] != POLICY_ADAPTIVE:
+            self.blame(body.sequence, "a period of a window has another policy than adaptive")
 
     def _is_beyond(self, body: EntryBody) -> bool:
         """Return whether an entry's numbers break a promise."""

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
-from shuffle_ledger.ledger.errors import Conflict, LedgerError, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, TryAgain, Unavailable
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import rows as ledger_rows
@@ -87,6 +87,11 @@ def deliver(
         try:
             for what in _pass(store, key, claimed, enough, send):
                 counts[what] += 1
+        except (TryAgain, Unavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - an entry with wrong fields, say; it must not hold up the others
+            _log.exception("webhook %s: no message could be made", claimed.subscription_id)
+            _fail(store, claimed, f"{type(error).__name__}: {error}")
         finally:
             with engine.writing(store.engine) as connection:
                 rows.change_claimed(connection, claimed, {"claim": None, "claimed_until": None})
@@ -269,8 +274,14 @@ def _note_states(store: Store, webhook: StoredWebhook, filters: Filters) -> None
 def _stuck(store: Store, filters: Filters, at: datetime) -> dict[tuple[str, str], Notice]:
     found = {}
     for each in store.stuck(limit=STATES_MAX):
-        if all(map(filters.sees, cohorts_of(each))):
-            data: dict[str, Any] = {"round_id": each.round_id, "cohorts": list(cohorts_of(each))}
+        try:
+            cohorts = cohorts_of(each)
+        except Damaged:  # whose it is, too, is not known for certain: told to who sees every cohort
+            if filters.cohorts is not None:
+                continue
+            cohorts = (each.cohort,)
+        if all(map(filters.sees, cohorts)):
+            data: dict[str, Any] = {"round_id": each.round_id, "cohorts": list(cohorts)}
             data |= {"attempts": each.attempts, "last_error": each.last_error}
             notice = Notice(kind=NoticeKind.STUCK, subject=each.round_id, at=at, data=data)
             found[str(NoticeKind.STUCK), each.round_id] = notice

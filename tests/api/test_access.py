@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.access import (
     tokens,
 )
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
+from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
@@ -471,3 +472,34 @@ def test_the_command_revokes_the_old_token_only_when_told(store: Store) -> None:
     assert authenticate(store, second["token"]) is None
     assert authenticate(store, third["token"]) is not None
     assert run("rotate", second["token_id"])["error"]["kind"] == "conflict"
+
+
+def test_what_is_told_of_a_release_reaches_no_cohort_that_the_token_does_not_see(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve()
+    leak = {"round_id": "leak", "audience": ["phones", "secret"], "randomizer": "generic(epsilon0=9)"}
+    assert server.ask("POST", "/v1/rounds", json=leak | {"reports": 9}).status_code == 409
+    server.register("ours+tablets", cohort="secret")
+    for name in ("tablets", "a%70b", "apb"):
+        open_cohort(
+            server.store, name=name, population=9_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="ada"
+        )
+    server.register("ours")
+    server.issue("limited", "registrar", cohorts=["phones", "tablets", "a%70b", "apb"])
+    before = {each.cohort.name: each.head_sequence for each in server.store.views(["secret", "phones"])}
+    path, body = "/v1/cohorts/phones/incidents", {"round_id": "leak", "round": None, "reason": "a bug"}
+    also = {"also_cohorts": ["tablets"], "reason": "a bug"}
+    for answer in (
+        server.ask("POST", path, bearer="limited", json=body),
+        server.ask("POST", "/v1/rounds/ours/corrections", bearer="limited", json=also),
+    ):
+        assert answer.status_code == 409
+        assert "cannot be used" in answer.json()["detail"]
+        assert "secret" not in answer.text
+    after = {each.cohort.name: each.head_sequence for each in server.store.views(["secret", "phones"])}
+    assert after == before
+
+    named = {"also_cohorts": ["a%70b"], "reason": "a bug"}
+    answer = server.ask("POST", "/v1/rounds/ours/corrections", bearer="limited", json=named)
+    assert [each["cohort"] for each in answer.json()["elsewhere"]] == ["a%70b"], "a name is not a path"

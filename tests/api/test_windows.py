@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.decisions import Collected, round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
@@ -147,3 +148,19 @@ def test_a_round_of_more_days_and_cohorts_is_corrected_in_one_request(
     with pytest.raises(NotFound):
         own.correct("one", {}, reason="why", collected=collected)
     assert client.verify().ok
+
+
+def test_a_budget_over_http_shows_what_a_window_alone_was_charged(
+    server: Server, client: LedgerClient
+) -> None:
+    client.open_cohort(
+        name="tablets", population=100_000, epsilon=1.0, delta=1e-6, policy="adaptive", windows=[WEEK]
+    )
+    today = datetime.now(UTC).date()
+    before = client.budget("tablets")
+    told: dict[str, Any] = {"round_id": "leak", "reason": "a bug", "collected_on": today}
+    client.record_incident(f"tablets@{today:%G-W%V}", described=KRR, **told)
+    after = client.budget("tablets")
+    assert after.head == before.head, "the cohort's own chain knows nothing of it"
+    assert after.windows[0].epsilon_spent_upper > before.windows[0].epsilon_spent_upper
+    assert after.windows == budget(server.store, Accountant(), "tablets").windows

@@ -162,13 +162,17 @@ def test_the_sheet_is_the_first_visible_one_or_the_one_that_is_named(phones: Run
         read_requests(directory / "rounds.csv", Reading(sheet="first"))
 
 
-def _with_part(path: Path, name: str, change: Callable[[bytes], bytes]) -> None:
-    """Rewrites a part of a workbook."""
+def _with_part(
+    path: Path, name: str, change: Callable[[bytes], bytes], *, renamed: str | None = None
+) -> None:
+    """Rewrites a part of a workbook, also under another name."""
     with zipfile.ZipFile(path) as archive:
         parts = {each: archive.read(each) for each in archive.namelist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each, content in parts.items():
-            archive.writestr(each, change(content) if each == name else content)
+            archive.writestr(each, change(content) if each == name and renamed is None else content)
+        if renamed is not None:
+            archive.writestr(renamed, change(parts[name]))
 
 
 SHEET = "xl/worksheets/sheet1.xml"
@@ -209,6 +213,9 @@ def test_a_workbook_unpacks_to_a_bounded_size(tmp_path: Path, monkeypatch: pytes
     write_workbook(path)
     laughs = b'<!DOCTYPE a [<!ENTITY b "bbbbbbbb"><!ENTITY c "&b;&b;&b;&b;">]><'
     _with_part(path, "xl/styles.xml", lambda part: laughs + part[1:])
+    refused("declares a document type")
+    write_workbook(path)
+    _with_part(path, "xl/theme/theme1.xml", lambda part: laughs + part[1:], renamed="xl/theme1.dat")
     refused("declares a document type")
 
 

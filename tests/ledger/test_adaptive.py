@@ -301,12 +301,17 @@ class disarmed:  # noqa: N801 - reads like the function it stands for
 
 
 def rewrite(
-    store: Store, sequence: int, forge: Callable[[EntryBody], EntryBody], *, rest: bool = True
+    store: Store,
+    sequence: int,
+    forge: Callable[[EntryBody], EntryBody],
+    *,
+    rest: bool = True,
+    cohort: str = "watches",
 ) -> None:
     """Change one entry, and make the rest of its chain and the head fit again."""
     previous = bytes(32)
     with disarmed(store) as connection:
-        for entry in list(store.entries_of("watches")):
+        for entry in list(store.entries_of(cohort)):
             if entry.sequence < sequence or (entry.sequence > sequence and not rest):
                 previous = entry.digest
                 continue
@@ -316,13 +321,15 @@ def rewrite(
             connection.execute(
                 text(
                     "UPDATE entries SET body = :body, previous_digest = :previous_digest, digest = :digest"
-                    " WHERE cohort = 'watches' AND sequence = :sequence"
+                    " WHERE cohort = :cohort AND sequence = :sequence"
                 ),
-                {name: getattr(forged, name) for name in ("body", "previous_digest", "digest", "sequence")},
+                {"cohort": cohort}
+                | {name: getattr(forged, name) for name in ("body", "previous_digest", "digest", "sequence")},
             )
         if rest:
             connection.execute(
-                text("UPDATE heads SET digest = :digest WHERE cohort = 'watches'"), {"digest": previous}
+                text("UPDATE heads SET digest = :digest WHERE cohort = :cohort"),
+                {"digest": previous, "cohort": cohort},
             )
 
 

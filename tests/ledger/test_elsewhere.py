@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import Collected, correct, correct_everywhere
+from shuffle_ledger.ledger.decisions import Collected, correct, correct_everywhere, record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -44,9 +44,13 @@ def opened(found: Desk) -> Desk:
 
 
 def tell(
-    desk: Desk, changes: dict[str, object] | None = None, name: str = "one", **collected: Any
+    desk: Desk,
+    changes: dict[str, object] | None = None,
+    name: str = "one",
+    reason: str = "devices were offline",
+    **collected: Any,
 ) -> Corrected:
-    told: dict[str, Any] = {"reason": "devices were offline", "actor": "ada"}
+    told: dict[str, Any] = {"reason": reason, "actor": "ada"}
     where = Collected(**collected)
     return correct_everywhere(desk.store, desk.accountant, name, changes or {}, collected=where, **told)
 
@@ -144,3 +148,36 @@ def test_what_cannot_be_is_refused_and_nothing_is_half_told(
     with pytest.raises(error, match=match):
         tell(desk, name=name, **collected)
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+
+
+def test_what_is_told_again_is_told_on_its_new_days_and_with_its_new_truth(desk: Desk) -> None:
+    watches_next = f"watches@{MONDAY + 7 * DAY:%G-W%V}"
+    tell(desk, cohorts=("watches",))
+    later = tell(desk, cohorts=("watches",), until=MONDAY + 8 * DAY)
+    assert watches_next in {member.cohort for member in later.elsewhere}, "the reason is the same as before"
+    assert spent(desk, watches_next) > 0
+    assert tell(desk, cohorts=("watches",), until=MONDAY + 8 * DAY) == later
+
+    before = {name: spent(desk, name) for name in (NEXT, "watches", watches_next)}
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    where: dict[str, Any] = {"cohorts": ("watches",), "until": MONDAY + 8 * DAY}
+    worse = [tell(desk, stronger, reason="a log", **where) for _ in range(2)]
+    assert worse[0] == worse[1]
+    assert all(spent(desk, name) > known for name, known in before.items())
+    assert tell(desk, until=MONDAY + 7 * DAY, reason="another log").elsewhere, "and told once more"
+    desk.check()
+    found = verify_bundle(make_bundle(desk.store, desk.names()).data, desk.accountant)
+    assert all(each.ok for each in found.cohorts)
+
+
+def test_an_incident_is_not_told_again_with_days_that_nothing_charges(desk: Desk) -> None:
+    told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a bug", "actor": "ada"}
+    first = record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told)
+    assert record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told) == first
+    with pytest.raises(Conflict, match="then correct its days"):
+        record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY + 7 * DAY, **told)
+
+
+def test_a_correction_needs_a_change_or_a_place(desk: Desk) -> None:
+    with pytest.raises(InvalidValue, match="at least one other field"):
+        tell(desk)

@@ -289,8 +289,24 @@ def test_a_claim_that_was_lost_changes_nothing(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE entries SET body = x'00' WHERE sequence = 2", "canonical"),
+        (
+            """UPDATE entries SET body =
+               CAST(replace(CAST(body AS TEXT), '"reason":', '"reasoo":') AS BLOB) WHERE sequence = 2""",
+            "KeyError: 'reason'",
+        ),
+    ],
+)
 def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
-    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    damage: str,
+    said: str,
 ) -> None:
     new = added(phones, receiver)
     other = added(phones, receiver, kinds=["broken"])
@@ -299,7 +315,7 @@ def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
         found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'entries'"
         for trigger in connection.exec_driver_sql(found).scalars().all():
             connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
-        connection.exec_driver_sql("UPDATE entries SET body = x'00' WHERE sequence = 2")
+        connection.exec_driver_sql(damage)
     phones.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="entry 2: changed")
     assert deliver(phones, KEY).sent == 2
     assert {headers["webhook-id"].split(".")[0] for headers, _ in receiver.got} == {
@@ -307,7 +323,7 @@ def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
         other.subscription.subscription_id,
     }
     failing, fine = list_subscriptions(phones)
-    assert "canonical" in str(failing.last_error)
+    assert said in str(failing.last_error)
     assert fine.last_error is None
 
 
@@ -372,3 +388,21 @@ def test_what_only_its_windows_limit_is_not_said_to_be_exhausted(
     assert phones.view("study").spent.epsilon_upper > 1e-3
     deliver(phones, KEY)
     assert kinds(receiver.read(new.secret)) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("content", [b"{}", b"\x00", b'{"version":1}'])
+def test_a_damaged_stuck_round_holds_up_no_webhook(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver, content: bytes
+) -> None:
+    new = added(phones, receiver)
+    added(phones, receiver, cohorts=["phones"], kinds=["stuck"])  # may not see whose it is
+    register(phones, make_request("damaged"), actor="tester")
+    with phones.engine.begin() as connection:
+        found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'rounds'"
+        for trigger in connection.exec_driver_sql(found).scalars().all():
+            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        connection.execute(update(tables.rounds).values(content=content, attempts=DECIDING_ATTEMPTS_MAX))
+    decided(phones, accountant, make_request("large", **TOO_MUCH))
+    deliver(phones, KEY)
+    assert sorted(kinds(receiver.read(new.secret))) == ["refused", "stuck"]

@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import Admitted, Refused
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -180,6 +181,33 @@ def test_a_forged_opening_is_found(desk: Desk, forge: Callable[[EntryBody], Entr
     desk.check()
     rewrite(desk.store, 1, forge)
     assert found in str(verify(desk.store, desk.accountant))
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"windows": [WEEK.to_mapping()], "windows_only": True},
+        {"windows": [WEEK.to_mapping()]},
+        {"ceiling": 5.0},
+        {"rounds_per_user": 2},
+        {"quota": Quota(cohort="watches", team="x").to_mapping()},
+    ],
+)
+def test_a_period_that_declares_more_than_a_window_gives_it_is_found(
+    desk: Desk, added: dict[str, Any]
+) -> None:
+    """As to take the promise of a week away, so that what it admits beyond its budget looks fine."""
+    monday = a_monday()
+    desk.ask(monday, cohort="watches")
+
+    def forge(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, **added})
+
+    period = f"watches@{monday:%G-W%V}"
+    rewrite(desk.store, 1, forge, cohort=period)
+    for names in (desk.names(), [period]):
+        found = verify_bundle(make_bundle(desk.store, names).data, desk.accountant)
+        assert "declares more than a part of a cohort has" in str(found)
 
 
 def test_a_refusal_by_the_yardstick_is_found(desk: Desk) -> None:

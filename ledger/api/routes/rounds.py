@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote as quoted
@@ -44,7 +45,7 @@ from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
-from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.health import retry
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
@@ -179,7 +180,7 @@ async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, serv
     charged never shrinks. Where it was collected, too, it is recorded as an incident: see `elsewhere`."""
     name = await in_thread(seen_round, service.store, token, round_id)
     changes, told = body.changes(), {"reason": body.reason, "actor": token.name}
-    further = tuple(seen_cohort(token, cohort) for cohort in body.also_cohorts)
+    further = tuple(seen_name(token, cohort) for cohort in body.also_cohorts)
     collected = Collected(cohorts=further, on=body.collected_on, until=body.collected_until)
     answer = await service.deciding.run(
         lambda accountant: correct_everywhere(
@@ -202,6 +203,8 @@ async def record_incident_(
     await in_thread(whose, service.store, name)
     described, released = None if body.round is None else body.round.round(), body.released()
     service.door.let_guess(token)
+    with contextlib.suppress(NotFound):  # it would be told to every cohort of a round of that identifier
+        await refuse_foreign(service, token, body.round_id)
     try:
         answer = await service.deciding.run(
             lambda accountant: record_incident(
