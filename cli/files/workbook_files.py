@@ -110,7 +110,7 @@ def _is_document(path: Path, content: Any) -> bool:
             parser.Parse(chunk)
     except _ElementBegins:
         return True
-    except expat.ExpatError:  # nobody reads it as XML either
+    except expat.ExpatError:  # openpyxl cannot read it as XML either
         return False
     return False
 

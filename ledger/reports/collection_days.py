@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 NO_USE_CASE = "(none)"
+_FAR = timedelta(days=36_525)  # a century
 
 
 class Dated(Protocol):
@@ -33,9 +34,14 @@ class Dated(Protocol):
 def days_of(chain: Sequence[Dated]) -> list[date]:
     """Return the day of each entry, UTC: of collection if it is known, and else on which it was recorded.
 
+    A day of collection that is far from its record stands for no day, as 9999-12-31, and no picture has it.
     The cohort was opened before its first round, so the first entry is not later than any other.
     """
-    days = [each.collected_on or each.recorded_at.astimezone(UTC).date() for each in chain]
+    days = []
+    for each in chain:
+        recorded = each.recorded_at.astimezone(UTC).date()
+        told = each.collected_on or recorded
+        days.append(told if abs(told - recorded) <= _FAR else recorded)
     if chain and chain[0].kind is EntryKind.OPENED:
         days[0] = min(days)
     return days

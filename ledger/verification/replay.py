@@ -63,7 +63,7 @@ _NOT_FOLLOWING = (
 # What follows one of these may hold less than what came before.
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
 _TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
-# What a window may give its periods beside a budget.
+# A window may give this to its periods beside a budget.
 _OF_PARTS = frozenset({"local_budget"})
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 

@@ -31,7 +31,9 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
 from shuffle_ledger.cli.files.output_files import write_bytes_whole
 from shuffle_ledger.cli.rendering.statements import drawings
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, certainty, one_in, percent, plain
+from shuffle_ledger.ledger.api.pages.spending import spending_picture
 from shuffle_ledger.ledger.evidence import StatementWanted
+from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.storage import Store
 from tests.cli.conftest import Run
 
@@ -228,6 +230,20 @@ def test_what_cannot_be_stated_is_named(lived: Run, arguments: tuple[str, ...], 
     assert answer.code == code
     assert word in answer.stderr
     assert answer.stdout == ""
+
+
+@pytest.mark.slow
+def test_days_that_stand_for_none_are_drawn_on_the_day_of_their_record(phones: Run, directory: Path) -> None:
+    """As tables write "never": the statement of such a chain could not be made, for ever."""
+    for day in ("9999-12-31", "0001-01-01"):
+        registered(phones, day, collected_on=day)
+    assert phones("audit", "statement", "phones", "-o", "statement.html").code == 0
+    with Store.connect(f"sqlite:///{directory / LEDGER}") as store:
+        points = list(history(store, "phones"))
+    today = datetime.now(UTC).date()
+    picture = spending_picture(points, budget=1.0, continuation=None, today=today)
+    assert picture is not None
+    assert [row.admitted for row in picture.rows] == [2]
 
 
 @pytest.mark.slow
