@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -162,6 +163,9 @@ class Issuer:
             claims.validate(now=int(time.time()), leeway=LEEWAY_SECONDS)
         except (JoseError, ValueError, TypeError, OverflowError) as error:
             raise BadToken(f"its claims: {error}") from error
+        times = [claims[name] for name in ("exp", "nbf", "iat") if name in claims]
+        if not all(math.isfinite(each) for each in times):  # NaN is neither before nor after now
+            raise BadToken("its claims: a time that is not finite")
         return dict(claims)
 
     async def _signed(self, token: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
