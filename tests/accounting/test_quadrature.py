@@ -273,3 +273,33 @@ def test_moments_are_known_where_weights_underflow(reports: int) -> None:
             # Where the mass is not known, it is taken to be 1: not much while something of the tilt is left.
             if share >= -0.9:
                 assert found <= exact + 1e-6 * (1 + abs(exact))
+
+
+@pytest.mark.parametrize("atoms", [3, 200])
+def test_bounds_on_tails_contain_the_round_off_that_reports_multiply(atoms: int) -> None:
+    """A trillion reports: a unit of the last digit in each one's moment is 1e-4 in the logarithm of all."""
+    reports, excess, draw = 10**12, 1e-7, np.random.default_rng(atoms)
+    for _ in range(4):
+        b = draw.dirichlet(np.full(atoms, 3.0))
+        a = np.roll(b, 1)
+        c = 0.7 * np.minimum(a, b)
+        laws = ListedPairs([Decomposition(a, b, c)]).laws(np.zeros(1, dtype=np.int64), np.array([excess]))
+        _, law, _ = next(iter(laws))
+        tilt = Tilt.of(law, reports, law.saddle(reports, closeness=1.01))
+        rates = np.array([[0.4], [4.0], [-4.0]]) / tilt.deviation
+        found = contour._log_moment(tilt, reports, rates)[:, 0]
+        with mpmath.workdps(50):
+            order, theta = 1 + mpmath.mpf(excess), mpmath.mpf(float(tilt.theta[0]))
+            atoms_of = [
+                (z, (float(x) - order * float(y)) / z)
+                for x, y, z in zip(a, b, map(mpmath.mpf, c.tolist()), strict=True)
+            ]
+            plain = _exact_log_mass(atoms_of, theta)
+            for rate, bound in zip(rates[:, 0], found, strict=True):
+                exact = reports * (_exact_log_mass(atoms_of, theta + float(rate)) - plain)
+                assert exact <= bound <= exact + 1e-3 * atoms
+
+
+def _exact_log_mass(atoms: list[tuple[mpmath.mpf, mpmath.mpf]], theta: mpmath.mpf) -> mpmath.mpf:
+    """Logarithm of the mean of `exp(theta G)`, from the masses and gains of all but the leftover."""
+    return mpmath.log1p(mpmath.fsum(mass * mpmath.expm1(theta * gain) for mass, gain in atoms))
