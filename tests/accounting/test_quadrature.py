@@ -15,6 +15,7 @@ from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPair
 from shuffle_ledger.accounting.amplification.blanket.tilting import Tilt
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
+from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
 REPORTS = 40
 EXCESS = np.expm1(np.linspace(0.0, 0.9, 25))
@@ -273,3 +274,59 @@ def test_moments_are_known_where_weights_underflow(reports: int) -> None:
             # Where the mass is not known, it is taken to be 1: not much while something of the tilt is left.
             if share >= -0.9:
                 assert found <= exact + 1e-6 * (1 + abs(exact))
+
+
+@pytest.mark.parametrize("atoms", [3, 200])
+def test_bounds_on_tails_contain_the_round_off_that_reports_multiply(atoms: int) -> None:
+    """A trillion reports: a unit of the last digit in each one's moment is 1e-4 in the logarithm of all."""
+    reports, excess, draw = 10**12, 1e-7, np.random.default_rng(atoms)
+    for _ in range(4):
+        b = draw.dirichlet(np.full(atoms, 3.0))
+        a = np.roll(b, 1)
+        c = 0.7 * np.minimum(a, b)
+        laws = ListedPairs([Decomposition(a, b, c)]).laws(np.zeros(1, dtype=np.int64), np.array([excess]))
+        _, law, _ = next(iter(laws))
+        tilt = Tilt.of(law, reports, law.saddle(reports, closeness=1.01))
+        rates = np.array([[0.4], [4.0], [-4.0]]) / tilt.deviation
+        found = contour._log_moment(tilt, reports, rates)[:, 0]
+        with mpmath.workdps(50):
+            order, theta = 1 + mpmath.mpf(excess), mpmath.mpf(float(tilt.theta[0]))
+            atoms_of = [
+                (z, (float(x) - order * float(y)) / z)
+                for x, y, z in zip(a, b, map(mpmath.mpf, c.tolist()), strict=True)
+            ]
+            plain = _exact_log_mass(atoms_of, theta)
+            for rate, bound in zip(rates[:, 0], found, strict=True):
+                exact = reports * (_exact_log_mass(atoms_of, theta + float(rate)) - plain)
+                assert exact <= bound <= exact + 1e-3 * atoms
+
+
+def _exact_log_mass(atoms: list[tuple[mpmath.mpf, mpmath.mpf]], theta: mpmath.mpf) -> mpmath.mpf:
+    """Logarithm of the mean of `exp(theta G)`, from the masses and gains of all but the leftover."""
+    return mpmath.log1p(mpmath.fsum(mass * mpmath.expm1(theta * gain) for mass, gain in atoms))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nodes_beyond_the_lobe_are_paid_for(seed: int) -> None:
+    """The sum over them, term by term, for laws of two to five atoms and bands up to where the bound ends."""
+    draw = np.random.default_rng(seed)
+    atoms, reports = int(draw.integers(2, 6)), int(draw.integers(100, 10**4))
+    weights, gains = draw.dirichlet(np.ones(atoms)), draw.normal(size=atoms)
+    if seed % 4 == 0:  # the law for which the bound is closest
+        reports, weights, gains = 10**5, np.full(2, 0.5), np.arange(2, dtype=np.float64)
+    deviation = np.sqrt(reports * weights @ (gains - weights @ gains) ** 2)
+    reach, share = np.ptp(gains), 1.0 if seed % 3 == 0 else draw.uniform(0.5, 1.0)
+    laws = ListedPairs([MASSES]).laws(np.zeros(1, dtype=np.int64), np.zeros(1))
+    law = next(iter(laws))[1]
+    tilt = Tilt.of(law, REPORTS, law.saddle(REPORTS, closeness=1.01))
+    tilt = tilt._replace(deviation=np.array([deviation]), reach=np.array([reach]))
+    band = share * np.pi / reach * (1 - 1e-9)
+    kernels = RampKernels.of(np.ones(1), np.array([2 * np.pi / band]))
+    step = 0.02 / deviation
+    ended = contour.last_nodes(tilt, kernels, np.array([step]))
+    u = np.arange(int(ended.number[0]) + 1, int(band / step) + 1) * step
+    modulus = np.abs(np.exp(1j * np.multiply.outer(u, gains)) @ weights) ** reports
+    exact = kernels.largest[0] * modulus.sum() * step / np.pi
+    assert ended.cut[0]
+    assert 0 < exact <= ended.skipped[0]
+    assert seed % 4 or exact > 0.5 * ended.skipped[0]

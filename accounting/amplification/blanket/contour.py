@@ -195,7 +195,8 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
     # Up to pi / reach the sine is above its chord, so the sum is at most a Gaussian tail; or count the nodes.
     sine = np.sin(end * reach / 2)
     rise = (1 - sine) / np.maximum(np.pi / reach - end, TINY)
-    tail = np.minimum(1 / np.maximum(2 * rate * sine * rise, TINY), np.maximum(band - end, step))
+    with np.errstate(over="ignore"):  # at orders that are not cut
+        tail = np.minimum(1 / np.maximum(2 * rate * sine * rise, TINY), np.maximum(band - end, step))
     skipped = kernels.largest * np.exp(-rate * sine**2) * tail / np.pi * (1 + 1e-9)
     return LastNodes(last, short, cut, np.where(cut, skipped, 0.0))
 
@@ -315,8 +316,9 @@ def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:
         )
     moment = np.einsum("...j,...j->...", weights, np.exp(terms))
     logarithm, drift = reports * np.log(np.maximum(moment, TINY)), rate * tilt.mean
-    # Terms are off by what their exponents are rounded by.
-    largest = reports * np.clip(highest, 0.0, MOMENT_EXPONENT)
+    # Terms are off by what their exponents are rounded by. Weights and their sum are off by a few units more,
+    # which the number of reports multiplies.
+    largest = reports * (np.clip(highest, 0.0, MOMENT_EXPONENT) + 1 + weights.shape[-1] / 4)
     rounding = 8 * UNIT_ROUND_OFF * (np.abs(logarithm) + np.abs(drift) + largest)
     return np.where(lost, np.inf, logarithm + drift + rounding)
 
