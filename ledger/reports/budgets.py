@@ -117,7 +117,7 @@ class BudgetStatement:
             "population": f"{self.population:,}",
             "budget": f"epsilon {exact_text(self.epsilon_budget)} at delta {exact_text(self.delta_budget)}",
             "spent": interval_text(self.epsilon_spent_lower, self.epsilon_spent_upper),
-            "left": self._left(),
+            "left, at least": self._left().removeprefix("left at least "),
             "rounds admitted": f"{self.rounds_admitted:,}",
             "rounds refused": f"{self.rounds_refused:,}",
             "method": self.method,

@@ -266,7 +266,8 @@ def test_a_round_is_admitted_and_the_budget_says_so(phones: Run) -> None:
     assert contract <= set(budget)
     assert (budget["rounds_admitted"], budget["rounds_refused"]) == (1, 0)
     assert budget["epsilon_spent_upper"] == admitted["epsilon_spent_upper"]
-    assert budget["epsilon_remaining"] == max(0.0, 1.0 - budget["epsilon_spent_upper"])
+    left = max(0.0, 1.0 - budget["epsilon_spent_upper"])  # rounded to the nearest; ours is rounded down
+    assert left * (1 - 1e-15) <= budget["epsilon_remaining"] <= left
     assert budget["head"]["sequence"] == admitted["sequence"] == 2
 
 
