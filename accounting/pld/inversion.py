@@ -136,14 +136,21 @@ def _epsilon_once(
     guess, upper, many = above.about(delta), above.largest_loss, above.kinds >= _MANY_KINDS
     # With many kinds, which are most of the work, neighbouring deltas share a contour.
     contour = above.contour(above.about(_shared(delta)) if many else guess, smoothing)
+    best, tried = contour, {contour.tilt}
     for _ in range(_MOST_RETILTS):
         found = _beyond(above, contour, delta, guess)
-        upper = min(upper, found)
+        upper, best = (found, contour) if found < upper else (upper, best)
         guess, before = found, contour
         contour = above.contour(guess, smoothing)
         if abs(contour.tilt - before.tilt) <= (_SETTLED_STEPS_OF_MANY if many else _SETTLED_STEPS):
             contour = before
             break
+        if contour.tilt in tried:  # answers of two contours lead to each other
+            contour = best
+            break
+        tried.add(contour.tilt)
+    else:
+        contour = best
     if upper == 0:
         return Interval(upper=0.0, lower=0.0), 0.0
     lower = _before(below, below.widened(upper, contour), delta, upper)

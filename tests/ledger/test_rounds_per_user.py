@@ -1,4 +1,4 @@
-"""Cohorts whose users take part in a limited number of rounds: only so many of the charges count."""
+"""Cohorts whose users take part in a limited number of rounds: only that number of charges counts."""
 
 from __future__ import annotations
 
