@@ -305,3 +305,10 @@ def test_what_is_no_repetition_filter_is_refused(heavy: RepetitionFilter, change
 @given(st.integers(0, REPETITIONS_MAX), st.integers(0, 2 * REPETITIONS_MAX))
 def test_a_search_finds_the_largest_wherever_it_begins(largest: int, about: int) -> None:
     assert largest_count(lambda count: count <= largest, about) == largest
+
+
+def test_contours_that_lead_to_each_other_end_the_search_and_not_the_precision() -> None:
+    """Between two tilts the search went back and forth, and kept the worse one: no lower bound was left."""
+    kind = made("generic(epsilon0=4)", 1_000, sampled_from=100_000)
+    found = Accountant(precision=4e-3).certify({kind: 1_005}, delta=5e-10)
+    assert 0.99 * found.epsilon_upper < found.epsilon_lower <= found.epsilon_upper
