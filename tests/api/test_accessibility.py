@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from axe_core_python.base import AXE_SCRIPT  # type: ignore[import-untyped]  # it has no types
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
 from shuffle_ledger.accounting import Accountant
@@ -67,9 +67,13 @@ def fill(browser: webdriver.Chrome, form: str, **fields: str) -> None:
     for name, value in fields.items():
         field = browser.find_element(By.CSS_SELECTOR, f"{form} [name={name}]")
         browser.execute_script("arguments[0].value = arguments[1]", field, value)
-    before = browser.find_element(By.CSS_SELECTOR, "html")
+    browser.execute_script("window.filledIn = true")
     browser.find_element(By.CSS_SELECTOR, f"{form} button:not(.quiet)").click()
-    WebDriverWait(browser, WAIT_SECONDS_MAX).until(staleness_of(before))
+    # A mark, not an element that gets stale: the driver has several errors for an element of a page that went.
+    waiting = WebDriverWait(browser, WAIT_SECONDS_MAX, ignored_exceptions=[WebDriverException])
+    waiting.until(
+        lambda page: page.execute_script("return !window.filledIn && document.readyState === 'complete'")
+    )
 
 
 def every_kind_of_cohort(server: Server) -> None:

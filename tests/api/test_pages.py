@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service as ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -333,7 +333,8 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[webdrive
 
 def _one(browser: WebDriver, selector: str) -> WebElement:
     """Return the first element that a selector finds, once there is one."""
-    waiting = WebDriverWait(browser, WAIT_SECONDS_MAX, ignored_exceptions=[StaleElementReferenceException])
+    # The driver has several errors for a page that goes while it is asked.
+    waiting = WebDriverWait(browser, WAIT_SECONDS_MAX, ignored_exceptions=[WebDriverException])
     found: WebElement = waiting.until(lambda page: page.find_element(By.CSS_SELECTOR, selector))
     return found
 
