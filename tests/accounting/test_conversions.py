@@ -1,6 +1,7 @@
 """Declared privacy loss distributions, and conversions from and to dp-accounting: never a smaller epsilon.
 
-Where dp-accounting is not installed, a stand-in with the attributes that are read takes its place.
+A stand-in has the attributes of dp-accounting that are read, so that any content can be tried. Beside the real
+library: `test_dp_accounting.py`.
 """
 
 from __future__ import annotations

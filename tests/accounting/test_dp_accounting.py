@@ -1,0 +1,71 @@
+"""The real dp-accounting: its distributions and events are read, and ours compose with its own."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import common, privacy_loss_distribution
+from scipy.stats import norm
+
+from shuffle_ledger.accounting import (
+    Accountant,
+    ShuffledRound,
+    from_dp_accounting,
+    parse_randomizer,
+    rounds_of_dp_event,
+    to_dp_accounting,
+)
+
+DELTA = 1e-6
+SPACING = 1e-3
+
+
+def gaussian_delta(epsilon: float, sigma: float) -> float:
+    """Return the divergence of the Gaussian mechanism with sensitivity 1, by its closed form."""
+    half, shift = 0.5 / sigma, epsilon * sigma
+    return float(norm.cdf(half - shift) - math.exp(epsilon) * norm.cdf(-half - shift))
+
+
+def test_its_distribution_becomes_a_round_with_at_least_its_epsilon() -> None:
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(2.0, value_discretization_interval=SPACING)
+    release = ShuffledRound(randomizer=from_dp_accounting(theirs, relation="substitution"), reports=1)
+    found = Accountant().certify({release: 1}, delta=DELTA)
+    assert gaussian_delta(found.epsilon_upper, 2.0) <= DELTA
+    assert found.epsilon_upper <= theirs.get_epsilon_for_delta(DELTA) * (1 + 1e-6) + SPACING
+
+
+def test_a_round_composes_with_a_mechanism_that_only_it_knows() -> None:
+    accountant = Accountant()
+    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=2000)
+    ours = to_dp_accounting(shuffled, accountant=accountant, discretization=SPACING)
+    randomized = privacy_loss_distribution.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(0.3, 0.0), value_discretization_interval=SPACING
+    )
+    together = ours.self_compose(3).compose(randomized).get_epsilon_for_delta(DELTA)
+    pure = ShuffledRound(randomizer=parse_randomizer("declared(epsilon=0.3)"), reports=1)
+    known = accountant.certify({shuffled: 3, pure: 1}, delta=DELTA)
+    assert known.epsilon_lower <= together <= known.epsilon_upper + 5 * SPACING
+
+
+def test_its_events_become_rounds() -> None:
+    event = dp_accounting.ComposedDpEvent(
+        [
+            dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.0), 6),
+            dp_accounting.LaplaceDpEvent(10.0),
+            dp_accounting.NoOpDpEvent(),
+        ]
+    )
+    rounds = rounds_of_dp_event(event, relation="substitution")
+    assert sorted(rounds.values()) == [1, 6]
+    found = Accountant().certify(rounds, delta=DELTA)
+    theirs = dp_accounting.pld.PLDAccountant(
+        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=SPACING
+    )
+    assert found.epsilon_lower <= theirs.compose(event).get_epsilon(DELTA) <= found.epsilon_upper + 1e-2
+    with pytest.raises(ValueError, match="PoissonSampledDpEvent"):
+        rounds_of_dp_event(
+            dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),
+            relation="substitution",
+        )
