@@ -112,7 +112,7 @@ EXTRAS: Mapping[str, str] = {
     "authlib": "oidc",
     "celery": "worker",
     "fastapi": "server",
-    "fpdf": "pdf",
+    "typst": "pdf",
     "httpx": "client",
     "jinja2": "html",
     "joserfc": "oidc",

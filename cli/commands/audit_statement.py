@@ -33,7 +33,7 @@ Form = Literal["html", "pdf", "json", "csv"]
 # The libraries of extras that set each form, the one whose extra brings the other first.
 _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "html": ("jinja2", "matplotlib"),
-    "pdf": ("fpdf", "matplotlib"),
+    "pdf": ("typst", "matplotlib"),
     "json": (),
     "csv": (),
 }
@@ -189,7 +189,7 @@ def _html(made: Statement) -> bytes:
 
 
 def _pdf(made: Statement) -> bytes:
-    from shuffle_ledger.cli.rendering.statements.pdf import pdf  # noqa: PLC0415 - nor for fpdf2
+    from shuffle_ledger.cli.rendering.statements.pdf import pdf  # noqa: PLC0415 - nor for Typst
 
     return pdf(made)
 

@@ -323,7 +323,8 @@ def _profile(
     delta: float,
     tell: Callable[[int, int], None],
 ) -> tuple[ProfilePoint, ...]:
-    deltas = [delta * 10.0**decade if decade else delta for decade in PROFILE_DECADES]
+    # Any deltas would do: these print without the round-off of the product.
+    deltas = [float(f"{delta * 10.0**decade:.12g}") if decade else delta for decade in PROFILE_DECADES]
     points = []
     for done, each in enumerate(deltas, start=1):
         if each == delta or each <= PROFILE_DELTA_MAX:

@@ -1,7 +1,7 @@
 """Declared privacy loss distributions, and conversions from and to dp-accounting: never a smaller epsilon.
 
-A stand-in has the attributes of dp-accounting that are read, so that any content can be tried. Beside the real
-library: `test_dp_accounting.py`.
+A stand-in has the attributes of dp-accounting that are read, so that any content can be tried.
+`test_dp_accounting.py` tries the real library.
 """
 
 from __future__ import annotations

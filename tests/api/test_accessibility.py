@@ -69,7 +69,7 @@ def fill(browser: webdriver.Chrome, form: str, **fields: str) -> None:
         browser.execute_script("arguments[0].value = arguments[1]", field, value)
     browser.execute_script("window.filledIn = true")
     browser.find_element(By.CSS_SELECTOR, f"{form} button:not(.quiet)").click()
-    # A mark, not an element that gets stale: the driver has several errors for an element of a page that went.
+    # A mark, not an element that gets stale: the driver has several errors for one of a page that went.
     waiting = WebDriverWait(browser, WAIT_SECONDS_MAX, ignored_exceptions=[WebDriverException])
     waiting.until(
         lambda page: page.execute_script("return !window.filledIn && document.readyState === 'complete'")

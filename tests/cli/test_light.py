@@ -22,9 +22,9 @@ from tests.cli.conftest import ROUND, Run
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    "alembic", "celery", "cryptography", "fastapi", "fpdf", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
+    "alembic", "celery", "cryptography", "fastapi", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
     "openpyxl", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich", "scipy", "sqlalchemy",
-    "uvicorn",
+    "typst", "uvicorn",
 }  # fmt: skip
 # Runs commands, one after the other, and writes their exit codes and all modules to standard error.
 RUN = """
@@ -157,7 +157,7 @@ OPEN = ("cohort", "open", "phones", "--population", "100000", "--epsilon", "1", 
 MISSING: dict[str, tuple[str, list[str]]] = {
     "client": ("httpx", [*OPEN, "--server", "http://127.0.0.1:9"]),
     "html": ("jinja2", ["audit", "statement", "phones", "-o", "phones.html"]),
-    "pdf": ("fpdf", ["audit", "statement", "phones", "--format", "pdf", "-o", "phones.pdf"]),
+    "pdf": ("typst", ["audit", "statement", "phones", "--format", "pdf", "-o", "phones.pdf"]),
     "plot": ("matplotlib", ["amplify", *ROUND, "--delta", "1e-6", "--plot", "a.png"]),
     "postgresql": ("psycopg", [*OPEN, "--database-url", "postgresql://u@127.0.0.1:9/d"]),
     "server": ("fastapi", ["serve"]),

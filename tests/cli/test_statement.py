@@ -30,7 +30,9 @@ from selenium.webdriver.chrome.service import Service
 from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
 from shuffle_ledger.cli.files.output_files import write_bytes_whole
 from shuffle_ledger.cli.rendering.statements import drawings
+from shuffle_ledger.cli.rendering.statements.html import html
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, certainty, one_in, percent, plain
+from shuffle_ledger.cli.rendering.statements.pdf import pdf
 from shuffle_ledger.ledger.api.pages.spending import spending_picture
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import history
@@ -420,6 +422,15 @@ def test_a_drawing_is_over_days_of_collection(phones: Run, directory: Path) -> N
     assert heights == [spent["a"], spent["a"], spent["c"], spent["c"]]
 
 
+@pytest.mark.slow
+def test_the_same_statement_gives_the_same_bytes(phones: Run, directory: Path) -> None:
+    registered(phones, "a")
+    with Store.connect(f"sqlite:///{directory / LEDGER}") as store:
+        made = StatementWanted(cohorts=("phones",)).made(store, Accountant(), made_at=datetime.now(UTC))
+    for write in (html, pdf):
+        assert write(made) == write(made)
+
+
 @given(st.floats(min_value=1e-30, max_value=0.1))
 def test_a_probability_in_words_is_never_understated(probability: float) -> None:
     words = one_in(probability)
@@ -612,6 +623,40 @@ def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) 
     assert "ε total" in text
     for number, page in enumerate(pages, start=1):
         assert f"{number} / {len(pages)}" in page
+
+
+def _elements(element: Any) -> Iterator[Any]:
+    """Yield the elements of a document's structure, in the order in which they are read out."""
+    kids = element.get("/K", [])
+    for kid in kids if isinstance(kids, list) else [kids]:
+        found = kid.get_object()
+        if isinstance(found, dict) and "/S" in found:
+            yield found
+            yield from _elements(found)
+
+
+@pytest.mark.slow
+def test_a_screen_reader_finds_headings_tables_and_drawings_in_words(phones: Run, directory: Path) -> None:
+    opened = phones(
+        "cohort", "open", "電話 {é} #*", "--epsilon", "1", "--delta", "1e-9", "--population", "9999"
+    )
+    assert opened.code == 0, opened.stderr
+    registered(phones, "$x$ 😀", cohort="電話 {é} #*")
+    assert phones("audit", "statement", "--all", "--format", "pdf", "-o", "statement.pdf").code == 0
+    reader = PdfReader(directory / "statement.pdf")
+    root: Any = reader.trailer["/Root"]
+    assert bool(root["/MarkInfo"]["/Marked"])
+    assert "pdfuaid:part>1<" in root["/Metadata"].get_object().get_data().decode("utf-8")
+    kinds = [each["/S"] for each in _elements(root["/StructTreeRoot"])]
+    assert kinds.index("/H1") < kinds.index("/H2") < kinds.index("/Table")
+    assert kinds.count("/TH") > kinds.count("/Table") - 3 > 0  # two are lists of facts, without a head
+    words = [each["/Alt"] for each in _elements(root["/StructTreeRoot"]) if each["/S"] == "/Figure"]
+    assert len(words) == 4  # of two cohorts
+    assert all(each.startswith("The ") for each in words)
+    # Letters that the font lacks are told by their code points; nothing that people named is markup.
+    text = "".join(page.extract_text() for page in reader.pages)
+    for named in ("<U+96FB><U+8A71> {é} #*", "$x$ <U+1F600>"):
+        assert re.sub(r"\s", "", named) in re.sub(r"\s", "", text)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -22,25 +21,20 @@ from shuffle_ledger.ledger.reports import days_of, last_of_days
 from shuffle_ledger.ledger.values import EntryKind
 
 INK, FAINT, SPENT, LIMIT, ALARM = "#1c2733", "#8b949e", "#234f72", "#6b7280", "#9b2c2c"
-_DOTS_PER_INCH = 220
 
 
-def drawing(
-    cohort: CohortStatement, what: Literal["spending", "profile"], kind: Literal["svg", "png"]
-) -> bytes:
-    """Returns one drawing of a cohort, as SVG to stand within HTML, or as PNG."""
+def drawing(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:
+    """Returns one drawing of a cohort, as SVG that can stand within HTML."""
     # Salt and font are fixed, so that the same statement gives the same bytes.
     settings = {"svg.fonttype": "path", "svg.hashsalt": "shuffle-ledger", "font.family": "DejaVu Sans"}
     with mpl.rc_context({**settings, "font.size": 8}):  # type: ignore[dict-item]  # names of settings
         figure = Figure(figsize=(6.9, 2.3), layout="constrained")
-        FigureCanvasAgg(figure)
         axes = figure.subplots()
         (_draw_spending if what == "spending" else _draw_profile)(axes, cohort)
         _quiet(axes)
         written = io.BytesIO()
-        metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(written, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
-    return _inline(written.getvalue(), what) if kind == "svg" else written.getvalue()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    return _inline(written.getvalue().decode("utf-8"), what)
 
 
 def in_words(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:
@@ -58,7 +52,7 @@ def in_words(cohort: CohortStatement, what: Literal["spending", "profile"]) -> s
     budget = exact_text(promise.epsilon_budget)
     return (
         f"The drawing in words: at most {spent[0]} was spent by the end of {first}, and at most {spent[1]} by"
-        f" the end of {last}, of a budget of {budget}. {len(cohort.refusals):,} rounds were refused."
+        f" the end of {last}, of a budget of {budget}. Rounds refused: {len(cohort.refusals):,}."
     )
 
 
@@ -139,11 +133,9 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _inline(svg: bytes, name: str) -> bytes:
+def _inline(svg: str, name: str) -> str:
     """Returns the drawing without the head of an SVG file, its identifiers made its own."""
-    text = svg.decode("utf-8")
-    text = text[text.index("<svg") :]
+    text = svg[svg.index("<svg") :]
     text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    return text.encode("utf-8")
+    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)

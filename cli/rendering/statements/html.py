@@ -34,7 +34,7 @@ def html(statement: Statement) -> bytes:
 
 def _svg(cohort: CohortStatement, what: Literal["spending", "profile"], number: int) -> Markup:
     # Our own drawing, made of paths: nothing that people named is in it, nor in its words.
-    text = drawing(cohort, what, "svg").decode("utf-8")
+    text = drawing(cohort, what)
     words = escape(in_words(cohort, what))
     text = text.replace("<svg ", f'<svg role="img" aria-label="{words}" ', 1)
     return Markup(re.sub(r'(id="|href="#|url\(#)', rf"\g<1>c{number}-", text))  # noqa: S704 - a drawing of ours
