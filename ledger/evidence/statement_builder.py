@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -323,8 +324,8 @@ def _profile(
     delta: float,
     tell: Callable[[int, int], None],
 ) -> tuple[ProfilePoint, ...]:
-    # Any deltas would do: these print without the round-off of the product.
-    deltas = [float(f"{delta * 10.0**decade:.12g}") if decade else delta for decade in PROFILE_DECADES]
+    # In decimals, so that none prints the round-off of a product.
+    deltas = [float(Decimal(repr(delta)).scaleb(decade)) for decade in PROFILE_DECADES]
     points = []
     for done, each in enumerate(deltas, start=1):
         if each == delta or each <= PROFILE_DELTA_MAX:

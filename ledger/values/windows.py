@@ -27,6 +27,9 @@ _EXPECTED: Final = (
     "calendar (day, week, month, quarter or year) or rolling (a number of buckets from 2 to 31) with bucket"
     " (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget above 0 if any"
 )
+_EXAMPLES: Final = (
+    "for example calendar=month,epsilon=0.5,delta=1e-9 or rolling=30,bucket=day,epsilon=0.5,delta=1e-9"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +107,7 @@ class Window:
             fields |= {name: kinds[name](value) for name, value in fields.items() if name in kinds}
             return cls.from_mapping(fields)
         except (InvalidValue, ValueError) as error:
-            raise InvalidValue(field="window", value=text, expected=_EXPECTED) from error
+            raise InvalidValue(field="window", value=text, expected=f"{_EXPECTED}; {_EXAMPLES}") from error
 
     def periods(self, cohort: str, first: date, last: date) -> Iterator[Period]:
         """Yield the periods that a round collected from one day to another is in, in order.
