@@ -81,8 +81,8 @@ class Overview:
     ) -> dict[str, Outlook | None]:
         """Return the outlooks of cohorts, those that are known and a few more; others are left out.
 
-        None: no outlook is computed, for there was no round of late, the privacy loss of a kind is not
-        stored, or the cohort has windows.
+        None: no outlook is computed, for there was no round of late, or the privacy loss of a kind is not
+        stored.
 
         Args:
             accountant: computes with the ledger's precision.
@@ -107,7 +107,7 @@ class Overview:
     def _computed(
         self, accountant: Accountant, view: CohortView, glimpse: Glimpse, today: date
     ) -> Outlook | None:
-        if view.head_sequence != glimpse.sequence or view.cohort.windows or glimpse.latest is None:
+        if view.head_sequence != glimpse.sequence or glimpse.latest is None:
             return None
         books = Books(store=self._store, accountant=accountant, keep=False)
         try:

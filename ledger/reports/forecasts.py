@@ -23,9 +23,15 @@ from shuffle_ledger.ledger.reports.rounds_left import (
     room_for,
 )
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
-from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for
+from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS
 from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_of_late
-from shuffle_ledger.ledger.reports.window_forecasts import SCHEDULED_MAX, WindowForecast, blocked, of_windows
+from shuffle_ledger.ledger.reports.window_forecasts import (
+    SCHEDULED_MAX,
+    WindowForecast,
+    blocked,
+    of_windows,
+    periods_within,
+)
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -120,7 +126,7 @@ class Forecast:
     first_on: date | None
     until: date | None
     kinds: tuple[KindForecast, ...]
-    together: ScheduleForecast | None  # None: no schedule, fewer than two kinds, or a cohort with windows
+    together: ScheduleForecast | None  # None: no schedule, or fewer than two kinds
     of_late: ScheduleOfLate | None = None  # None: no schedule is recognized, or a round was described
     promise: str  # what the numbers say, and that nothing is reserved
 
@@ -174,7 +180,7 @@ def forecast(
         first_on=days.first if wanted.every else None,
         until=wanted.until,
         kinds=found,
-        together=_together(books, view, policy, kinds, days),
+        together=_together(books, view, kinds, days),
         of_late=None if wanted.round is not None else schedule_of_late(books, view, today=today),
         promise=PROMISE + (_DAYS_OF_WINDOWS if view.cohort.windows else ""),
     )
@@ -257,15 +263,14 @@ def _within_windows(
         if count >= room.count:
             return room, *limit
     else:
-        dates = [day for number in range(1, most + 1) if (day := days.last_of(number)) is not None]
-        found = blocked(asked.books, asked.view, kind, windows, dates)
+        found = blocked(asked.books, asked.view, [kind], days, most)
         if found.window is None:
-            cut = Room(count=found.rounds, is_largest=False, compositions_left=0)
-            searched_all = len(dates) == room.count
+            cut = Room(count=found.days, is_largest=False, compositions_left=0)
+            searched_all = found.days == room.count
             return (
                 (room, *limit) if searched_all else (cut, "search", f"More than {most:,} are not looked at.")
             )
-        count, window = found.rounds, found.window
+        count, window = found.days, found.window
     sentence = f"The budget for each {window.described} would be used up."
     return Room(count=count, is_largest=False, compositions_left=0), f"window {window.kind}", sentence
 
@@ -327,12 +332,11 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
 
 
 def _together(
-    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], days: ScheduleDays
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
 ) -> ScheduleForecast | None:
-    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX or view.cohort.windows:
-        return None  # what windows leave depends on the order of the days too
-    is_open = view.cohort.status == "open"
-    count = periods_for(books, view, policy, kinds, compositions=COMPOSITIONS) if is_open else 0
+    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
+        return None
+    count = periods_within(books, view, kinds, days)
     return ScheduleForecast(
         periods_at_least=count,
         ends_on=days.last_of(count),

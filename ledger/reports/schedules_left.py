@@ -39,7 +39,9 @@ def periods_for(
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     accounted = [slot_of(kind) for kind in kinds]
-    if isinstance(policy, AdaptivePolicy):
+    if view.cohort.windows_only:
+        found = PERIODS_MAX
+    elif isinstance(policy, AdaptivePolicy):
         found = _by_filters(books, view, policy, kinds)
     elif isinstance(policy, PlanPolicy):
         accounted = [dearest(view, policy, kind) for kind in kinds]

@@ -12,7 +12,8 @@ from shuffle_ledger.ledger.policies.registry import Books, policy_of
 from shuffle_ledger.ledger.reports.glimpses import Every, Schedule, glimpses
 from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
-from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for, spent_after
+from shuffle_ledger.ledger.reports.schedules_left import spent_after
+from shuffle_ledger.ledger.reports.window_forecasts import periods_within
 from shuffle_ledger.ledger.storage.rows import CohortView
 
 COURSE_POINTS: Final = 12  # at which the spending of a schedule is computed
@@ -41,21 +42,19 @@ def schedule_forecast(
 ) -> ScheduleOfLate | None:
     """Return how long a cohort can go on as of late, from today.
 
-    Guarantee: as `periods_for`: if the rounds are registered in the order of the kinds and nothing else is
-    admitted in between, every round of `periods_at_least` periods is admitted.
+    Guarantee: if the rounds of each period are collected on its day, registered in the order of the kinds,
+    and nothing else is admitted in between, every round of `periods_at_least` periods is admitted.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
 
     Returns:
-        None of a cohort with windows, and of a schedule with more than 8 kinds.
+        None of a schedule with more than 8 kinds.
     """
-    if view.cohort.windows or len(schedule.kinds) > KINDS_MAX:
+    if len(schedule.kinds) > KINDS_MAX:
         return None
-    policy, count = policy_of(books.store, view), 0
-    if view.cohort.status == "open":
-        count = periods_for(books, view, policy, schedule.kinds, compositions=COMPOSITIONS)
     days = ScheduleDays(every=schedule.every, first=today, until=None)
+    count = periods_within(books, view, schedule.kinds, days)
     return ScheduleOfLate(
         every=schedule.every,
         kinds=schedule.kinds,

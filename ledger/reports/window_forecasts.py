@@ -1,20 +1,22 @@
-"""How many more rounds of one kind the windows of a cohort admit, on given days of collection."""
+"""How many more rounds the windows of a cohort admit, on given days of collection."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_today
 from shuffle_ledger.ledger.policies.registry import Books, policy_of
 from shuffle_ledger.ledger.reports.rounds_left import room_for
+from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
+from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.windows import Window, periods_of
 
-SCHEDULED_MAX = 5_000  # rounds of a schedule whose periods are looked at
+SCHEDULED_MAX = 1_000  # days of a schedule whose windows are looked at
+_NAMES_MAX = 500  # of periods in one statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +30,9 @@ class WindowForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """The window that refuses a round of a schedule."""
+    """The window that refuses rounds of a schedule."""
 
-    rounds: int  # that fit before it
+    days: int  # whose rounds fit before it
     window: Window | None  # None: none of the windows refuses any
 
 
@@ -48,50 +50,74 @@ def of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[Win
     found = []
     for window in view.cohort.windows:
         of_kind = [each for each in today if each.cohort.period and each.cohort.period.kind == window.kind]
-        now = min(_room(books, each, kind) for each in of_kind)
-        empty = _room(books, empty_view(view, window), kind)
+        now = min(_room(books, each, [kind]) for each in of_kind)
+        empty = _room(books, empty_view(view, window), [kind])
         found.append(WindowForecast(window=window, rounds_today=now, rounds_in_empty=empty))
     return tuple(found)
 
 
 def blocked(
-    books: Books,
-    view: CohortView,
-    kind: ShuffledRound,
-    windows: Sequence[WindowForecast],
-    days: Sequence[date],
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays, count: int
 ) -> Blocked:
-    """Return how many rounds fit into a cohort's windows, one collected on each of some days, in their order.
+    """Return on how many days of a schedule its rounds fit into a cohort's windows.
 
     Args:
         books: where privacy losses come from.
         view: the cohort now.
-        kind: the round.
-        windows: what `of_windows` returned for it.
-        days: of collection; a day may occur several times.
+        kinds: the rounds that are collected on each day, in the order in which they are registered.
+        days: the schedule.
+        count: how many of its days are looked at.
+
+    Guarantee: if the rounds of the returned number of days are registered in their order, with nothing else
+    in between, no window refuses any.
     """
-    name, declared = view.cohort.name, [each.window for each in windows]
-    met = [periods_of(declared, name, day, day) for day in days]
-    names = {period.name for periods in met for period in periods}
-    opened = {cohort.name for cohort in books.store.cohorts(only=names)} if names else set()
-    empty = {each.window.kind: each.rounds_in_empty for each in windows}
+    name, declared = view.cohort.name, view.cohort.windows
+    dates = [day for number in range(1, count + 1) if (day := days.last_of(number)) is not None]
+    met = [periods_of(declared, name, day, day) for day in dates]
+    opened = _opened(books, {period.name for periods in met for period in periods})
+    empty: dict[str, int] = {}
     by_kind = {window.kind: window for window in declared}
     rooms: dict[str, int] = {}
     taken: Counter[str] = Counter()
-    for count, periods in enumerate(met):
+    for number, periods in enumerate(met):
         for period in periods:
-            if period.name not in rooms:
-                is_open = period.name in opened
-                room = _room(books, books.store.view(period.name), kind) if is_open else empty[period.kind]
-                rooms[period.name] = room
-            if taken[period.name] >= rooms[period.name]:
-                return Blocked(rounds=count, window=by_kind[period.kind])
+            if period.name in opened and period.name not in rooms:
+                rooms[period.name] = _room(books, books.store.view(period.name), kinds)
+            elif period.kind not in empty:
+                empty[period.kind] = _room(books, empty_view(view, by_kind[period.kind]), kinds)
+            if taken[period.name] >= rooms.get(period.name, empty.get(period.kind, 0)):
+                return Blocked(days=number, window=by_kind[period.kind])
         taken.update(period.name for period in periods)
-    return Blocked(rounds=len(days), window=None)
+    return Blocked(days=len(dates), window=None)
 
 
-def _room(books: Books, view: CohortView, kind: ShuffledRound) -> int:
+def periods_within(books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays) -> int:
+    """Return how many periods of a schedule a cohort admits: in its life, and in all of its windows.
+
+    Guarantee: as `periods_for`, if the rounds of each period are collected on its day.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
     if view.cohort.status != "open":
         return 0
-    policy = policy_of(books.store, view)
-    return room_for(books, view, policy, kind, compositions=0, exactly=False).count
+    count = periods_for(books, view, policy_of(books.store, view), kinds, compositions=COMPOSITIONS)
+    if view.cohort.windows:
+        return blocked(books, view, kinds, days, min(count, SCHEDULED_MAX)).days
+    return count
+
+
+def _opened(books: Books, names: Collection[str]) -> set[str]:
+    """Return the names of the periods in which something was registered already."""
+    listed = sorted(names)
+    parts = (listed[start : start + _NAMES_MAX] for start in range(0, len(listed), _NAMES_MAX))
+    return {cohort.name for part in parts for cohort in books.store.cohorts(only=part)}
+
+
+def _room(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> int:
+    if view.cohort.status != "open":
+        return 0
+    policy = policy_of(books.store, view)  # windows have filters, which compose nothing
+    if len(kinds) == 1:
+        return room_for(books, view, policy, kinds[0], compositions=0, exactly=False).count
+    return periods_for(books, view, policy, kinds, compositions=0)

@@ -76,6 +76,25 @@ def admit(
 
 
 @pytest.mark.slow
+def test_a_card_of_a_cohort_with_windows_says_what_fits_into_them(server: Server) -> None:
+    window = {"calendar": "week", "epsilon": 0.2, "delta": 1e-9}
+    opening = {"name": "windowed", "population": 10**6, "epsilon": 1, "delta": 1e-9, "windows": [window]}
+    assert server.ask("POST", "/v1/cohorts", json=opening).is_success
+    today = datetime.now(UTC).date()
+    for number in range(3):
+        day = (today + timedelta(days=7 * number)).isoformat()
+        assert server.register(f"w {number}", cohort="windowed", collected_on=day).status_code == 201
+    said = server.ask("POST", "/v1/cohorts/windowed/forecast", json={}).json()
+    kind, card = said["kinds"][0], _login(server).get("/").text.split("<h2>windowed")[1]
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>|\s+", " ", card))
+    assert kind["rounds_at_least"] == kind["windows"][0]["rounds_today"] > 0
+    assert f"still fit at least {kind['rounds_at_least']:,} of krr(" in text
+    assert "reports, collected today" in text
+    assert said["of_late"]["every"] == "week"
+    assert f"every week: fits until {said['of_late']['ends_on']} at least" in text
+
+
+@pytest.mark.slow
 def test_a_card_says_what_the_api_says(server: Server) -> None:
     for number in range(4):
         day = (FIRST + timedelta(days=7 * number)).isoformat()

@@ -369,6 +369,25 @@ def test_quotes_and_forecasts_agree_with_what_is_admitted_and_leave_no_trace(des
     assert long.limited_by.startswith("filter")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("only", [True, False])
+def test_a_schedule_of_several_kinds_fits_into_windows_as_was_said(sqlite_desk: Desk, only: bool) -> None:
+    desk, other = sqlite_desk, dataclasses.replace(KRR, reports=60_000)
+    sliding = Window(unit="day", sliding=3, epsilon=0.2, delta=1e-7)
+    desk.open("phones", WEEK, sliding, windows_only=only)
+    monday = a_monday()
+    for kind in (KRR, other):
+        assert isinstance(desk.ask(monday, round=kind), Admitted)
+    wanted = ForecastWanted(every="day", first_on=monday + DAY)
+    together = forecast(desk.store, desk.accountant, "phones", wanted, today=today()).together
+    assert together is not None
+    days = 0
+    while all(isinstance(desk.ask(monday + (days + 1) * DAY, round=kind), Admitted) for kind in (KRR, other)):
+        days += 1
+    assert together.periods_at_least == days > 1
+    assert together.ends_on == monday + days * DAY
+
+
 def test_many_rounds_in_one_commit_are_charged_to_their_windows(desk: Desk) -> None:
     desk.open("phones", WEEK)
     price(desk.store, desk.accountant, desk.request())
