@@ -1,14 +1,15 @@
-"""The ledger a command works on: a database here, or a server. Commands do not know which."""
+"""The ledger that a command works on: in a database that this program opens, or behind a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Unpack
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.backends.ledger import Awaits, Ledger
 from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
 from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
@@ -60,6 +61,7 @@ from shuffle_ledger.ledger.values import (
     Cohort,
     Corrected,
     Incident,
+    Opening,
     Outcome,
     Pending,
     Proposal,
@@ -67,9 +69,10 @@ from shuffle_ledger.ledger.values import (
     ReleaseTimes,
     RoundRecord,
     RoundRequest,
+    RoundState,
     Settled,
     Voided,
-    Window,
+    cohort_from_opening,
 )
 
 if TYPE_CHECKING:
@@ -77,154 +80,6 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
     from shuffle_ledger.ledger.health import Health
     from shuffle_ledger.ledger.verification import Numbers, VerificationReport
-
-Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
-
-
-class Ledger(Protocol):
-    """What commands ask of a ledger. Errors are those of `ledger`, wherever it is."""
-
-    def open_cohort(
-        self,
-        *,
-        name: str,
-        population: int,
-        epsilon: float,
-        delta: float,
-        policy: str,
-        plan: Mapping[ShuffledRound, int] | None = None,
-        labels: Mapping[str, str] | None = None,
-        windows: Sequence[Window] = (),
-        ceiling: float | None = None,
-        local_budget: float | None = None,
-        rounds_per_user: int | None = None,
-        windows_only: bool = False,
-        accept_warnings: bool = False,
-    ) -> Cohort:
-        """See `ledger.decisions.open_cohort`; UnacceptedWarnings as of `check_opening`."""
-
-    def open_many(self, cohorts: Sequence[Cohort]) -> None:
-        """Open some cohorts that have no plans; their warnings are accepted."""
-
-    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
-        """See `ledger.decisions.change_budget`."""
-
-    def cohorts(self) -> list[Cohort]:
-        """Return the cohorts in the order of their names."""
-
-    def cohort(self, name: str) -> ShownCohort:
-        """Return a cohort with the slots of its plan; raises NotFound."""
-
-    def budget(self, cohort: str) -> BudgetStatement:
-        """See `ledger.reports.budgets.budget`."""
-
-    def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `ledger.decisions.quote`."""
-
-    def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
-        """See `ledger.decisions.resolve_audience`."""
-
-    def price_for_all(self, request: RoundRequest) -> Quote:
-        """See `ledger.decisions.quote`: of a round of several cohorts, under a new identifier."""
-
-    def price_named(self, request: RoundRequest) -> Quote:
-        """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
-
-    def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
-        """See `ledger.reports.forecasts.forecast`."""
-
-    def record(self, round_id: str) -> RoundRecord:
-        """See `ledger.decisions.round_record`."""
-
-    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
-        """Yield rounds of at most one cohort in the order of registration; raises NotFound."""
-
-    def registered(self, round_id: str) -> RoundRecord | None:
-        """Return the round that an identifier is bound to, None if to nothing."""
-
-    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
-        """Register a round and have it decided; also return whether it had been decided before."""
-
-    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
-        """Do as `register` with the first of some rounds, or with more of them, in their order."""
-
-    def retry(self, round_id: str) -> Outcome | Pending:
-        """Have a round decided that was left alone after too many failures."""
-
-    def settle(self, round_id: str, *, reports: int) -> Settled:
-        """See `ledger.decisions.settle`."""
-
-    def void(self, round_id: str, *, reason: str) -> Voided:
-        """See `ledger.decisions.void`."""
-
-    def correct(
-        self,
-        round_id: str,
-        changes: Mapping[str, object],
-        *,
-        reason: str,
-        collected: Collected | None = None,
-    ) -> Corrected:
-        """See `ledger.decisions.corrections.correct`."""
-
-    def record_incident(
-        self,
-        cohort: str,
-        *,
-        round_id: str,
-        described: ShuffledRound | None,
-        reason: str,
-        released: ReleaseTimes,
-        collected_on: date | None = None,
-        collected_until: date | None = None,
-    ) -> Incident:
-        """See `ledger.decisions.incidents.record_incident`."""
-
-    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
-        """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
-        `opening`. Writes nothing."""
-
-    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
-        """Compute the privacy losses of rounds ahead, where this program computes any."""
-
-    def heads(self) -> dict[str, Any]:
-        """See `ledger.reports.budgets.heads`."""
-
-    def standing(self, *, follows: Checkpoint | None) -> Standing:
-        """See `ledger.storage.anchor.standing_after`."""
-
-    def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
-    ) -> VerificationReport:
-        """See `ledger.verification.verifier.verify`."""
-
-    def statement(
-        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
-    ) -> Statement:
-        """See `ledger.evidence.statement_builder.make_statement`."""
-
-    def bundle(
-        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
-    ) -> bytes:
-        """See `ledger.evidence.bundle.make_bundle`."""
-
-    def health(self) -> Health:
-        """See `ledger.health.health`; with the broker's queues, where there is one."""
-
-    def quotas(self, cohort: str) -> tuple[QuotaReading, ...]:
-        """See `ledger.decisions.quotas.quotas_of`."""
-
-    def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
-        """See `ledger.decisions.quotas.set_quota`."""
-
-    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
-        """See `ledger.decisions.proposals.propose`."""
-
-    def proposal(self, cohort: str) -> Proposal | None:
-        """See `ledger.decisions.proposals.open_proposal`."""
-
-    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
-        """See `ledger.decisions.proposals.approve`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,56 +91,22 @@ class DatabaseLedger:
     def open_cohort(
         self,
         *,
-        name: str,
-        population: int,
-        epsilon: float,
-        delta: float,
-        policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
-        labels: Mapping[str, str] | None = None,
-        windows: Sequence[Window] = (),
-        ceiling: float | None = None,
-        local_budget: float | None = None,
-        rounds_per_user: int | None = None,
-        windows_only: bool = False,
         accept_warnings: bool = False,
+        **opening: Unpack[Opening],
     ) -> Cohort:
         """See `Ledger`."""
-        wanted = Cohort(
-            name=name,
-            population=population,
-            epsilon_budget=epsilon,
-            delta_budget=delta,
-            policy=policy,
-            windows=tuple(windows),
-            ceiling=ceiling,
-            windows_only=windows_only,
-        )
+        session = self.session
         if not accept_warnings:
-            check_opening(self.session.store, wanted)
-        return open_cohort(
-            self.session.store,
-            name=name,
-            population=population,
-            epsilon=epsilon,
-            delta=delta,
-            policy=policy,
-            actor=self.session.settings.actor,
-            plan=plan,
-            accountant=self.session.accountant,
-            labels=labels,
-            windows=windows,
-            ceiling=ceiling,
-            local_budget=local_budget,
-            rounds_per_user=rounds_per_user,
-            windows_only=windows_only,
-        )
+            check_opening(session.store, cohort_from_opening(**opening))
+        actor = session.settings.actor
+        return open_cohort(session.store, actor=actor, plan=plan, accountant=session.accountant, **opening)
 
     def open_many(self, cohorts: Sequence[Cohort]) -> None:
         """See `Ledger`: in one commit."""
         open_many(self.session.store, cohorts, actor=self.session.settings.actor)
 
-    def change_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
+    def set_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
         """See `Ledger`."""
         session = self.session
         actor = session.settings.actor
@@ -307,13 +128,13 @@ class DatabaseLedger:
 
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """See `Ledger`."""
-        return self.price_for_all(RoundRequest(round_id="quote", cohort=cohort, round=described))
+        return self.quote_for_all(RoundRequest(round_id="quote", cohort=cohort, round=described))
 
     def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
         """See `Ledger`."""
         return resolve_audience(self.session.store, audience, round_id=round_id)
 
-    def price_for_all(self, request: RoundRequest) -> Quote:
+    def quote_for_all(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
         return price(self.session.store, self.session.accountant, self._of_team(request))
 
@@ -326,14 +147,21 @@ class DatabaseLedger:
         session, today = self.session, datetime.now(UTC).date()
         return forecast_of(session.store, session.accountant, cohort, wanted, today=today)
 
-    def record(self, round_id: str) -> RoundRecord:
+    def round(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""
         return round_record(self.session.store, round_id)
 
-    def rounds(self, wanted: RoundFilter) -> Iterator[ListedRound]:
+    def rounds(
+        self,
+        cohort: str | None = None,
+        *,
+        outcome: RoundState | None = None,
+        since: datetime | None = None,
+    ) -> Iterator[ListedRound]:
         """See `Ledger`."""
         store, after = self.session.store, None
-        for cohort in wanted.cohorts or ():
+        wanted = RoundFilter(cohorts=None if cohort is None else (cohort,), outcome=outcome, since=since)
+        if cohort is not None:
             store.cohort(cohort)
         while True:
             page = list_rounds(store, wanted, after=after)
@@ -349,20 +177,6 @@ class DatabaseLedger:
         except NotFound:
             return None
 
-    def register(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
-        """See `Ledger`."""
-        session, request = self.session, self._of_team(request)
-        actor = session.settings.actor
-        if session.settings.broker_url is None:
-            return register_and_admit(session.store, session.accountant, request, actor=actor)
-        outcome = admit_at_once(session.store, session.accountant, request, actor=actor)
-        if outcome is not None:
-            return outcome, False
-        answer = register(session.store, request, actor=actor)
-        if not isinstance(answer, Pending):
-            return answer, True
-        return decide(session, request.round_id), False
-
     def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
         """See `Ledger`: more than one where they are decided here, and at once."""
         session = self.session
@@ -371,7 +185,7 @@ class DatabaseLedger:
             actor = session.settings.actor
             named = [self._of_team(request) for request in requests]
             together = admit_together(session.store, session.accountant, named, actor=actor)
-        return [(outcome, False) for outcome in together] or [self.register(requests[0])]
+        return [(outcome, False) for outcome in together] or [self._one(requests[0])]
 
     def retry(self, round_id: str) -> Outcome | Pending:
         """See `Ledger`."""
@@ -461,7 +275,7 @@ class DatabaseLedger:
         session = self.session
         return verify(session.store, session.accountant, cohort, against=against, numbers=numbers)
 
-    def statement(
+    def make_statement(
         self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
     ) -> Statement:
         """See `Ledger`."""
@@ -470,7 +284,7 @@ class DatabaseLedger:
             session.store, session.accountant, made_at=now, checkpoint=checkpoint, progress=progress
         )
 
-    def bundle(
+    def make_bundle(
         self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
     ) -> bytes:
         """See `Ledger`."""
@@ -508,6 +322,19 @@ class DatabaseLedger:
         return approve(
             session.store, session.accountant, cohort, epsilon=epsilon, actor=session.settings.actor
         )
+
+    def _one(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
+        session, request = self.session, self._of_team(request)
+        actor = session.settings.actor
+        if session.settings.broker_url is None:
+            return register_and_admit(session.store, session.accountant, request, actor=actor)
+        outcome = admit_at_once(session.store, session.accountant, request, actor=actor)
+        if outcome is not None:
+            return outcome, False
+        answer = register(session.store, request, actor=actor)
+        if not isinstance(answer, Pending):
+            return answer, True
+        return decide(session, request.round_id), False
 
     def _of_team(self, request: RoundRequest) -> RoundRequest:
         team = self.session.settings.team
@@ -569,10 +396,10 @@ def open_ledger(
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
     from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
-    from shuffle_ledger.ledger.client import LedgerClient  # noqa: PLC0415 - the same
 
     token = settings.token.get_secret_value() if settings.token else ""
     if not token:
         raise BadValue("SHUFFLE_LEDGER_TOKEN", token, "a token for the server, such as sl_ID_SECRET")
-    with LedgerClient(settings.server or "", token) as client:
-        yield ServedLedger(client=client, wait_seconds=settings.decision_timeout_seconds)
+    wait_seconds = settings.decision_timeout_seconds
+    with ServedLedger(settings.server or "", token, wait_seconds=wait_seconds) as served:
+        yield served

@@ -162,7 +162,7 @@ def budget_(
     Exits with 3 if the cohort is overspent after it.
     """
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        changed = ledger.change_budget(name, epsilon=epsilon, reason=reason)
+        changed = ledger.set_budget(name, epsilon=epsilon, reason=reason)
     present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
     if changed.status != "overspent":
         return ExitCode.DONE

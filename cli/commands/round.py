@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.ledger import Ledger
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import (
@@ -130,7 +131,7 @@ def register_(
     with open_ledger(server=server, anchored=True, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
-        answer, _ = ledger.register(request)
+        ((answer, _),) = ledger.register_some([request])
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
@@ -231,7 +232,7 @@ def show_(
 ) -> None:
     """Show the round ID and all that has happened to it."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        record = ledger.record(round_id)
+        record = ledger.round(round_id)
     present(record_document(record), lambda: record_facts(record), as_json=as_json)
 
 
@@ -252,7 +253,7 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:
     if is_named:
         return ledger.price_named(request)
-    return ledger.price_for_all(request)
+    return ledger.quote_for_all(request)
 
 
 Closed = TypeVar("Closed", Settled, Voided, Corrected)

@@ -13,7 +13,7 @@ from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, ledger_options, output_options, server_option
 from shuffle_ledger.cli.rendering.present import document_of, present, shown
-from shuffle_ledger.ledger.reports import STATES, ListedRound, RoundFilter
+from shuffle_ledger.ledger.reports import STATES, ListedRound
 
 _MORE_COLUMNS = (
     "state", "reason", "message", "epsilon_requested_upper", "registered_by", "registered_at", "sequence",
@@ -35,9 +35,8 @@ def list_(
     """List the rounds of COHORT in the order of registration, with why each was refused."""
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
-    wanted = RoundFilter(cohorts=(cohort,), outcome=outcome, since=since)
     with open_ledger(**where) as ledger:
-        found = list(ledger.rounds(wanted))
+        found = list(ledger.rounds(cohort, outcome=outcome, since=since))
     if as_csv:
         sys.stdout.write(csv_text((*IMPORT_COLUMNS, *_MORE_COLUMNS), map(_cells, found)))
         sys.stdout.flush()

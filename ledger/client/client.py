@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from urllib.parse import quote as quoted
 
 import httpx
@@ -62,6 +62,7 @@ from shuffle_ledger.ledger.values.requests import (
     Cohort,
     Corrected,
     Incident,
+    Opening,
     Outcome,
     Pending,
     Proposal,
@@ -73,10 +74,10 @@ from shuffle_ledger.ledger.values.requests import (
     Settled,
     Voided,
     checked_epsilon,
+    cohort_from_opening,
     spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 __all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
@@ -90,56 +91,29 @@ _PAGE = 500
 class _Operations:
     """The operations of a server, which both clients have."""
 
+    _wait_seconds: float  # for a decision, where a call names no other number
+
     # Cohorts
 
     @Operation
     def open_cohort(
         self,
         *,
-        name: str,
-        population: int,
-        epsilon: float,
-        delta: float,
-        policy: str,
         plan: Mapping[ShuffledRound, int] | None = None,
-        labels: Mapping[str, str] | None = None,
-        windows: Sequence[Window] = (),
-        ceiling: float | None = None,
-        local_budget: float | None = None,
-        rounds_per_user: int | None = None,
-        windows_only: bool = False,
         accept_warnings: bool = False,
+        **opening: Unpack[Opening],
     ) -> Steps[Cohort]:
-        """Open a cohort, or return it if it was opened with the same parameters.
+        """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
         Raises:
             UnacceptedWarnings: it would be new, and its parameters are unusual; `accept_warnings` says that
                 they are meant.
         """
-        checked = Cohort(
-            name=name,
-            population=population,
-            epsilon_budget=epsilon,
-            delta_budget=delta,
-            policy=policy,
-            labels=labels or {},
-            windows=tuple(windows),
-            ceiling=ceiling,
-            local_budget=local_budget,
-            rounds_per_user=rounds_per_user,
-            windows_only=windows_only,
-        )
-        body: dict[str, Any] = {"name": name, "population": population, "epsilon": epsilon, "delta": delta}
-        body |= {"policy": policy}
-        if accept_warnings:  # else left out: an older server does not know the field
-            body["accept_warnings"] = True
-        if labels:
-            body["labels"] = dict(checked.labels)
-        if windows:
-            body["windows"] = document_of(checked.windows)
-        names = ("ceiling", "local_budget", "rounds_per_user", "windows_only")
-        more = {name: getattr(checked, name) for name in names}
-        body |= {name: value for name, value in more.items() if value}
+        checked = cohort_from_opening(**opening)
+        given = {**opening, "labels": dict(checked.labels), "windows": document_of(checked.windows)}
+        given["accept_warnings"] = accept_warnings
+        # What says nothing is left out: an older server does not know every field.
+        body: dict[str, Any] = {name: value for name, value in given.items() if value}
         if plan is not None:
             body["plan"] = [{**_parameters(each), "count": count} for each, count in plan.items()]
         return value_of(Cohort, (yield Ask("POST", "cohorts", body, long=plan is not None)))
@@ -281,9 +255,10 @@ class _Operations:
 
     @Operation
     def register(
-        self, request: RoundRequest, *, wait_seconds: float = WAIT_SECONDS
+        self, request: RoundRequest, *, wait_seconds: float | None = None
     ) -> Steps[Outcome | Pending]:
-        """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`.
+        """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`,
+        by default those of the client.
 
         A repeated registration answers with the round's present state. Admitted permits one release.
 
@@ -303,7 +278,7 @@ class _Operations:
         return (yield from self._decided("rounds", body, wait_seconds))
 
     @Operation
-    def retry(self, round_id: str, *, wait_seconds: float = WAIT_SECONDS) -> Steps[Outcome | Pending]:
+    def retry(self, round_id: str, *, wait_seconds: float | None = None) -> Steps[Outcome | Pending]:
         """Have a round decided that was left alone after too many failures; otherwise as `register`."""
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/retry"
         return (yield from self._decided(path, None, wait_seconds))
@@ -549,9 +524,9 @@ class _Operations:
         return value_of(Health, (yield Ask("GET", "health")))
 
     def _decided(
-        self, path: str, body: Mapping[str, Any] | None, wait_seconds: float
+        self, path: str, body: Mapping[str, Any] | None, wait_seconds: float | None
     ) -> Steps[Outcome | Pending]:
-        ends = time.monotonic() + wait_seconds
+        ends = time.monotonic() + (self._wait_seconds if wait_seconds is None else wait_seconds)
         while True:
             left = max(0.0, ends - time.monotonic())
             prefer = {"Prefer": f"wait={round(min(left, _SERVER_WAIT_MAX_SECONDS))}"}
@@ -580,6 +555,7 @@ class LedgerClient(_Operations, Blocking):
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Connect to nothing yet.
@@ -587,6 +563,7 @@ class LedgerClient(_Operations, Blocking):
         Raises:
             InvalidValue: `url` is not that of a server, or `token` cannot be sent.
         """
+        self._wait_seconds = wait_seconds
         self._wire = Wire(
             url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
         )
@@ -623,9 +600,11 @@ class AsyncLedgerClient(_Operations, Awaiting):
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Connect to nothing yet; raises as `LedgerClient` does."""
+        self._wait_seconds = wait_seconds
         self._wire = AsyncWire(
             url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
@@ -14,39 +14,26 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, checked_new_name
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_PLAN,
+    Cohort,
+    Opening,
+    checked_new_name,
+    cohort_from_opening,
+)
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
-from shuffle_ledger.ledger.values.windows import Window
 
 
 def open_cohort(
     store: Store,
     *,
-    name: str,
-    population: int,
-    epsilon: float,
-    delta: float,
-    policy: str,
     actor: str,
     plan: Mapping[ShuffledRound, int] | None = None,
     accountant: Accountant | None = None,
-    labels: Mapping[str, str] | None = None,
-    windows: Sequence[Window] = (),
-    ceiling: float | None = None,
-    local_budget: float | None = None,
-    rounds_per_user: int | None = None,
-    windows_only: bool = False,
+    **opening: Unpack[Opening],
 ) -> Cohort:
-    """Open a cohort, or return it if it was opened with the same parameters.
-
-    Its labels, such as `device=phone`, are what selectors of audiences ask for; they never change. Nor do
-    its windows, budgets that begin anew with every period: a round is admitted only if the cohort's own
-    budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised up
-    to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
-    `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
-    in no more rounds, and filters count only so many. With `windows_only`, the cohort's own budget refuses
-    and promises nothing: reports compare with it what its whole life has cost.
+    """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
     composes them.
@@ -57,27 +44,16 @@ def open_cohort(
         Conflict: the name is taken by a cohort with other parameters, or another plan.
         AccountingError: the plan cannot be composed.
     """
-    cohort = Cohort(
-        name=checked_new_name("name", name),
-        population=population,
-        epsilon_budget=epsilon,
-        delta_budget=delta,
-        policy=policy,
-        labels=labels or {},
-        windows=tuple(windows),
-        ceiling=ceiling,
-        local_budget=local_budget,
-        rounds_per_user=rounds_per_user,
-        windows_only=windows_only,
-    )
+    cohort = cohort_from_opening(**opening)
+    checked_new_name("name", cohort.name)
     actor = checked_text("actor", actor)
     if "@" in cohort.name and not store.cohorts(only=[cohort.name]):
         raise InvalidValue(
-            field="name", value=name, expected="a name without @, which periods of windows have"
+            field="name", value=cohort.name, expected="a name without @, which periods of windows have"
         )
     rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
-    if policy == POLICY_PLAN:
+    if cohort.policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
         slots = canonical.decode(canonical.encode(rules["rules"]["slots"]))
         if stored["rules"]["slots"] != slots:

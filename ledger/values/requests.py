@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
@@ -186,6 +186,48 @@ def refused_beyond(declared: Declared, budget: float) -> float:
         budget: the epsilon in force.
     """
     return math.inf if declared.windows_only else budget
+
+
+class Opening(TypedDict, total=False):
+    """The arguments with which every command, client, server and program opens a cohort.
+
+    Only epsilon changes later. Its `labels`, such as `device=phone`, are what selectors of audiences ask for.
+    Its `windows` are budgets that begin anew with every period: a round is admitted only if the cohort's
+    own budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised
+    up to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
+    `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
+    in no more rounds, and filters count no more of them. With `windows_only`, the cohort's own budget refuses
+    and promises nothing: reports compare with it what its whole life has cost.
+    """
+
+    name: Required[str]
+    population: Required[int]
+    epsilon: Required[float]
+    delta: Required[float]
+    policy: Required[str]
+    labels: Mapping[str, str] | None
+    windows: Sequence[Window]
+    ceiling: float | None
+    local_budget: float | None
+    rounds_per_user: int | None
+    windows_only: bool
+
+
+def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
+    """Return a cohort as it would be opened.
+
+    Raises:
+        InvalidValue: a value cannot be one; names the field.
+        TypeError: an argument is missing, or there is no such argument.
+    """
+    unknown = opening.keys() - Opening.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a cohort is not opened with {', '.join(sorted(unknown))}")
+    declared: dict[str, Any] = {
+        name: value for name, value in opening.items() if name not in ("epsilon", "delta")
+    }
+    declared |= {"labels": opening.get("labels") or {}, "windows": tuple(opening.get("windows", ()))}
+    return Cohort(epsilon_budget=opening["epsilon"], delta_budget=opening["delta"], **declared)
 
 
 def promised_epsilon(declared: Declared, budget: float) -> float:

@@ -150,6 +150,18 @@ def test_names_that_differ_in_case_or_in_kind_of_letter_are_different(
     assert phones.pending(limit=100) == names
 
 
+def test_an_opening_takes_all_that_it_needs_and_nothing_else(phones: Store) -> None:
+    opening: dict[str, Any] = {"name": "other", "population": 9, "epsilon": 1.0, "delta": 1e-9}
+    wrong: dict[str, dict[str, Any]] = {
+        "missing .*'policy'": {},
+        "not opened with status": {"policy": "adaptive", "status": "frozen"},
+    }
+    for said, given in wrong.items():
+        with pytest.raises(TypeError, match=said):
+            open_cohort(phones, actor="ada", **opening, **given)
+    assert [cohort.name for cohort in phones.cohorts()] == ["phones"]
+
+
 def test_opening_again_answers_the_same_or_conflicts(phones: Store) -> None:
     same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "fixed"}
     again = open_cohort(phones, **same, actor="somebody else")  # type: ignore[arg-type]

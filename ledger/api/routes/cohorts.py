@@ -56,10 +56,13 @@ async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONRespons
         raise NotAllowed("the token is limited to other cohorts")
     if not body.accept_warnings:
         await in_thread(check_opening, service.store, body.cohort())
-    content = body.model_dump(exclude={"plan", "windows", "accept_warnings"})
-    content |= {"plan": body.planned(), "windows": body.declared(), "actor": token.name}
+    opening, plan = body.opening(), body.planned()
     desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
-    opened = await desk.run(lambda accountant: open_cohort(service.store, accountant=accountant, **content))
+    opened = await desk.run(
+        lambda accountant: open_cohort(
+            service.store, actor=token.name, plan=plan, accountant=accountant, **opening
+        )
+    )
     return JSONResponse(document_of(opened), 201)
 
 

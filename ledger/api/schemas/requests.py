@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -47,8 +47,10 @@ from shuffle_ledger.ledger.values.requests import (
     ROUNDS_PER_USER_MAX,
     UNADDRESSABLE,
     Cohort,
+    Opening,
     ReleaseTimes,
     RoundRequest,
+    cohort_from_opening,
 )
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, POPULATION_MAX
 from shuffle_ledger.ledger.values.windows import BUCKETS, SLIDING_MAX, UNITS, WINDOWS_MAX, Window
@@ -368,20 +370,13 @@ class OpenCohort(Body):
 
     def cohort(self) -> Cohort:
         """Return the cohort as it would be opened; raises InvalidValue."""
-        return Cohort(
-            name=self.name,
-            population=self.population,
-            epsilon_budget=self.epsilon,
-            delta_budget=self.delta,
-            policy=self.policy,
-            windows=tuple(self.declared()),
-            ceiling=self.ceiling,
-            windows_only=self.windows_only,
-        )
+        return cohort_from_opening(**self.opening())
 
-    def declared(self) -> list[Window]:
-        """Return the windows; raises InvalidValue."""
-        return [Window.from_mapping(each.model_dump(exclude_none=True)) for each in self.windows]
+    def opening(self) -> Opening:
+        """Return what the cohort is opened with; raises InvalidValue."""
+        windows = [Window.from_mapping(each.model_dump(exclude_none=True)) for each in self.windows]
+        given = self.model_dump(include=set(Opening.__annotations__))
+        return cast(Opening, {**given, "windows": windows})
 
     def planned(self) -> dict[ShuffledRound, int] | None:
         """Return how often each kind of round is planned; raises InvalidParameter."""
