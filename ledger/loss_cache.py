@@ -50,7 +50,7 @@ def certify(
     if keep:
         for accounted in charged_together(held):
             if not accountant.knows(accounted):
-                _publish(store, accountant, accounted)
+                _computed(store, accountant, accounted)
     certificate = accountant.certify(held, delta=delta, budget=budget)
     return Spending.from_certificate(certificate, delta=delta)
 
@@ -91,7 +91,17 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
         own = entries.loss_digest(accountant.privacy_loss(accounted).to_bytes())
         if own == stored:
             return stored
+    if stored is None and not accountant.knows(accounted):
+        return _computed(store, accountant, accounted)
     return _publish(store, accountant, accounted)
+
+
+def _computed(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
+    """Store a loss that nobody has stored, and return its digest: of several processes, one computes it."""
+    with store.claimed(_key(accounted)) as waited:
+        if waited:
+            recall(store, accountant, [accounted])
+        return _publish(store, accountant, accounted)
 
 
 def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:

@@ -1,5 +1,5 @@
 """Advisory locks that let writers of a contended cohort take turns, so that a lost race wastes no
-computation.
+computation; and claims, so that processes do not compute the same at once.
 
 Correctness does not depend on them: with or without a turn, an entry is appended only if the cohort's head is
 unchanged (optimistic concurrency).
@@ -34,6 +34,36 @@ _LINE_UP_TOGETHER = """
 SELECT count(pg_advisory_xact_lock(%(space)s, line)) AS turns FROM unnest(%(lines)s::integer[]) AS given(line)
 """
 _LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
+_CLAIM_SPACE = 0x4C6F_7373  # tells claims from the locks of cohorts
+
+
+@contextmanager
+def claimed(engine: Engine, key: bytes) -> Iterator[bool]:
+    """Keep other processes from computing at the same time what `key` names.
+
+    Nothing rests on a claim: on SQLite, or after the time limit of a lock, two may compute the same.
+
+    Yields:
+        Whether another process held the claim until now: it may have stored a result.
+    """
+    if not engines.is_postgresql(engine):
+        yield False
+        return
+    place = {"space": _CLAIM_SPACE, "line": int.from_bytes(key[:4], "big", signed=True)}
+    with engines.reading_once(engine) as connection:
+        try:
+            with engines.translated_errors(url=engine.url):
+                waited = bool(prepared.run(connection, _LINE_UP, place).waited)
+        except TryAgain:
+            yield True
+            return
+        try:
+            yield waited
+        finally:
+            try:
+                prepared.run(connection, _LEAVE, place)
+            except DBAPIError:
+                connection.invalidate()  # a lock goes with its connection
 
 
 class Turn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from shuffle_ledger.ledger.errors import Conflict, LostRace, NotFound
 from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.anchor import Anchor
-from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX
+from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX, claimed
 from shuffle_ledger.ledger.storage.cohort_views import Memory
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from shuffle_ledger.ledger.storage.rounds import RoundStore
@@ -467,6 +468,10 @@ class Store(RoundStore):
         if found is not None:
             self._remember(self._loss_digests, key, found)
         return found
+
+    def claimed(self, key: bytes) -> AbstractContextManager[bool]:
+        """Keep others from computing the privacy loss of a key meanwhile; see `claimed`."""
+        return claimed(self._engine, key)
 
     def insert_loss(self, loss: StoredLoss) -> None:
         """Store a privacy loss unless one is stored under its key."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, slot_for
+from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, slot_for
+from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import admit, register, settle
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -30,6 +34,37 @@ MakeRequest = Callable[..., RoundRequest]
 def kill_all(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
         process.kill()
+
+
+class Slow(Accountant):
+    """An accountant that takes a while for each kind that it does not know, and says which it computed."""
+
+    computed: ClassVar[list[ShuffledRound]] = []
+
+    def privacy_loss(self, accounted: ShuffledRound) -> RoundLoss:
+        if not self.knows(accounted):
+            self.computed.append(accounted)
+            time.sleep(0.3)
+        return super().privacy_loss(accounted)
+
+
+def test_a_new_kind_is_computed_once_whoever_asks_for_it(
+    phones: Store, database_url: str, make_request: MakeRequest
+) -> None:
+    accounted = slot_for(make_request().round)
+    together = threading.Barrier(THREADS)
+
+    def ask(store: Store) -> bytes:
+        together.wait()
+        return loss_cache.digest_of(store, Slow(), accounted)
+
+    Slow.computed.clear()
+    with ExitStack() as stack, ThreadPoolExecutor(THREADS) as pool:
+        stores = [stack.enter_context(Store.connect(database_url)) for _ in range(THREADS)]
+        digests = set(pool.map(ask, stores))
+    assert len(digests) == 1
+    if not database_url.startswith("sqlite"):  # which has no claims, and is written by one program
+        assert Slow.computed == [accounted]
 
 
 @pytest.mark.slow
