@@ -16,6 +16,7 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
     Collected,
+    Fits,
     QuotaReading,
     admit_at_once,
     admit_in_order,
@@ -40,6 +41,7 @@ from shuffle_ledger.ledger.decisions import (
     set_quota,
     settle,
     void,
+    what_fits,
 )
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.reports import (
@@ -141,6 +143,10 @@ class DatabaseLedger:
     def price_named(self, request: RoundRequest) -> Quote:
         """See `Ledger`."""
         return quote(self.session.store, self.session.accountant, self._of_team(request))
+
+    def fits_instead(self, request: RoundRequest) -> Fits | None:
+        """See `Ledger`."""
+        return what_fits(self.session.store, self.session.accountant, self._of_team(request))
 
     def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
         """See `Ledger`."""

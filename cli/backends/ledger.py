@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.decisions import Collected, QuotaReading
+from shuffle_ledger.ledger.decisions import Collected, Fits, QuotaReading
 from shuffle_ledger.ledger.reports import BudgetStatement, Forecast, ForecastWanted, ListedRound, ShownCohort
 from shuffle_ledger.ledger.storage import Standing
 from shuffle_ledger.ledger.values import (
@@ -76,6 +76,9 @@ class Ledger(Protocol):
 
     def price_named(self, request: RoundRequest) -> Quote:
         """See `ledger.decisions.quote`: under the request's identifier, which may be registered."""
+
+    def fits_instead(self, request: RoundRequest) -> Fits | None:
+        """Return what would fit in place of a round; None if that is not answered here."""
 
     def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
         """See `ledger.reports.forecasts.forecast`."""

@@ -11,7 +11,7 @@ import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.decisions import least_open, quote_repeated
+from shuffle_ledger.ledger.decisions import Fits, least_open, quote_repeated
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
 from shuffle_ledger.ledger.values import (
@@ -57,6 +57,12 @@ class ServedLedger(LedgerClient):
     def price(self, cohort: str, described: ShuffledRound) -> Quote:
         """Return the price of one round."""
         return self.quote(cohort, [described]).quotes[0]
+
+    def fits_instead(self, request: RoundRequest) -> Fits | None:
+        """Return what would fit in place of a round of one cohort, unless its days of collection matter."""
+        if len(request.cohorts) > 1 or request.collected_on is not None:
+            return None
+        return self.quote(request.cohort, [request.round], fits=True).fits
 
     def price_named(self, request: RoundRequest) -> Quote:
         """Return the price of a round under its identifier; only registering finds an identifier of a cohort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue
@@ -50,6 +52,9 @@ def settings_from(
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
         raise _bad_setting(problem.errors()[0]) from problem
+    except SettingsError as problem:  # a text that is no JSON, where a setting has parts
+        field = "SHUFFLE_LEDGER_" + "".join(re.findall(r'field "(\w+)"', str(problem))).upper()
+        raise BadValue(field, os.environ.get(field), 'a JSON object, such as {"phones": 3}') from problem
 
 
 def _bad_setting(error: Mapping[str, Any]) -> BadValue:

@@ -112,12 +112,15 @@ def bundle_view(report: BundleReport) -> RenderableType:
     if report.public_key is not None:
         made = f", made {report.created_at}" if report.created_at else ""
         parts.append(f"Heads {signature_text(report.signature)}{made}\npublic key {report.public_key}")
+    elif any(found.member == "heads.json" for found in report.findings):
+        parts.append("The signature of the heads was not accepted: see what was found.")
     else:
         parts.append(f"Heads {signature_text('none')}")
     if report.compared_with:
         parts.append(f"Compared with {report.compared_with} heads that were kept elsewhere.")
     if report.not_in_bundle:
-        parts.append(f"Signed too, and not in this bundle: {', '.join(report.not_in_bundle)}")
+        others = ", ".join(report.not_in_bundle)
+        parts.append(f"The heads also list {others}: ask for their bundles if they shared rounds with these.")
     parts.append(_cohorts(report.cohorts))
     without = sorted({kind for each in report.cohorts for kind in each.kinds_without})
     if without:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from shuffle_ledger.cli.options import (
     server_refused,
     yes_option,
 )
-from shuffle_ledger.cli.rendering.messages import say
+from shuffle_ledger.cli.rendering.messages import at_terminal, say
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
 from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
@@ -196,7 +195,7 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
 
 def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
     """Ask at a terminal whether unusual values are meant; raise NeedsYes unless they are."""
-    if may_ask and sys.stdin.isatty() and sys.stderr.isatty():
+    if may_ask and at_terminal():
         say(refused.reasons)
         if click.confirm("Is that meant? Open it", err=True):
             return
@@ -292,9 +291,10 @@ def cohort_table(cohorts: list[Cohort]) -> Table:
     table.add_column("cohort", overflow="fold")
     for name in ("population", "epsilon budget", "delta budget"):
         table.add_column(name, justify="right")
-    table.add_column("policy")
-    table.add_column("status")
+    for name in ("policy", "status", "labels"):
+        table.add_column(name, overflow="fold")
     for found in cohorts:
+        labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
         numbers = (shown(found.population), shown(found.epsilon_budget), shown(found.delta_budget))
-        table.add_row(found.name, *numbers, found.policy, found.status)
+        table.add_row(found.name, *numbers, found.policy, found.status, labels)
     return table

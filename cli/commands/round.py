@@ -28,6 +28,7 @@ from shuffle_ledger.cli.options import (
     server_option,
     team_option,
 )
+from shuffle_ledger.cli.rendering.messages import at_terminal, say
 from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
 from shuffle_ledger.ledger.decisions import Collected, request_of
 from shuffle_ledger.ledger.values import (
@@ -85,7 +86,9 @@ def quote_(
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
         answer = _price(ledger, request, is_named=round_id is not None)
-    present(document_of(answer), lambda: quote_facts(answer), as_json=as_json)
+        fits = ledger.fits_instead(request) if answer.would_be == "refused" else None
+    document: Any = document_of(answer)
+    present({**document, "fits": document_of(fits)}, lambda: quote_facts(answer, fits), as_json=as_json)
     return ExitCode.REFUSED if check and answer.would_be == "refused" else ExitCode.DONE
 
 
@@ -146,14 +149,17 @@ def register_(
     help="Reports that were really shuffled, counted as at registration: before the honest fraction is taken;"
     " with --participation the users.",
 )
+@click.option("--yes", is_flag=True, help="Ask nothing: far fewer reports than declared are meant.")
 @ledger_options
 @server_option
 @output_options
-def settle_(round_id: str, reports: int, as_json: bool, **where: Any) -> int:
+def settle_(round_id: str, reports: int, yes: bool, as_json: bool, **where: Any) -> int:
     """Record what the round ID really collected; fewer reports than planned cost more.
 
-    Exits with 3 if the cohort is overspent with it.
+    Exits with 3 if the cohort is overspent with it. At a terminal, it asks first if less than half is told.
     """
+    if not yes and not as_json and at_terminal():
+        _ask_if_far_fewer(round_id, reports, where)
     answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
     return code_of_charge(answer)
 
@@ -248,6 +254,18 @@ def retry_(round_id: str, as_json: bool, **where: Any) -> int:
         answer = ledger.retry(round_id)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
+
+
+def _ask_if_far_fewer(round_id: str, reports: int, where: Mapping[str, Any]) -> None:
+    """Ask whether far fewer reports than declared are meant; ends the command unless they are."""
+    with open_ledger(**where) as ledger:
+        declared = ledger.round(round_id).request.round.reports
+    if 2 * reports < declared:
+        say(
+            f"{round_id} was registered for {declared:,} reports. If only {reports:,} were shuffled, it cost"
+            " more: that is charged for ever, and nothing that is told later takes it back"
+        )
+        click.confirm("Is the number right? Settle it", err=True, abort=True)
 
 
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:

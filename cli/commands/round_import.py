@@ -45,7 +45,9 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
     metavar="FILE",
     help="Write every refused round to this CSV file, with its line and the reason.",
 )
-@click.option("--map", "renamed", metavar="A=B", multiple=True, help="FILE's column A is B. Repeat for more.")
+@click.option(
+    "--map", "renamed", metavar="OLD=NEW", multiple=True, help="FILE's column OLD is NEW. Repeat for more."
+)
 @click.option("--ignore-extra", is_flag=True, help="Leave out columns that a round does not have.")
 @click.option(
     "--sheet", metavar="NAME", help="FILE's sheet, for a workbook.  [default: the first visible one]"

@@ -13,8 +13,13 @@ from shuffle_ledger.accounting import ShuffledRound, exact_text
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
+from shuffle_ledger.ledger.decisions import Fits
 from shuffle_ledger.ledger.values import Decision, Member, Quote, RefusedBy, ReleaseTimes, RoundRecord
 
+_NAMES = {
+    "epsilon_requested_upper": "epsilon with it, at most",
+    "epsilon_requested_lower": "epsilon with it, at least",
+}
 COHORTS_SHOWN_MAX = 20
 REFUSED_SHOWN_MAX = 20
 
@@ -24,10 +29,18 @@ def decision_facts(decision: Decision) -> Table:
     return facts(f"Round {decision.round_id}: {_outcome(decision)}", _rows(decision, leave_out=("round_id",)))
 
 
-def quote_facts(quote: Quote) -> Table:
-    """Returns a quote as a table for people."""
-    rows = _rows(quote, leave_out=("would_be", "delta_accounts"))
-    return facts(f"The round would be {quote.would_be}", {**rows, **account_facts(quote.delta_accounts)})
+def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
+    """Returns a quote as a table for people, with what would fit instead of a refused round."""
+    rows = _rows(quote, leave_out=("would_be", "delta_accounts", "audience"))
+    if quote.audience and quote.would_be == "admitted":
+        rows["cohort"] = f"{quote.cohort}, which has the least left of all {len(quote.audience)}"
+    rows |= account_facts(quote.delta_accounts)
+    if fits is not None:
+        several = f"{shown(fits.rounds)} such rounds" if fits.rounds else "no such round"
+        single = "" if fits.epsilon0 is None else f"; one with epsilon0 {lower(fits.epsilon0)}"
+        rows["would fit instead"] = several + single
+    by_all = f" by all {len(quote.audience)} cohorts" if quote.audience and quote.reason is None else ""
+    return facts(f"The round would be {quote.would_be}{by_all}", rows)
 
 
 def record_facts(record: RoundRecord) -> Table:
@@ -91,7 +104,8 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
         if field.name in ("audience", "refused_by", "elsewhere"):
             rows |= _by_cohort(value)
             continue
-        rows[field.name.replace("_", " ")] = _described(field.name, value)
+        name = _NAMES.get(field.name, field.name.replace("_", " "))
+        rows[name] = _described(field.name, value)
     return rows
 
 

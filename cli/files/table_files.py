@@ -235,6 +235,9 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         yield line, [cell.strip() for cell in row]
 
 
+_OTHERWISE = "name it with --map OLD=NEW, or leave it out with --ignore-extra"
+
+
 def _header(table: _Table, row: list[str]) -> list[str]:
     path, columns = table.place, table.columns
     known = f"(known are {', '.join(columns)})"
@@ -246,7 +249,7 @@ def _header(table: _Table, row: list[str]) -> list[str]:
     for name in header:
         if name not in columns and not table.reading.ignore_extra:
             hint = delimiter_hint(row, columns)
-            raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}"))
+            raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}; {_OTHERWISE}"))
         _refuse_misspelt(name, header, columns)
         if name in columns and header.count(name) > 1:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")

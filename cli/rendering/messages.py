@@ -12,6 +12,11 @@ from shuffle_ledger.cli.surroundings import abandon
 _DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
 
 
+def at_terminal() -> bool:
+    """Returns whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def say(sentence: str) -> None:
     """Writes a sentence to standard error; an output that fails is left alone."""
     _write(f"shuffle-ledger: {sentence}")

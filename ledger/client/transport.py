@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import math
 import ssl
 from collections.abc import Mapping
@@ -39,6 +41,8 @@ from shuffle_ledger.ledger.errors import (
     Unauthorized,
     Unavailable,
 )
+
+_log = logging.getLogger(__name__)
 
 PROBLEM = "urn:shuffle-ledger:problem:"
 TIMEOUT_SECONDS = 90.0
@@ -96,6 +100,7 @@ class _Wire:
             "retry": retry_if_exception(lambda error: isinstance(error, _Transient)),
             "stop": stop_after_delay(retry_seconds),
             "wait": _wait,
+            "before_sleep": functools.partial(_tell_first, seconds=retry_seconds),
             "reraise": True,
         }
 
@@ -118,6 +123,12 @@ class _Wire:
             "headers": headers,
             "timeout": timeout,
         }
+
+
+def _tell_first(state: RetryCallState, *, seconds: float) -> None:
+    """Say that a request is repeated, the first time: whoever waits should know why."""
+    if state.attempt_number == 1 and state.outcome is not None:
+        _log.warning("%s: trying again for up to %d seconds", state.outcome.exception(), seconds)
 
 
 class _Attempts:

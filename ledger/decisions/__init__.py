@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort, 
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
-from shuffle_ledger.ledger.decisions.quoting import price, quote, quote_next
+from shuffle_ledger.ledger.decisions.quoting import Fits, price, quote, quote_next, what_fits
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
     present_answer,
@@ -35,6 +35,7 @@ from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [
     "Collected",
+    "Fits",
     "QuotaReading",
     "admit",
     "admit_at_once",
@@ -71,5 +72,6 @@ __all__ = [
     "settle",
     "views_of",
     "void",
+    "what_fits",
     "with_budgets",
 ]

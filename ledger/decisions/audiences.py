@@ -52,7 +52,9 @@ def resolve_audience(
         and (last is None or cohort.opened_at is None or cohort.opened_at <= last)
     ]
     if not names:
-        raise NotFound(f"no cohort has the labels {audience!r}")
+        raise NotFound(
+            f"no cohort has the labels {audience!r}; for several values of a label, name the cohorts"
+        )
     return checked_audience(names)
 
 

@@ -103,7 +103,8 @@ def quote_next(
         return quotes[0], [pairs[0][1]]
     refusing = [each for each in quotes if each.would_be == "refused"]
     told = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
-    told = dataclasses.replace(told, refused_by=tuple(map(_refused_by, refusing)))
+    names = tuple(view.cohort.name for view in views)
+    told = dataclasses.replace(told, audience=names, refused_by=tuple(map(_refused_by, refusing)))
     return told, list(views) if refusing else [after for _, after in pairs]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
+import click
 import pytest
 
+from shuffle_ledger.cli.commands import round as commands
 from shuffle_ledger.cli.rendering.present import Bar, console_on, facts
 from tests.cli.conftest import ROUND, Run
 
@@ -242,3 +245,66 @@ def test_columns_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch
         assert phones("cohort", "show", "phones").stdout == usual
     monkeypatch.setenv("COLUMNS", "50")
     assert max(map(len, phones("cohort", "show", "phones").stdout.splitlines())) <= 50
+
+
+def test_a_refused_quote_says_what_would_fit_instead(phones: Run) -> None:
+    order = ("phones", "--randomizer", "krr(k=4, epsilon0=8)", "--reports", "100")
+    assert "would fit instead" not in phones("round", "quote", "phones", *ROUND).stdout
+    quoted = phones("round", "quote", *order)
+    assert quoted.code == 0
+    found = re.search(r"would fit instead +no such round; one with epsilon0 ([0-9.]+)", quoted.stdout)
+    assert found, quoted.stdout
+    assert phones("round", "quote", *order, "--json").json["fits"]["rounds"] == 0
+    smaller = ("--randomizer", f"krr(k=4, epsilon0={found.group(1)})", "--reports", "100")
+    assert phones("round", "register", "phones", "--id", "smaller", *smaller).code == 0
+
+
+def test_a_quote_of_several_cohorts_says_that_it_is_of_all(phones: Run) -> None:
+    budget = ("--population", "100000", "--epsilon", "0.5", "--delta", "1e-9", "--label", "country=de")
+    assert phones("cohort", "open", "tablets", *budget).code == 0
+    order = ("--audience", "phones,tablets", "--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
+    said = phones("round", "quote", *order).stdout
+    assert said.startswith("The round would be admitted by all 2 cohorts")
+    assert "tablets, which has the least left of all 2" in said
+    assert phones("round", "quote", *order, "--json").json["audience"] == ["phones", "tablets"]
+    assert "country=de" in phones("cohort", "list").stdout
+
+
+@pytest.mark.parametrize(("reports", "answer", "code"), [("40", "n", 1), ("40", "y", 0), ("900", None, 0)])
+def test_far_fewer_reports_are_asked_about_at_a_terminal(
+    phones: Run, monkeypatch: pytest.MonkeyPatch, reports: str, answer: str | None, code: int
+) -> None:
+    order = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
+    assert phones("round", "register", "phones", "--id", "w", *order).code == 0
+    asked: list[str] = []
+
+    def confirm(text: str, *, err: bool, abort: bool) -> None:
+        asked.append(text)
+        if err and abort and answer == "n":
+            raise click.Abort
+
+    monkeypatch.setattr(commands, "at_terminal", lambda: True)
+    monkeypatch.setattr(click, "confirm", confirm)
+    settled = phones("round", "settle", "w", "--reports", reports)
+    assert (settled.code, bool(asked)) == (code, answer is not None)
+    assert phones("round", "show", "w", "--json").json["state"] == ("admitted" if code else "settled")
+    if asked:
+        assert "w was registered for 1,000 reports. If only 40 were shuffled" in settled.stderr
+        assert phones("round", "settle", "w", "--reports", reports, "--yes").code == 0
+        assert len(asked) == 1
+
+
+def test_a_setting_that_is_no_json_says_which(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHUFFLE_LEDGER_ACKNOWLEDGED", "phones:3")
+    said = _said(run, "health")
+    assert said.startswith("SHUFFLE_LEDGER_ACKNOWLEDGED: got 'phones:3', expected a JSON object")
+
+
+def test_a_wrong_key_is_not_reported_as_no_key(phones: Run) -> None:
+    phones("audit", "keygen", "key.pem")
+    options = ("--bundle", "evidence.zip", "-o", "s.json", "--signing-key", "key.pem")
+    assert phones("audit", "statement", "phones", "--format", "json", *options).code == 0
+    said = phones("audit", "verify", "evidence.zip", "--public-key", "0" * 64)
+    assert said.code == 6
+    assert "The signature of the heads was not accepted" in said.stdout
+    assert "not signed" not in said.stdout

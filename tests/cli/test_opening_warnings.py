@@ -114,13 +114,6 @@ def test_an_import_opens_unusual_cohorts_only_with_yes(
 def test_a_terminal_is_asked(
     directory: Path, run: Run, monkeypatch: pytest.MonkeyPatch, code: int, *, answer: bool
 ) -> None:
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-    class Sys:
-        stdin, stderr = Terminal(), Terminal()
-
     asked: list[str] = []
 
     def confirm(text: str, *, err: bool) -> bool:
@@ -128,7 +121,7 @@ def test_a_terminal_is_asked(
         assert err
         return answer
 
-    monkeypatch.setattr(commands, "sys", Sys)
+    monkeypatch.setattr(commands, "at_terminal", lambda: True)
     monkeypatch.setattr(click, "confirm", confirm)
     found = run(*_open(population="99"))
     assert (found.code, asked) == (code, ["Is that meant? Open it"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.storage import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,6 +121,24 @@ def test_the_commands_for_auditors_and_operators_run(here: Path) -> None:
     assert len(commands) > 5
     for arguments in commands:
         run(arguments)
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_ledger_in_use_has_everything(here: Path) -> None:
+    (command,) = re.findall(
+        r"^\$ (python3 -c .*)$", (DOCS / "operations.md").read_text("utf-8"), re.MULTILINE
+    )
+    run(["init"])
+    run(["cohort", "open", "phones", "--population", "100000", "--epsilon", "1", "--delta", "1e-9"])
+    with Store.connect(f"sqlite:///{here}/shuffle-ledger.db") as in_use:
+        assert [cohort.name for cohort in in_use.cohorts()] == ["phones"]
+        run(["audit", "keygen", "key.pem"])
+        run(["audit", "checkpoint", "--signing-key", "key.pem", "-o", "kept.json"])
+        subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    printed = run(
+        ["audit", "verify", "--database-url", "sqlite:///copy.db", "--against", "kept.json", "--json"]
+    )
+    assert json.loads(printed)["ok"] is True
 
 
 @pytest.mark.slow
