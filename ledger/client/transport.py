@@ -126,7 +126,7 @@ class _Wire:
 
 
 def _tell_first(state: RetryCallState, *, seconds: float) -> None:
-    """Say that a request is repeated, the first time: whoever waits should know why."""
+    """Log the first repetition of a request, so that its caller knows why it waits."""
     if state.attempt_number == 1 and state.outcome is not None:
         _log.warning("%s: trying again for up to %d seconds", state.outcome.exception(), seconds)
 
