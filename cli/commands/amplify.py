@@ -17,7 +17,7 @@ from shuffle_ledger.accounting import (
     exact_text,
     published_bounds,
 )
-from shuffle_ledger.cli.commands.amplify_views import few_honest_facts, of_attributes
+from shuffle_ledger.cli.commands.amplify_views import counter_facts, few_honest_facts, of_attributes
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
     NO_LEDGER,
@@ -80,7 +80,7 @@ def amplify(
     if compare:
         document |= comparison_document(described, certificate.delta_upper)
         rows |= comparison_facts(described, certificate.delta_upper)
-    rows |= few_honest_facts(described, third)
+    rows |= few_honest_facts(described, third) | counter_facts(described, certificate)
     if attributes:
         more = of_attributes(accountant, described, certificate, of=of)
         document |= more.document

@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 from shuffle_ledger.accounting import (
     Accountant,
+    BinomialHistogram,
+    BinomialSum,
     Certificate,
     InvalidParameter,
     Joint,
     ShuffledRound,
     attribute_rounds,
+    exact_text,
 )
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.rendering.present import upper
@@ -53,6 +56,29 @@ def of_attributes(accountant: Accountant, described: ShuffledRound, asked: Certi
         )
         rows[f"if only attribute {place} differs, {of}, at most"] = f"{upper(most)}  {part.describe()}"
     return More({"attributes": found}, rows)
+
+
+def counter_facts(described: ShuffledRound, certificate: Certificate) -> dict[str, object]:
+    """Returns the row that people read of binomial noise in an online counter.
+
+    The state of the counter is a first draw of noise and the count so far; its output adds a second draw. An
+    observer sees the state once, and the output. A value before that moment shows through the first draw only,
+    and a later value through the second only. Either is the pair of the certificate.
+
+    Source: Balcer, Cheu, Joseph, Mao, Theorem 5.1 and Algorithm 7, with the pair's own epsilon in place of the
+        closed form.
+    """
+    noise = described.randomizer
+    plain = ShuffledRound(randomizer=noise, reports=described.reports)
+    if not isinstance(noise, BinomialSum) or described != plain:
+        return {}
+    each = "each count" if isinstance(noise, BinomialHistogram) else "the count"
+    bounds = f"({upper(certificate.epsilon_upper)}, {upper(certificate.delta_upper)})"
+    trials = described.reports * noise.bits
+    return {
+        "as a counter": f"{bounds}-pan-private if a draw of Bin({trials:,}, {exact_text(noise.p)}) is added to"
+        f" {each} before the stream, and another one behind it"
+    }
 
 
 def few_honest_facts(described: ShuffledRound, third: Certificate | None) -> dict[str, object]:

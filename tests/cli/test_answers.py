@@ -71,6 +71,7 @@ def test_a_joint_is_bounded_by_attribute_where_it_is_asked_for(run: Run) -> None
     assert run(*alone).code == 2
 
 
+@pytest.mark.slow
 def test_protocols_say_what_a_third_of_honest_users_leaves(run: Run) -> None:
     protocol = ("amplify", "--randomizer", "binomial_sum(p=0.25, bits=4)", "--delta", "1e-6", "--json")
     answer = run(*protocol, "--reports", "1000", "--honest-fraction", "0.9").json
@@ -82,6 +83,11 @@ def test_protocols_say_what_a_third_of_honest_users_leaves(run: Run) -> None:
     people = run(*protocol[:-1], "--reports", "1000").stdout
     assert "1/3)-robustly shuffle private" in people
     assert "pan-private for a stream of 333 values" in " ".join(people.split())
+    sized = ("--reports", "1000", "--delta", "1e-6")
+    counted = " ".join(run("amplify", "--randomizer", "binomial_sum(bits=2)", *sized).stdout.split())
+    assert "-pan-private if a draw of Bin(2,000, 0.5) is added to the count before the stream" in counted
+    tested = run("amplify", "--randomizer", "uniformity_tester(noise=2)", *sized).stdout
+    assert "as a counter" not in tested
 
 
 @pytest.mark.slow
