@@ -61,9 +61,9 @@ def of_attributes(accountant: Accountant, described: ShuffledRound, asked: Certi
 def counter_facts(described: ShuffledRound, certificate: Certificate) -> dict[str, object]:
     """Returns the row that people read of binomial noise in an online counter.
 
-    The state of the counter is a first draw of noise and the count so far; its output adds a second draw. An
-    observer sees the state once, and the output. A value before that moment shows through the first draw only,
-    and a later value through the second only. Either is the pair of the certificate.
+    The state of the counter is a first draw of noise and the count so far; its output adds a second draw.
+    An observer sees the state once, and the output. A value before that moment shows through the first draw
+    only, and a later value through the second only. Either is the pair of the certificate.
 
     Source: Balcer, Cheu, Joseph, Mao, Theorem 5.1 and Algorithm 7, with the pair's own epsilon in place of the
         closed form.
