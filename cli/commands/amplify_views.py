@@ -65,8 +65,8 @@ def counter_facts(described: ShuffledRound, certificate: Certificate) -> dict[st
     An observer sees the state once, and the output. A value before that moment shows through the first draw
     only, and a later value through the second only. Either is the pair of the certificate.
 
-    Source: Balcer, Cheu, Joseph, Mao, Theorem 5.1 and Algorithm 7, with the pair's own epsilon in place of the
-        closed form.
+    Source: Balcer, Cheu, Joseph, Mao, Theorem 5.1 and Algorithm 7, with the epsilon of the pair in place of
+        the closed form.
     """
     noise = described.randomizer
     plain = ShuffledRound(randomizer=noise, reports=described.reports)
