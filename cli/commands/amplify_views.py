@@ -76,8 +76,8 @@ def counter_facts(described: ShuffledRound, certificate: Certificate) -> dict[st
     bounds = f"({upper(certificate.epsilon_upper)}, {upper(certificate.delta_upper)})"
     trials = described.reports * noise.bits
     return {
-        "as a counter": f"{bounds}-pan-private if a draw of Bin({trials:,}, {exact_text(noise.p)}) is added to"
-        f" {each} before the stream, and another one behind it"
+        "as a counter": f"{bounds}-pan-private if a draw of Bin({trials:,}, {exact_text(noise.p)})"
+        f" is added to {each} before the stream, and another one behind it"
     }
 
 
