@@ -156,7 +156,7 @@ def register_(
 def settle_(round_id: str, reports: int, yes: bool, as_json: bool, **where: Any) -> int:
     """Record what the round ID really collected; fewer reports than planned cost more.
 
-    Exits with 3 if the cohort is overspent with it. At a terminal, it asks before it settles far fewer reports.
+    Exits with 3 if the cohort is overspent with it. At a terminal, it asks before it settles far fewer ones.
     """
     if not yes and not as_json and at_terminal():
         _ask_if_far_fewer(round_id, reports, where)
