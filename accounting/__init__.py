@@ -1,13 +1,6 @@
 """Certified accounting of shuffled rounds of local differential privacy: pure functions of parameters."""
 
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
-from shuffle_ledger.accounting.attacks import attack_delta, attack_epsilon
-from shuffle_ledger.accounting.calibration import (
-    Calibration,
-    calibrate,
-    calibrate_by,
-    decided_by_composition,
-)
 from shuffle_ledger.accounting.certificate import (
     NUMERICAL_POLICY,
     Certificate,
@@ -15,8 +8,13 @@ from shuffle_ledger.accounting.certificate import (
     RenyiBound,
     is_known_policy,
 )
-from shuffle_ledger.accounting.closed_forms import PublishedBound, published_bounds
-from shuffle_ledger.accounting.conversions import from_dp_accounting, rounds_of_dp_event, to_dp_accounting
+from shuffle_ledger.accounting.comparison.attacks import attack_delta, attack_epsilon
+from shuffle_ledger.accounting.comparison.closed_forms import PublishedBound, published_bounds
+from shuffle_ledger.accounting.comparison.conversions import (
+    from_dp_accounting,
+    rounds_of_dp_event,
+    to_dp_accounting,
+)
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter, given_text
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import (
@@ -27,10 +25,16 @@ from shuffle_ledger.accounting.filters.filter_set import (
 )
 from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
 from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
-from shuffle_ledger.accounting.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
-from shuffle_ledger.accounting.plans import largest_common_epsilon0, place
+from shuffle_ledger.accounting.planning.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_by,
+    decided_by_composition,
+)
+from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
+from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.printed_numbers import (

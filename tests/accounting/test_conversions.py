@@ -304,7 +304,8 @@ def test_several_reports_of_a_user_are_exported_as_several_rounds(monkeypatch: p
 
 
 def test_an_export_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    for name in ("dp_accounting", "dp_accounting.pld"):
+        monkeypatch.setitem(sys.modules, name, None)
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=500)
     with pytest.raises(AccountingError, match="pip install dp-accounting"):
         to_dp_accounting(shuffled)

@@ -22,7 +22,7 @@ from shuffle_ledger.accounting.amplification.random_size import contour as every
 from shuffle_ledger.accounting.amplification.random_size.contour import Counts, Run, _Nodes, every_count
 from shuffle_ledger.accounting.amplification.random_size.mixture import EveryNumber, Numbers
 from shuffle_ledger.accounting.amplification.random_size.tables import CountTable
-from shuffle_ledger.accounting.attacks import WitnessProfile
+from shuffle_ledger.accounting.comparison.attacks import WitnessProfile
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums

@@ -20,13 +20,13 @@ _SECONDS, _PLACES, _WHOLE = "seconds", "coordinates of a drawing", "a whole numb
 # File, what stands there, how often, and why it is no number that somebody might take for a bound.
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
-    ("accounting/calibration.py", "round(…)"): (2, _WHOLE),
+    ("accounting/planning/calibration.py", "round(…)"): (2, _WHOLE),
     ("accounting/numeric/bracketing.py", "round(…)"): (1, _WHOLE),
     ("accounting/amplification/random_size/mixture.py", "round(…)"): (1, _WHOLE),
     ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
     ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
     ("accounting/filters/gaussian_and_renyi.py", ".4g"): (1, "the name of a filter, by its order"),
-    ("accounting/plans.py", ".3g"): (1, "a number to compute with, certified afterwards"),
+    ("accounting/planning/plans.py", ".3g"): (1, "a number to compute with, certified afterwards"),
     ("ledger/decisions/quoting.py", ".{}g"): (1, "a number to compute with, rounded down before"),
     ("ledger/client/client.py", "round(…)"): (1, _SECONDS),
     ("ledger/client/client.py", "'%2E'"): (1, "a dot in an address"),

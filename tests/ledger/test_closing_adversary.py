@@ -63,7 +63,7 @@ Rule = Callable[[PlanPolicy, Claimed, int, ShuffledRound], list[int]]
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rule remember which rounds fit which slots: it is asked hundreds of thousands of times."""
-    monkeypatch.setattr("shuffle_ledger.accounting.plans.fits", functools.cache(fits))
+    monkeypatch.setattr("shuffle_ledger.accounting.planning.plans.fits", functools.cache(fits))
 
 
 def shipped(plan: PlanPolicy, others: Claimed, slot: int, truth: ShuffledRound) -> list[int]:

@@ -1,0 +1,1 @@
+"""Comparisons with a certificate: known attacks, published closed forms, and the values of dp-accounting."""
