@@ -77,7 +77,8 @@ class Image:
         """Start a program with a service's settings."""
         settings = COMPOSE[service]["environment"]
         settings |= {name: value for name, value in self._resolved.items() if name in settings}
-        said = [f"{name}={value}" for name, value in (self._ours | settings).items()]
+        # A variable without a value is passed on only if it is set.
+        said = [f"{name}={value}" for name, value in (self._ours | settings).items() if value is not None]
         command = ["unshare", "--mount", "/bin/sh", "-c", CONFINED, "confined", self._root, *said, *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -119,6 +119,7 @@ EXTRAS: Mapping[str, str] = {
     "kombu": "worker",
     "matplotlib": "plot",
     "openpyxl": "tables",
+    "opentelemetry": "otel",
     "prometheus_client": "server",
     "psycopg": "postgresql",
     "pyarrow": "tables",

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger import request_ids
+from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.decisions import admit_in_order, present_answer
 from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
@@ -58,15 +58,17 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
 def publish(app: Celery, round_id: str) -> bool:
     """Queue a round; False when the broker does not take it: the row stays, and the sweeper finds it."""
     request_id = request_ids.current()
+    headers: dict[str, object] = {} if request_id is None else {MESSAGE_HEADER: request_id}
     try:
-        app.send_task(
-            ADMIT_ROUND,
-            args=[round_id],
-            headers={MESSAGE_HEADER: request_id} if request_id is not None else None,
-            ignore_result=True,
-            timeout=CONFIRM_TIMEOUT_SECONDS,
-            confirm_timeout=CONFIRM_TIMEOUT_SECONDS,
-        )
+        with telemetry.span(f"publish {ADMIT_ROUND}", "producer") as trace:
+            app.send_task(
+                ADMIT_ROUND,
+                args=[round_id],
+                headers={**headers, telemetry.MESSAGE_HEADER: trace} if trace else headers,
+                ignore_result=True,
+                timeout=CONFIRM_TIMEOUT_SECONDS,
+                confirm_timeout=CONFIRM_TIMEOUT_SECONDS,
+            )
     except (OperationalError, AMQPError, MessageNacked, OSError) as error:
         _log.warning("round %s stays pending, the broker cannot be reached: %s", round_id, error)
         return False

@@ -10,7 +10,7 @@ from celery import Task
 from celery.utils.log import get_task_logger
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger import request_ids
+from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import admit
 from shuffle_ledger.ledger.errors import NotCollectable
@@ -45,11 +45,15 @@ def admit_round(self: Task, round_id: str) -> None:
 
     Its log lines carry the identifier of the request that queued it; of a sweep, the task's own.
     """
-    with request_ids.bound(self.request.get(MESSAGE_HEADER) or self.request.id):
+    request_id = self.request.get(MESSAGE_HEADER) or self.request.id
+    came_with = self.request.get(telemetry.MESSAGE_HEADER)
+    with request_ids.bound(request_id), telemetry.span(self.name, "consumer", came_with=came_with):
+        telemetry.describe_request(request_id)
         _admit(self, round_id)
 
 
 def _admit(self: Task, round_id: str) -> None:
+    began = time.perf_counter()
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
     try:
         outcome = admit(_store(), _accountant(), round_id, redelivered=redelivered)
@@ -59,7 +63,9 @@ def _admit(self: Task, round_id: str) -> None:
     except MemoryError as error:
         # Celery's main process would raise it again, and end with all its children.
         raise RuntimeError(f"round {round_id!r} needs more memory than there is") from error
-    _log.info("round %s: %s", round_id, type(outcome).__name__.lower())
+    decision = type(outcome).__name__.lower()
+    telemetry.decided("decision", decision, time.perf_counter() - began)
+    _log.info("round %s: %s", round_id, decision)
 
 
 @app.task(name=SWEEP)

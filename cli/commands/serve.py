@@ -15,7 +15,7 @@ from shuffle_ledger.cli.commands.audit_statement import papers_here
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
-from shuffle_ledger.ledger import logs
+from shuffle_ledger.ledger import logs, telemetry
 from shuffle_ledger.ledger.decisions import admit_in_order
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
@@ -61,7 +61,8 @@ def serve(
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     trusted_proxies = checked_proxies(forwarded_allow_ips)
     logging = logs.written_to_stderr(settings.log_format)
-    with open_session(settings) as session, logging, written_to_stderr():
+    exporting = telemetry.exported("server")
+    with open_session(settings) as session, logging, written_to_stderr(), exporting:
         app = create_app(settings, session.store, dispatch_of(session), root_path=root_path)
         where = f"http://{host}:{port}{root_path.rstrip('/')}"
         present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)

@@ -14,6 +14,7 @@ from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.settings import Settings
 
 PROCESSES_MAX = 64
@@ -68,6 +69,7 @@ def _checked(settings: Settings) -> Settings:
             "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
         )
     require("celery")
+    telemetry.check()
     with open_session(settings):
         pass  # an uninitialised ledger is better told now than by every task
     return settings

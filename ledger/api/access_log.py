@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.security_log import EventLimit
 NAME = "shuffle_ledger.access"
 PATH_LENGTH_MAX = 300  # characters; longer ones are cut
 STRANGERS_BURST = 20  # lines at once about requests without a token; then one every ten seconds
-_QUIET = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz"})  # asked all the time, by machines
+QUIET = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz"})  # asked all the time, by machines
 
 _log = logging.getLogger(NAME)
 
@@ -33,7 +33,7 @@ class AccessLog:
         `status` None: the client left before there was an answer. Good answers about health are left out.
         """
         path = _printable(scope)
-        if path in _QUIET and status is not None and status < 500:
+        if path in QUIET and status is not None and status < 500:
             return
         token = scope.get("state", {}).get("token")
         left_out = self._of_strangers.take("stranger") if token is None else 0

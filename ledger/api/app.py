@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from fastapi import APIRouter, FastAPI, Request
@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger import request_ids
+from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.access import tokens_named_as_subjects
 from shuffle_ledger.ledger.api import description, problems
-from shuffle_ledger.ledger.api.access_log import AccessLog
+from shuffle_ledger.ledger.api.access_log import QUIET, AccessLog
 from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
 from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
@@ -43,6 +43,8 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
 if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
     from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
@@ -113,6 +115,7 @@ def create_app(
         lifespan=_lifespan,
         redirect_slashes=False,
         generate_unique_id_function=description.operation_id,
+        telemetry=_traced(root_path),
     )
     app.state.service = service
     app.state.metrics = metrics
@@ -124,6 +127,12 @@ def create_app(
     if root_path:
         app.add_middleware(RootPath, root_path=root_path)
     return app
+
+
+def _traced(root_path: str) -> TelemetryConfig:
+    """Return what FastAPI exports: nothing by default, and never a span for a health check."""
+    settings = cast("TelemetryConfig", telemetry.fastapi_settings())
+    return {**settings, "exclude": lambda scope: scope["path"].removeprefix(root_path) in QUIET}
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -198,6 +207,7 @@ class _Observed:
             await self._app(scope, receive, send)
             return
         with request_ids.bound(request_ids.accepted(Headers(scope=scope).get(request_ids.HEADER))):
+            telemetry.describe_request(str(request_ids.current()))
             await self._answered(scope, receive, send)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:

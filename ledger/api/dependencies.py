@@ -16,6 +16,7 @@ import anyio
 from fastapi import Depends, Header, Path, Query, Request
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
@@ -114,7 +115,9 @@ class Service:
         """Register a round and have it decided: at once where that is quick, else as `decided`."""
         began = time.perf_counter()
         answer = await self._registered(request, actor=actor, wait_seconds=wait_seconds)
-        self.observe_decision(type(answer).__name__.lower(), time.perf_counter() - began)
+        outcome, seconds = type(answer).__name__.lower(), time.perf_counter() - began
+        self.observe_decision(outcome, seconds)
+        telemetry.decided("registration", outcome, seconds)
         return answer
 
     async def _registered(

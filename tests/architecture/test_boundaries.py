@@ -60,6 +60,7 @@ PLANTED = {
     "ledger/errors.py": ("import shuffle_ledger.workers.dispatch", "import rich"),
     "ledger/storage/tables.py": ("import shuffle_ledger.ledger.decisions.admission",),
     "ledger/client/client.py": ("import fastapi",),
+    "ledger/telemetry/hooks.py": ("import opentelemetry",),
     "ledger/decisions/admission.py": ("import shuffle_ledger.accounting.pld.composition",),
     "workers/dispatch.py": ("import shuffle_ledger.ledger.storage.store",),
     "workers/queues.py": ("import shuffle_ledger.workers.tasks",),

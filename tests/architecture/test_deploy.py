@@ -16,8 +16,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
+from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.connections import SHUTDOWN_SECONDS
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.api.metrics import Metrics
@@ -30,6 +32,7 @@ from shuffle_ledger.workers.celery_app import TIME_LIMIT_SECONDS
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"
+OVERLAY = DEPLOY / "kubernetes" / "overlays" / "example"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 # Only where there is something to say: a broker, a schedule of checkpoints.
 SOMETIMES = {"shuffle_ledger_workers", "shuffle_ledger_checkpoint_age_seconds"}
@@ -39,9 +42,8 @@ NAME = re.compile(r"\b(?:shuffle_ledger|process)_[a-z_]+|\bup\b")
 
 
 def _documents() -> list[dict[str, Any]]:
-    return [
-        each for file in sorted(BASE.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text("utf-8"))
-    ]
+    files = [*sorted(BASE.glob("*.yaml")), OVERLAY / "https-out.yaml"]
+    return [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
 
 
 PODS = {
@@ -167,9 +169,8 @@ def test_manifests_refer_to_each_other() -> None:
     (kustomization,) = (each for each in found if each["kind"] == "Kustomization")
     files = {file.name for file in BASE.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(kustomization["resources"]) == files
-    overlay = DEPLOY / "kubernetes" / "overlays" / "example"
-    chosen = yaml.safe_load((overlay / "kustomization.yaml").read_text("utf-8"))
-    assert all((overlay / each / "kustomization.yaml").exists() for each in chosen["resources"])
+    chosen = yaml.safe_load((OVERLAY / "kustomization.yaml").read_text("utf-8"))
+    assert chosen["resources"] == ["../../base", "https-out.yaml"]
     deployments = {each["metadata"]["name"]: each for each in found if each["kind"] == "Deployment"}
     assert {each["name"] for each in chosen["replicas"]} <= set(deployments)
     assert deployments["scheduler"]["spec"]["replicas"] == 1
@@ -182,6 +183,36 @@ def test_manifests_refer_to_each_other() -> None:
     for budget in budgets:
         assert budget["spec"]["selector"] == deployments[budget["metadata"]["name"]]["spec"]["selector"]
     assert {each["metadata"]["name"] for each in budgets} == {"server", "worker"}
+
+
+def test_sign_in_and_webhooks_reach_those_that_need_them_and_no_others() -> None:
+    secrets = {
+        name: [each["secretRef"] for each in pod["containers"][0]["envFrom"] if "secretRef" in each][1:]
+        for name, pod in PODS.items()
+    }
+    optional = {
+        "server": [{"name": "shuffle-ledger-sign-in", "optional": True}],
+        "scheduler": [{"name": "shuffle-ledger-webhooks", "optional": True}],
+    }
+    assert secrets == {name: optional.get(name, []) for name in PODS}
+    text = (OVERLAY / "kustomization.yaml").read_text("utf-8")
+    assert all(f"`{each['name']}`" in text for found in optional.values() for each in found)
+    (policy,) = yaml.safe_load_all((OVERLAY / "https-out.yaml").read_text("utf-8"))
+    (chosen,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert set(chosen["values"]) == set(optional)
+
+
+def test_the_example_of_an_environment_has_settings_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DEPLOY / "systemd" / "environment.example").read_text("utf-8")
+    lines = dict(line.split("=", 1) for line in re.findall(r"^#?([A-Z_]+=.+)$", text, flags=re.MULTILINE))
+    for name, value in lines.items():
+        monkeypatch.setenv(name, value)
+        if not name.startswith("OTEL_"):
+            assert name.removeprefix("SHUFFLE_LEDGER_").lower() in Settings.model_fields
+    settings = Settings()
+    assert OidcSettings.of(settings) is not None
+    assert settings.webhook_key is not None
+    telemetry.check()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

@@ -22,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
+from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.workers.celery_app import TIME_LIMIT_SECONDS
 
@@ -33,6 +34,18 @@ OURS = {name: service for name, service in SERVICES.items() if "build" in servic
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 SECRET = re.compile(r"PASS|KEY|TOKEN|SECRET")
 SETTING = "SHUFFLE_LEDGER_"
+# What services get only if it is set, and a value that fits.
+PASSED_ON = {
+    "SHUFFLE_LEDGER_OIDC_ISSUER": "https://login.example",
+    "SHUFFLE_LEDGER_OIDC_AUDIENCE": "ledger",
+    "SHUFFLE_LEDGER_OIDC_CLIENT_ID": "pages",
+    "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": "secret",
+    "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": "https://ledger.example/login/callback",
+    "SHUFFLE_LEDGER_OIDC_SCOPES": "openid groups",
+    "SHUFFLE_LEDGER_OIDC_ROLES_CLAIM": "groups",
+    "SHUFFLE_LEDGER_OIDC_ROLES": '{"bosses": "admin"}',
+    "SHUFFLE_LEDGER_WEBHOOK_KEY": "s" * 32,
+}
 
 # Formats that the specification's schema does not check: it accepts any text there.
 DURATION = re.compile(r"(\d+h)?(\d+m)?(\d+s)?")
@@ -91,7 +104,7 @@ def test_nothing_listens_beyond_this_machine_and_everything_is_limited() -> None
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
         assert {"cpus", "memory"} <= set(service["deploy"]["resources"]["limits"]), name
-        if "ports" not in service:
+        if "ports" not in service and name != "scheduler":  # which sends webhooks
             assert service["networks"] == ["inside"], name
     assert COMPOSE["networks"]["inside"]["internal"]
 
@@ -100,7 +113,9 @@ def test_secrets_come_from_the_environment_and_have_no_default() -> None:
     seen = 0
     for name, service in SERVICES.items():
         for variable, value in service["environment"].items():
-            if SECRET.search(variable) or "://" in value:
+            if variable in PASSED_ON:
+                assert value is None, f"{name}: {variable}"
+            elif SECRET.search(variable) or "://" in value:
                 assert re.search(r"\$\{\w+:\?[^}]+\}", value), f"{name}: {variable}"
                 seen += 1
     assert seen >= 10
@@ -108,7 +123,9 @@ def test_secrets_come_from_the_environment_and_have_no_default() -> None:
         assert not SECRET.search(variable), f"{variable} has the default {default}"
 
 
-def _resolved(value: str) -> str:
+def _resolved(variable: str, value: str | None) -> str:
+    if value is None:
+        return PASSED_ON[variable]
     return re.sub(r"\$\{\w+:\?[^}]+\}", "s" * 32, value)
 
 
@@ -122,7 +139,7 @@ def test_commands_and_settings_are_those_of_the_code(name: str, monkeypatch: pyt
     for variable, value in service["environment"].items():
         assert variable.startswith(SETTING)
         assert variable.removeprefix(SETTING).lower() in Settings.model_fields, variable
-        monkeypatch.setenv(variable, _resolved(value))
+        monkeypatch.setenv(variable, _resolved(variable, value))
     settings = Settings()
     assert settings.database_url.startswith("postgresql+psycopg://")
     assert settings.broker_url is not None
@@ -131,11 +148,25 @@ def test_commands_and_settings_are_those_of_the_code(name: str, monkeypatch: pyt
     if settings.heartbeat_file is not None:
         assert str(settings.heartbeat_file) in " ".join(service["healthcheck"]["test"])
     if word == "serve":
+        checked = OidcSettings.of(settings)
+        assert checked is not None
+        assert checked.client is not None
         assert service["ports"][0].endswith(":8000")
         assert arguments[arguments.index("--port") + 1] == "8000"
     if word == "worker":
         # A task under way must be able to end by itself.
         assert int(service["stop_grace_period"].removesuffix("s")) >= TIME_LIMIT_SECONDS
+
+
+def test_sign_in_and_webhooks_reach_those_that_need_them_and_no_others() -> None:
+    sign_in = {name for name in PASSED_ON if "_OIDC_" in name}
+    assert sign_in == {SETTING + name.upper() for name in Settings.model_fields if name.startswith("oidc_")}
+    for name, service in OURS.items():
+        found = PASSED_ON.keys() & service["environment"].keys()
+        key = {"SHUFFLE_LEDGER_WEBHOOK_KEY"} if name in ("migrate", "scheduler") else set()
+        assert found == (sign_in if name.startswith("server") else key), name
+        reaches_out = name.startswith("server") or name == "scheduler"
+        assert ("outside" in service["networks"]) == reaches_out, name
 
 
 def test_there_is_exactly_one_scheduler_and_workers_leave_upkeep_to_it() -> None:

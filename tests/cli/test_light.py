@@ -23,7 +23,7 @@ from tests.cli.conftest import ROUND, Run
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     "alembic", "celery", "cryptography", "fastapi", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
-    "openpyxl", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich", "scipy", "sqlalchemy",
+    "openpyxl", "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich", "scipy", "sqlalchemy",
     "typst", "uvicorn",
 }  # fmt: skip
 # Runs commands, one after the other, and writes their exit codes and all modules to standard error.
@@ -44,7 +44,7 @@ WITHOUT = """
 import importlib.abc, os, sys
 class Away(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ["AWAY"].split():
+        if {name.partition(".")[0], name} & set(os.environ["AWAY"].split()):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Away())
 """
@@ -195,6 +195,17 @@ def test_a_server_whose_settings_name_an_issuer_needs_the_extra(directory: Path)
     assert "this needs authlib, which is not installed: pip install 'shuffle-ledger[oidc]'" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_server_that_exports_traces_needs_the_extra(directory: Path) -> None:
+    named = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    orders = (["init"], ["serve", "--json"])
+    done = _program(directory, *orders, away=["opentelemetry.exporter"], environment=named)
+    assert done.codes == [0, 1], done.stderr
+    assert (
+        "this needs opentelemetry, which is not installed: pip install 'shuffle-ledger[otel]'" in done.stderr
+    )
+
+
 @pytest.mark.parametrize("module", sorted(EXTRAS))
 def test_every_library_of_an_extra_is_imported_under_that_name(module: str) -> None:
     missing = failure_of(ModuleNotFoundError("it is missing", name=f"{module}.within"))
@@ -213,7 +224,7 @@ def test_every_extra_is_declared_and_all_is_all_of_them() -> None:
     extras = dict(project["optional-dependencies"])
     (everything,) = extras.pop("all")
     assert everything == f"shuffle-ledger[{','.join(sorted(extras))}]"
-    assert set(EXTRAS.values()) == set(extras) == {*MISSING, "oidc"}
+    assert set(EXTRAS.values()) == set(extras) == {*MISSING, "oidc", "otel"}
 
 
 @pytest.mark.slow

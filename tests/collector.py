@@ -1,0 +1,124 @@
+"""A collector of OpenTelemetry on this machine, which keeps what it is sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A span, as it was received."""
+
+    service: str
+    name: str
+    trace: bytes
+    own: bytes  # its identifier
+    above: bytes  # that of the span above it; empty for the first of a trace
+    attributes: dict[str, Any]
+    failed: bool
+
+
+@dataclass
+class Collector:
+    """What came so far."""
+
+    url: str
+    raw: list[bytes] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by histogram and outcome
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which processes export to it, soon."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        }
+
+    def await_spans(self, found: Callable[[list[Span]], Any]) -> Any:
+        """Return what `found` makes of the spans as soon as it is true."""
+        return self._await(lambda: found(list(self.spans)))
+
+    def await_count(self, histogram: str, outcome: str) -> int:
+        """Return how many measurements a histogram has, as soon as it has some."""
+        return int(self._await(lambda: self.counts.get((histogram, outcome))))
+
+    def _await(self, found: Callable[[], Any]) -> Any:
+        ends = time.monotonic() + SECONDS_MAX
+        while not (answer := found()):
+            assert time.monotonic() < ends, [(span.service, span.name) for span in self.spans]
+            time.sleep(0.05)
+        return answer
+
+    def take(self, path: str, body: bytes) -> None:
+        """Keep a message."""
+        self.raw.append(body)
+        if path == "/v1/traces":
+            self._take_spans(ExportTraceServiceRequest.FromString(body))
+        else:
+            self._take_metrics(ExportMetricsServiceRequest.FromString(body))
+
+    def _take_spans(self, message: Any) -> None:
+        for sent in message.resource_spans:
+            service = _plain(sent.resource.attributes)["service.name"]
+            for each in (span for scope in sent.scope_spans for span in scope.spans):
+                self.spans.append(
+                    Span(
+                        service=service,
+                        name=each.name,
+                        trace=each.trace_id,
+                        own=each.span_id,
+                        above=each.parent_span_id,
+                        attributes=_plain(each.attributes),
+                        failed=each.status.code == 2,
+                    )
+                )
+
+    def _take_metrics(self, message: Any) -> None:
+        for sent in message.resource_metrics:
+            for metric in (each for scope in sent.scope_metrics for each in scope.metrics):
+                for point in metric.histogram.data_points:
+                    outcome = _plain(point.attributes).get("outcome", "")
+                    self.counts[metric.name, outcome] = point.count
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """Run a collector on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Collector(url=f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
