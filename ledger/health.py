@@ -6,21 +6,26 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.files import shortage
-from shuffle_ledger.ledger.storage.census import census, first_of_status, still_acknowledged, write_problem
-from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, StoredVerification
+from shuffle_ledger.ledger.storage.census import (
+    census,
+    first_of_status,
+    still_acknowledged,
+    verified_before,
+    write_problem,
+)
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import webhook_counts
-from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
-from shuffle_ledger.ledger.verification.verifier import verify
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.verifier import verify_and_sign
 
 # The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.
 ALARMS = (
@@ -39,10 +44,12 @@ ALARMS = (
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
 WEBHOOK_ALARM_SECONDS = 900.0  # from the first of the failed attempts
-VERIFIED_ALARM_SECONDS = 7 * 86_400.0
+VERIFIED_ALARM_SECONDS = 7 * 86_400.0  # since the last replay of a whole chain
+# A change beneath a verified position is found after this time at most. Longer costs less processor time.
+WHOLE_REPLAY_EVERY = timedelta(days=3)
+VERIFIED_AT_ONCE = 100  # cohorts whose names are read at a time
 _OVERSPENT = "OVERSPENT {}: the budget was exceeded; nothing is admitted any more"
 _FROZEN = "FROZEN {}: entries were lost, and what was spent is unknown"
-_NEVER = datetime.min.replace(tzinfo=UTC)
 
 _log = logging.getLogger(__name__)
 
@@ -127,20 +134,34 @@ def health(
     )
 
 
-def verify_oldest(store: Store, accountant: Accountant, *, enough: Callable[[], bool]) -> list[str]:
+def verify_oldest(
+    store: Store,
+    accountant: Accountant,
+    *,
+    enough: Callable[[], bool],
+    signing_key: SigningKey | None = None,
+) -> list[str]:
     """Verify cohorts, those whose verification is oldest first, until `enough()`; return their names.
 
-    At least one is verified, each at most once. The chain is replayed whole, numbers are sampled, and the
-    head that was good the last time must still be part of the chain. The findings are stored and logged.
+    At least one is verified, each at most once. Numbers are sampled, and the head that was good the last time
+    must still be part of the chain. The findings are stored and logged.
+
+    Args:
+        store: the ledger.
+        accountant: computes numbers again.
+        enough: whether no further cohort is begun.
+        signing_key: with it, a chain is replayed from the position that was verified last and signed with
+            this key, and as a whole if its last whole replay began `WHOLE_REPLAY_EVERY` ago. None: every
+            chain is replayed as a whole.
     """
-    known = store.verifications()
-    names = {cohort.name for cohort in store.cohorts()} | set(known)
+    began = store.now()
     done: list[str] = []
-    for name in sorted(names, key=lambda name: (known[name].verified_at if name in known else _NEVER, name)):
-        _verify_one(store, accountant, name, known.get(name))
-        done.append(name)
-        if enough():
-            break
+    while names := verified_before(store.engine, began, limit=VERIFIED_AT_ONCE):
+        for name in names:
+            _verify_one(store, accountant, name, signing_key)
+            done.append(name)
+            if enough():
+                return done
     return done
 
 
@@ -177,25 +198,39 @@ def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[
     return [what for what in (refused, *full) if what is not None]
 
 
-def _verify_one(store: Store, accountant: Accountant, name: str, last: StoredVerification | None) -> None:
+def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: SigningKey | None) -> None:
+    last = store.verifications(only=[name]).get(name)
     good = (last.head_sequence, last.head_digest) if last is not None else (0, "")
-    against = None
-    if good[0]:
-        head = CheckpointHead(cohort=name, sequence=good[0], digest_hex=good[1])
-        against = SavedHeads(heads=(head,), signature="none", checkpoint=None)
-    numbers_checked, problem = 0, None
+    replayed_at = None if last is None else last.replayed_at
+    numbers_checked, problem, position = 0, None, None
+    began = store.now()
     try:
-        (found,) = verify(store, accountant, name, against=against).cohorts
+        found, position = verify_and_sign(
+            store,
+            accountant,
+            name,
+            signing_key=signing_key,
+            last=last,
+            whole_every=WHOLE_REPLAY_EVERY,
+        )
     except NotFound:
         problem = "the cohort is missing"
     else:
         numbers_checked = found.numbers_checked
         if found.ok:
             good = (found.head_sequence, found.head_digest)
+            replayed_at = began if found.verified_before is None else found.verified_before.replayed_at
         else:
             first = found.problems[0]
             problem = f"entry {first.sequence}: {first.what}" if first.sequence else first.what
     # On failure the last good head stays, so that the next verification finds the same again.
-    store.record_verification(name, head=good, numbers_checked=numbers_checked, problem=problem)
+    store.record_verification(
+        name,
+        head=good,
+        numbers_checked=numbers_checked,
+        problem=problem,
+        replayed_at=replayed_at,
+        position=None if position is None or signing_key is None else position.signed(signing_key),
+    )
     if problem is not None:
         _log.critical("verification of cohort %s FAILED: %s", name, problem)

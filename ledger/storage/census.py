@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, insert, select
 
@@ -33,7 +33,7 @@ class Census:
     cohorts: int
     overspent: int
     frozen: int
-    unverified: Named  # no verification passed or failed within the time that was asked for
+    unverified: Named  # the whole chain was not replayed with success within the time that was asked for
     broken_count: int
     broken: tuple[StoredVerification, ...]  # the first of those whose last verification found something
     rounds_admitted: int  # ever, in every cohort
@@ -45,7 +45,7 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
     with engines.reading(engine) as connection:
         now = engines.database_time(connection)
         before = now - timedelta(seconds=unverified_seconds)
-        since = func.coalesce(verifications.c.verified_at, cohorts.c.opened_at)
+        since = func.coalesce(verifications.c.replayed_at, cohorts.c.opened_at)
         both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
         late = select(cohorts.c.name).select_from(both).where(since < before)
         problem = verifications.c.problem.is_not(None)
@@ -67,6 +67,28 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
             rounds_admitted=int(admitted),
             rounds_refused=int(refused),
         )
+
+
+def verified_before(engine: Engine, moment: datetime, *, limit: int) -> list[str]:
+    """Return names of cohorts that were not verified since a moment, those that waited longest first.
+
+    Args:
+        engine: of the ledger's database.
+        moment: by the database's clock.
+        limit: how many names at most.
+    """
+    # A cohort that vanished was verified before, so it is found in the other table.
+    both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
+    never = select(cohorts.c.name).select_from(both).where(verifications.c.cohort.is_(None))
+    earlier = select(verifications.c.cohort).where(verifications.c.verified_at < moment)
+    found: list[str] = []
+    with engines.reading(engine) as connection:
+        for query in (
+            never.order_by(cohorts.c.name),
+            earlier.order_by(verifications.c.verified_at, verifications.c.cohort),
+        ):
+            found += connection.execute(query.limit(limit - len(found))).scalars()
+    return found
 
 
 def still_acknowledged(engine: Engine, acknowledged: Mapping[str, int]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -186,6 +186,16 @@ class RoundStore(Database):
             if len(page) < PAGE_ROWS:
                 return
             last = page[-1].registration
+
+    def rounds_in(self, cohort: str, round_ids: Collection[str]) -> Iterator[StoredRound]:
+        """Yield the rows that a cohort has of some rounds, a page at a time."""
+        names = sorted(round_ids)
+        for start in range(0, len(names), PAGE_ROWS):
+            page = names[start : start + PAGE_ROWS]
+            query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.round_id.in_(page))
+            with engine.reading_once(self._engine) as connection:
+                found = [rows.round_from(row) for row in connection.execute(query)]
+            yield from found
 
     def missing_rounds(self, cohort: str) -> MissingRounds:
         """Return which of a cohort's registered rounds have lost their row, or their place in the list."""

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, NotFound
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound
 from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
@@ -197,6 +197,18 @@ class StoredVerification:
     head_digest: str
     numbers_checked: int
     problem: str | None  # None: everything held
+    replayed_at: datetime | None = None  # the whole chain, with success; None: not yet
+    position: bytes | None = None  # see `values.verified_position`; unchecked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What stands beside a chain, and the chain's last entries, all of one moment."""
+
+    entries: tuple[LedgerEntry, ...]  # behind the sequence that was asked for
+    view: CohortView | LedgerError  # the error: why it cannot be read
+    counts: Mapping[str, int]  # of entries by kind, as the head counts them
+    holdings: tuple[StoredHolding, ...]
 
 
 TOLD = text(tables.TOLD)  # as the index says it

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
 
-from shuffle_ledger.ledger.errors import Conflict, LostRace, NotFound
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, LostRace, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.anchor import Anchor
@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.storage.cohort_views import Memory
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from shuffle_ledger.ledger.storage.rounds import RoundStore
 from shuffle_ledger.ledger.storage.rows import (
+    Beside,
     CohortView,
     EntryDraft,
     NewRound,
@@ -272,6 +273,16 @@ class Store(RoundStore):
             for row in connection.execute(query):
                 self._remember(self._first_bodies, row.cohort, row.body)
 
+    def ledger_id(self) -> str:
+        """Return which ledger this is; raises Damaged."""
+        with engines.reading_once(self._engine) as connection:
+            return rows.ledger_id(connection)
+
+    def now(self) -> datetime:
+        """Return the database's clock, UTC."""
+        with engines.reading_once(self._engine) as connection:
+            return engines.database_time(connection)
+
     def standing(self) -> Standing:
         """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""
         with engines.reading(self._engine) as connection:
@@ -406,9 +417,9 @@ class Store(RoundStore):
             raise NotFound(f"cohort {cohort!r} has no entry {sequence}")
         return rows.entry_from(row)
 
-    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
-        """Yield a cohort's entries in order, a page at a time."""
-        last = 0
+    def entries_of(self, cohort: str, *, after: int = 0) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries behind a sequence in order, a page at a time."""
+        last = after
         while True:
             query = select(*ENTRY_COLUMNS).where(
                 entries_table.c.cohort == cohort, entries_table.c.sequence > last
@@ -420,6 +431,27 @@ class Store(RoundStore):
             if len(page) < PAGE_ROWS:
                 return
             last = page[-1].sequence
+
+    def beside(self, cohort: str, *, after: int) -> Beside:
+        """Return a cohort's entries behind a sequence and what stands beside its chain, of one moment."""
+        newer = and_(entries_table.c.cohort == cohort, entries_table.c.sequence > after)
+        query = select(*ENTRY_COLUMNS).where(newer).order_by(entries_table.c.sequence)
+        with engines.reading(self._engine) as connection:
+            head = connection.execute(select(heads).where(heads.c.cohort == cohort)).one_or_none()
+            try:
+                view: CohortView | LedgerError = cohort_views.of_cohort(
+                    connection, self._memory.kinds, cohort
+                )
+            except (TryAgain, Unavailable):
+                raise
+            except LedgerError as error:
+                view = error
+            return Beside(
+                entries=tuple(rows.entry_from(row) for row in connection.execute(query)),
+                view=view,
+                counts={} if head is None else rows.counts_in(head),
+                holdings=tuple(rows.holding_rows(connection, cohort)),
+            )
 
     def count_entries(self, cohort: str) -> dict[str, int]:
         """Return how many entries of each kind a cohort has, as its head counts them."""
@@ -487,9 +519,25 @@ class Store(RoundStore):
     # Verification
 
     def record_verification(
-        self, cohort: str, *, head: tuple[int, str], numbers_checked: int, problem: str | None
+        self,
+        cohort: str,
+        *,
+        head: tuple[int, str],
+        numbers_checked: int,
+        problem: str | None,
+        replayed_at: datetime | None = None,
+        position: bytes | None = None,
     ) -> None:
-        """Remember what verifying a cohort found; the database's clock says when."""
+        """Remember what verifying a cohort found; the database's clock says when.
+
+        Args:
+            cohort: its name.
+            head: sequence and digest of the last head that was found good.
+            numbers_checked: how many certificates were computed again.
+            problem: the first one; None: everything held.
+            replayed_at: when its whole chain was last replayed with success.
+            position: from which the next verification may go on; None: the next one replays the whole chain.
+        """
         with engines.writing(self._engine) as connection:
             values = {
                 "verified_at": engines.database_time(connection),
@@ -497,6 +545,8 @@ class Store(RoundStore):
                 "head_digest": head[1],
                 "numbers_checked": numbers_checked,
                 "problem": None if problem is None else problem[:ERROR_LENGTH_MAX],
+                "replayed_at": replayed_at,
+                "position": position,
             }
             if not engines.insert_if_absent(connection, verifications, {"cohort": cohort, **values}):
                 place = verifications.c.cohort == cohort

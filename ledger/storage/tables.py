@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0013"  # the migration this code was written for
+SCHEMA_REVISION = "0014"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -314,6 +314,8 @@ verifications = Table(
     metadata,
     Column("cohort", NAME, primary_key=True),  # refers to nothing: a cohort that vanished is reported too
     Column("verified_at", UtcDateTime, nullable=False),
+    Column("replayed_at", UtcDateTime),  # of the last replay of the whole chain; NULL: none passed yet
+    Column("position", LargeBinary),  # up to which the chain was verified, signed: `values.verified_position`
     Column("head_sequence", BigInteger, nullable=False),  # of the last head found good; 0: none yet
     Column("head_digest", String(64), nullable=False),  # hexadecimal
     Column("numbers_checked", Integer, nullable=False),

@@ -3,7 +3,12 @@
 Imports `policies`, `checkpoints` and what lies below them.
 """
 
-from shuffle_ledger.ledger.verification.verifier import Comparison, Numbers, VerificationReport, verify
+from shuffle_ledger.ledger.verification.verifier import (
+    Comparison,
+    Numbers,
+    VerificationReport,
+    verify,
+)
 
 __all__ = [
     "Comparison",

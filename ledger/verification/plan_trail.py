@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from shuffle_ledger.accounting import ShuffledRound, exact_text, fits, slot_for
 from shuffle_ledger.ledger.decisions.truths import truth_of
@@ -37,6 +37,41 @@ class PlanTrail:
         """Begin with the plan as it was declared."""
         self._whole = Counter(dict(self.policy.slots_declared))
         self._claimed = [0] * len(self.policy.slots_declared)
+
+    @classmethod
+    def resumed(cls, policy: PlanPolicy, last: EntryBody) -> Self:
+        """Return the state after `last`, of a chain that was verified up to it; rounds must be recalled."""
+        trail, standing = cls(policy=policy), standing_of(last.details, policy.digest)
+        trail._claimed = list(standing["claimed"])
+        trail._unplaced = standing.get("unplaced", 0)
+        trail._stated_promise = float(standing["promised_epsilon_upper"])
+        return trail
+
+    def recall(self, body: EntryBody) -> None:
+        """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
+        round_id, details = str(body.round_id), body.details
+        if body.kind is EntryKind.ADMITTED:
+            self._declared[round_id] = ShuffledRound.from_mapping(details["request"]["round"])
+        elif body.kind is EntryKind.VOIDED:
+            self._stands.pop(round_id, None)
+            return
+        elif body.kind is EntryKind.SETTLED and "slot" not in details:
+            self._settled_before[round_id] = _accounted(details)
+        elif body.kind is EntryKind.SETTLED:
+            self._declared.pop(round_id, None)
+        elif body.kind is not EntryKind.REFUSED and round_id in self._declared:
+            said = details["round"]
+            self._declared[round_id] = IN_CLEAR if said is None else ShuffledRound.from_mapping(said)
+        if body.kind is not EntryKind.REFUSED and "slot" in details:
+            self._stands[round_id] = details["slot"]
+            self._settled_before.pop(round_id, None)
+            first = details["slot"] if body.kind is EntryKind.ADMITTED else None
+            self._claims.setdefault(round_id, first)
+
+    @property
+    def is_as_declared(self) -> bool:
+        """Whether the plan's promise is still of its declared slots: settlements of old changed that."""
+        return self._whole == Counter(dict(self.policy.slots_declared))
 
     def follow(self, body: EntryBody, *, as_before: bool, frozen: bool) -> Iterator[str]:
         """Applies the next entry, and yields its errors.

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from shuffle_ledger.accounting import (
     AccountsReading,
@@ -75,6 +75,40 @@ class Trail:
     _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
     _is_unbounded: bool = False  # the last entry charges as everything what it accounts as a round
     _plan: PlanTrail | None = None
+
+    @classmethod
+    def resumed(cls, opened: EntryBody, last: EntryBody, *, by_newer_rules: bool) -> Self:
+        """Return the state after `last`, of a chain that was verified up to it.
+
+        What single rounds were charged is not part of it: `recall` each round before an entry about it.
+        """
+        policy = policy_from(str(opened.details.get("policy", POLICY_FIXED)), opened.to_bytes())
+        trail = cls(policy=policy, _by_newer_rules=by_newer_rules)
+        if isinstance(policy, PlanPolicy):
+            trail._plan = PlanTrail.resumed(policy, last)
+        elif isinstance(policy, AdaptivePolicy):
+            trail.total = total_charged(last.details, policy.digest)
+            trail.choice = choice_made(last.details, policy.digest)
+        return trail
+
+    def recall(self, body: EntryBody) -> None:
+        """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
+        if self._plan is not None:
+            self._plan.recall(body)
+        elif body.kind is EntryKind.VOIDED:
+            self._charges.pop(str(body.round_id), None)
+        elif body.kind is not EntryKind.REFUSED and "charge" in body.details:
+            self._charges[str(body.round_id)] = Charge.from_mapping(body.details["charge"])
+
+    @property
+    def by_newer_rules(self) -> bool:
+        """Whether some entry followed newer rules of closing, so that all later closings must."""
+        return self._by_newer_rules
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the last entry and the opening say all that `resumed` needs."""
+        return not self.frozen and (self._plan is None or self._plan.is_as_declared)
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Applies the next entry, and yields its errors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,8 +20,6 @@ from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.storage.rows import StoredRound, declared_bytes
-from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
@@ -42,7 +40,6 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
     promised_epsilon,
     refused_beyond,
-    request_digest,
 )
 from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
@@ -129,6 +126,7 @@ class Replay:
     frozen: bool = False
     readable: bool = True  # every body so far could be read and applied, so `held` means something
     opened: EntryBody | None = None
+    opened_digest: bytes | None = None
     outcomes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
@@ -141,6 +139,10 @@ class Replay:
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
+    began_after: int = 0  # the verified position that the replay goes on from; 0: it is of the whole chain
+    # Of a replay that goes on from a position: reads what entries up to there say of a round.
+    recall: Callable[[Replay, str], None] | None = None
+    recalled: set[str] = field(default_factory=set)  # rounds that entries after that position are about
     # Thousands of rounds are of the same few kinds: each kind is kept once.
     _kinds: dict[ShuffledRound, ShuffledRound] = field(default_factory=dict)
 
@@ -149,9 +151,13 @@ class Replay:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(sequence=sequence, what=what))
 
-    def steps(self) -> Iterator[Step]:
-        """Yield the state after every entry that could be read and applied."""
-        for entry in self.store.entries_of(self.cohort):
+    def steps(self, chain: Iterable[LedgerEntry] | None = None) -> Iterator[Step]:
+        """Yield the state after every entry that could be read and applied.
+
+        Args:
+            chain: the entries behind the last one that was replayed; None: all that the source has.
+        """
+        for entry in self.store.entries_of(self.cohort) if chain is None else chain:
             if not _is_typed(entry):
                 self.blame(None, f"the row of entry {entry.sequence!r} holds values of other types")
                 self.readable, self.head_body = False, None
@@ -171,6 +177,8 @@ class Replay:
                 self.readable = False
                 continue
             self._check_columns(entry, body)
+            if body.kind is EntryKind.OPENED:
+                self.opened_digest = entry.digest
             try:
                 self._check_shape(body)
                 self._check_carried(body, previous)
@@ -235,7 +243,13 @@ class Replay:
         if carries and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
+    def _recall(self, body: EntryBody) -> None:
+        if self.recall is not None and body.round_id is not None and body.round_id not in self.recalled:
+            self.recalled.add(body.round_id)
+            self.recall(self, body.round_id)
+
     def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
+        self._recall(body)
         candidate: Counter[ShuffledRound] | None = None
         match body.kind:
             case EntryKind.OPENED:
@@ -325,7 +339,7 @@ class Replay:
             )
         self.outcomes[round_id] = body.sequence
         content = canonical.encode(body.details["request"])
-        self.requests[round_id] = _request_and_actor(content, body.actor)
+        self.requests[round_id] = request_and_actor(content, body.actor)
         details = body.details
         self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
         request = RoundRequest.from_bytes(content)
@@ -481,7 +495,7 @@ class Replay:
         """Compare the request that an incident quotes with the decided one, if its round was decided."""
         round_id, details = str(body.round_id), body.details
         content = canonical.encode(details["request"])
-        quoted = _request_and_actor(content, details["registered_by"])
+        quoted = request_and_actor(content, details["registered_by"])
         moment = (details["registration"], details["registered_at"])
         request = RoundRequest.from_bytes(content)
         self._check_named(body, request)
@@ -562,103 +576,6 @@ def _is_typed(entry: LedgerEntry) -> bool:
     return all(isinstance(value, expected.get(name, bytes)) for name, value in values.items())
 
 
-def compare_tables(replay: Replay, store: Store) -> None:
-    """Compare what the chain implies with the tables kept beside it."""
-    _compare_head(replay, store)
-    counts = store.count_entries(replay.cohort)
-    if replay.readable and counts != dict(replay.kinds):
-        replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
-    if replay.readable:
-        _compare_holdings(replay, store)
-        seen = set()
-        for stored in store.rounds_of(replay.cohort):
-            seen.add(stored.round_id)
-            _compare_round(replay, stored)
-        missing = store.missing_rounds(replay.cohort)
-        for round_id in missing.unlisted:
-            replay.blame(
-                None, f"round {round_id!r}: it is not in the list of registrations, or differs there"
-            )
-        for round_id in missing.rows:
-            if round_id not in replay.outcomes:
-                replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
-        for round_id in sorted(set(replay.outcomes) - seen):
-            replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
-    _compare_losses(replay, store)
-
-
-def _compare_head(replay: Replay, store: Store) -> None:
-    try:
-        view = store.view(replay.cohort)
-    except LedgerError as error:
-        replay.blame(None, f"the head cannot be read: {error}")
-        return
-    if (view.head_sequence, view.head_digest) != (replay.head_sequence, replay.head_digest):
-        replay.blame(
-            None,
-            f"the head names entry {view.head_sequence}, the chain ends with entry {replay.head_sequence}",
-        )
-    cohort, body = view.cohort, replay.head_body
-    if body and (cohort.epsilon_budget, cohort.delta_budget) != (body.epsilon_budget, body.delta_budget):
-        replay.blame(None, "the cohort's row has another budget than its last entry")
-    if replay.opened is not None:
-        details = replay.opened.details
-        stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
-        is_same = stated == (cohort.population, cohort.policy, cohort.opened_at)
-        declared = {name: canonical.encode(details[name]) for name in DECLARED if name in details}
-        if not is_same or declared != declared_bytes(cohort):
-            replay.blame(None, "the cohort's row differs from the entry that opened it")
-    status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
-    if replay.readable and cohort.status != status:
-        replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
-
-
-def _compare_holdings(replay: Replay, store: Store) -> None:
-    expected = {
-        entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
-        for accounted, count in _with_held(replay).items()
-    }
-    for item in store.holdings(replay.cohort):
-        if entries.round_digest(item.parameters) != item.accounted_digest:
-            replay.blame(None, f"accounted round {item.accounted_digest.hex()}: its parameters were changed")
-        if expected.pop(item.accounted_digest, (0, 0)) != (item.count, item.local_count):
-            replay.blame(None, f"holding {item.accounted_digest.hex()} is not what the entries add up to")
-    for digest, counts in expected.items():
-        if counts != (0, 0):
-            replay.blame(None, f"holding {digest.hex()} is missing")
-
-
-def _with_held(replay: Replay) -> dict[ShuffledRound, int]:
-    return {accounted: replay.local[accounted] for accounted in {*replay.local, *replay.held}}
-
-
-def _compare_round(replay: Replay, stored: StoredRound) -> None:
-    name = f"round {stored.round_id!r}"
-    if request_digest(stored.content) != stored.content_digest:
-        replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
-    linked = (stored.outcome_sequence, stored.closing_sequence)
-    expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
-    if linked != expected:
-        replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
-    if stored.outcome_sequence is None or linked != expected:
-        return
-    if replay.requests[stored.round_id] != _request_and_actor(stored.content, stored.registered_by):
-        replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
-    number, moment = replay.registered[stored.round_id]
-    written = stored.registered_at.isoformat(timespec="microseconds")
-    if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
-        replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
-
-
-def _request_and_actor(content: bytes, actor: str) -> bytes:
+def request_and_actor(content: bytes, actor: str) -> bytes:
+    """Return a digest of a request's canonical bytes and of the person or program that made it."""
     return canonical.framed_digest("shuffle-ledger/request-and-actor/1", content, actor.encode("utf-8"))
-
-
-def _compare_losses(replay: Replay, store: Store) -> None:
-    for key, (sequence, digest) in replay.losses.items():
-        stored = store.loss(key)
-        if stored is None:
-            continue  # only a saving: without it the numbers are computed from the parameters
-        actual = entries.loss_digest(stored.blob)
-        if actual != stored.digest or actual.hex() != digest:
-            replay.blame(sequence, "the stored privacy loss it was decided with was changed afterwards")

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
-from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import BadSignature, Damaged, LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.storage.rows import StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.verified_position import VerifiedPosition, read_position
 from shuffle_ledger.ledger.verification.replay import (
     ALTERS,
     PROBLEMS_MAX,
     Problem,
     Replay,
     Step,
-    compare_tables,
 )
+from shuffle_ledger.ledger.verification.resumption import SOFTWARE, resumed, state_of
 from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
 from shuffle_ledger.ledger.verification.siblings import JointRounds
+from shuffle_ledger.ledger.verification.table_comparison import compare_tables
 
 SAMPLES_PER_COHORT = 16
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
 SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
 Numbers = Literal["sampled", "all"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedBefore:
+    """The entries that an earlier verification found good, and this one did not replay."""
+
+    sequence: int  # the last of them
+    digest: str  # of that entry, hexadecimal; the entry is still there
+    verified_at: datetime  # when the last of them were verified
+    replayed_at: datetime  # when the whole chain, as it was then, was last replayed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +67,7 @@ class CohortVerification:
     status: (
         CohortStatus | None
     )  # by the chain's entries; overspent is no problem of the chain; None: unreadable
+    verified_before: VerifiedBefore | None = None  # None: every entry was replayed now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +98,7 @@ def verify(
     *,
     against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
+    positions_of: bytes | None = None,
 ) -> VerificationReport:
     """Replay the chains of one cohort or of all, and compute their numbers again.
 
@@ -91,6 +110,11 @@ def verify(
     rest of the chain was rewritten to fit; of a round of several cohorts, unless the chains of all of them
     were. Heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
     name that too, and a database that was put back to an earlier state.
+
+    With `positions_of`, the public key that signs verified positions, a chain is replayed from the position
+    that was verified last. The guarantee then holds for the entries behind it; of those before it,
+    `verified_before` says when they were verified. A change of them since is found by the next whole replay.
+    With heads to compare with, or with `numbers="all"`, every chain is replayed whole.
 
     Raises:
         NotFound: no such cohort.
@@ -105,7 +129,12 @@ def verify(
     else:
         names = store.cohort_names()
     chains: dict[str, JointRounds] = {}
-    found = [_judged(store, accountant, name, saved.get(name, []), numbers, chains) for name in names]
+    key = positions_of if against is None and numbers == "sampled" else None
+    found = []
+    for name in names:
+        position = None if key is None else trusted_position(store, name, key)
+        run = _Run(store=store, accountant=accountant, numbers=numbers, position=position)
+        found.append(run.judged(name, saved.get(name, ()), chains)[0])
     found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
     problems = tuple(_problems_of_the_whole(store, against))
@@ -119,9 +148,81 @@ def verify(
     )
 
 
+def verify_and_sign(
+    store: Store,
+    accountant: Accountant,
+    cohort: str,
+    *,
+    signing_key: SigningKey | None,
+    last: StoredVerification | None,
+    whole_every: timedelta,
+) -> tuple[CohortVerification, VerifiedPosition | None]:
+    """Verify a cohort from its last verified position, or whole if the last whole replay is too long ago.
+
+    Args:
+        store: the ledger.
+        accountant: computes numbers again.
+        cohort: its name.
+        signing_key: signs positions; None: the whole chain is replayed.
+        last: the last verification's result; the head that it found good must still be part of the chain.
+        whole_every: how old the last whole replay may be.
+
+    Returns what was found, and the new position; None without a key, or if verification must begin with the
+    first entry the next time.
+
+    Raises:
+        NotFound: no such cohort.
+        TryAgain, Unavailable: as `verify`.
+    """
+    name, began = store.cohort(checked_text("cohort", cohort)).name, store.now()
+    key = None if signing_key is None else signing_key.public_key_bytes
+    position = None if key is None or last is None else _trusted(store, last, key)
+    saved = [] if last is None or not last.head_sequence else [(last.head_sequence, last.head_digest)]
+    if position is not None:
+        saved.append((position.sequence, position.digest_hex))
+    if position is not None and not timedelta() <= began - position.replayed_at < whole_every:
+        position = None
+    chains: dict[str, JointRounds] = {}
+    run = _Run(store=store, accountant=accountant, numbers="sampled", position=position)
+    found, replay = run.judged(name, saved, chains)
+    found = _with_siblings(store, found, chains)
+    state = state_of(replay) if replay is not None and found.ok else None
+    if state is None or key is None:
+        return found, None
+    return found, VerifiedPosition(
+        ledger_id=store.ledger_id(),
+        cohort=name,
+        sequence=found.head_sequence,
+        digest_hex=found.head_digest,
+        verified_at=began,
+        replayed_at=found.verified_before.replayed_at if found.verified_before else began,
+        software=SOFTWARE,
+        state=state,
+    )
+
+
+def trusted_position(store: Store, cohort: str, public_key: bytes) -> VerifiedPosition | None:
+    """Return the position up to which a chain was verified by this version, if the key's holder signed it."""
+    stored = store.verifications(only=[cohort]).get(cohort)
+    return None if stored is None else _trusted(store, stored, public_key)
+
+
+def _trusted(store: Store, stored: StoredVerification, public_key: bytes) -> VerifiedPosition | None:
+    cohort = stored.cohort
+    if stored.position is None:
+        return None
+    try:
+        found = read_position(stored.position, public_key)
+    except BadSignature as error:
+        _log.warning("the verified position of cohort %s is not used: %s", cohort, error)
+        return None
+    is_ours = (found.ledger_id, found.cohort, found.software) == (store.ledger_id(), cohort, SOFTWARE)
+    return found if is_ours else None
+
+
 def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
     try:
-        ledger_id = store.standing().ledger_id
+        ledger_id = store.ledger_id()
     except (TryAgain, Unavailable):
         raise
     except LedgerError as error:
@@ -169,52 +270,69 @@ def _with_siblings(
     return replace(found, ok=not problems, problems=problems[:PROBLEMS_MAX])
 
 
-def _judged(  # noqa: PLR0917 - all of them are needed
-    store: Store,
-    accountant: Accountant,
-    name: str,
-    saved: list[tuple[int, str]],
-    numbers: Numbers,
-    chains: dict[str, JointRounds],
-) -> CohortVerification:
-    try:
-        return _verify_cohort(store, accountant, name, saved, numbers, chains)
-    except (TryAgain, Unavailable):
-        raise  # says nothing about the cohort
-    except (LedgerError, AttributeError, TypeError, ValueError) as error:
-        # SQLite accepts any value in any column, so reading can fail anywhere. All that is known of this
-        # cohort is that it was damaged.
-        return _unreadable(name, f"its rows cannot be read: {error}")
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The verification of one cohort."""
 
+    store: Store
+    accountant: Accountant
+    numbers: Numbers
+    position: VerifiedPosition | None  # to go on from; None: the whole chain is replayed
 
-def _verify_cohort(  # noqa: PLR0917 - all of them are needed
-    store: Store,
-    accountant: Accountant,
-    name: str,
-    saved: list[tuple[int, str]],
-    numbers: Numbers,
-    chains: dict[str, JointRounds],
-) -> CohortVerification:
-    replay = Replay(store=store, cohort=name)
-    checker = _NumberChecker(store, accountant, replay, numbers)
-    for step in replay.steps():
-        checker.see(step)
-    checker.finish()
-    compare_tables(replay, store)
-    chains[name] = replay.joint
-    for sequence, digest in saved:
-        _compare_saved(replay, store, sequence, digest)
-    problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
-    return CohortVerification(
-        cohort=name,
-        ok=not problems,
-        entries=replay.entries,
-        head_sequence=replay.head_sequence,
-        head_digest=replay.head_digest.hex(),
-        numbers_checked=checker.checked,
-        problems=problems,
-        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
-    )
+    def judged(
+        self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
+    ) -> tuple[CohortVerification, Replay | None]:
+        """Return what was found, and the replay if there was one; adds the chain to `chains`."""
+        try:
+            return self._verified(name, saved, chains)
+        except (TryAgain, Unavailable):
+            raise  # says nothing about the cohort
+        except (LedgerError, AttributeError, TypeError, ValueError) as error:
+            # SQLite accepts any value in any column, so reading can fail anywhere. All that is known of this
+            # cohort is that it was damaged.
+            return _unreadable(name, f"its rows cannot be read: {error}"), None
+
+    def _verified(
+        self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
+    ) -> tuple[CohortVerification, Replay]:
+        replay, before = self._begun(name)
+        checker = _NumberChecker(self.store, self.accountant, replay, self.numbers)
+        for step in replay.steps(self.store.entries_of(name, after=replay.head_sequence)):
+            checker.see(step)
+        # Entries may have been written meanwhile: the last ones are read with the tables, of one moment.
+        beside = self.store.beside(name, after=replay.head_sequence)
+        for step in replay.steps(beside.entries):
+            checker.see(step)
+        checker.finish()
+        compare_tables(replay, self.store, beside)
+        chains[name] = replay.joint
+        for sequence, digest in saved:
+            _compare_saved(replay, self.store, sequence, digest)
+        problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
+        found = CohortVerification(
+            cohort=name,
+            ok=not problems,
+            entries=replay.entries,
+            head_sequence=replay.head_sequence,
+            head_digest=replay.head_digest.hex(),
+            numbers_checked=checker.checked,
+            problems=problems,
+            status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
+            verified_before=before,
+        )
+        return found, replay
+
+    def _begun(self, name: str) -> tuple[Replay, VerifiedBefore | None]:
+        replay = None if self.position is None else resumed(self.store, self.position)
+        if replay is None or self.position is None:
+            return Replay(store=self.store, cohort=name), None
+        before = VerifiedBefore(
+            sequence=self.position.sequence,
+            digest=self.position.digest_hex,
+            verified_at=self.position.verified_at,
+            replayed_at=self.position.replayed_at,
+        )
+        return replay, before
 
 
 class _NumberChecker:
@@ -225,7 +343,7 @@ class _NumberChecker:
         self._accountant = accountant
         self._coverage = Coverage(accountant)
         self._replay = replay
-        length = sum(store.count_entries(replay.cohort).values())
+        length = sum(store.count_entries(replay.cohort).values()) - replay.began_after
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
         self._last: tuple[Step, bool] | None = None  # the step before, and whether it is checked already
         self.checked = 0

@@ -40,7 +40,7 @@ class LongStore(Store):
 
     long: list[LedgerEntry]
 
-    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
+    def entries_of(self, cohort: str, *, after: int = 0) -> Iterator[LedgerEntry]:
         """Yield the long chain."""
         del cohort
         return iter(self.long)

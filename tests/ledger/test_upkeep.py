@@ -94,7 +94,7 @@ def test_a_cohort_that_vanished_is_an_alarm(phones: Store, database_url: str, ac
 def test_a_database_that_is_gone_is_not_taken_for_a_damaged_one(
     phones: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*_: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise Unavailable("the database cannot be used")
 
     with monkeypatch.context() as patched:

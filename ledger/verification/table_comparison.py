@@ -1,0 +1,146 @@
+"""Compares what a chain implies with the tables that are kept beside it."""
+
+from __future__ import annotations
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.errors import LedgerError, NotFound
+from shuffle_ledger.ledger.storage.rows import Beside, CohortView, StoredRound, declared_bytes
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.requests import DECLARED, request_digest
+from shuffle_ledger.ledger.verification.replay import Replay, request_and_actor
+
+
+def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
+    """Compare what the chain implies with the tables kept beside it.
+
+    After a replay that went on from a verified position, only the rounds that later entries are about are
+    compared: the number of all of them grows with history.
+
+    Args:
+        replay: of the whole chain, up to the last of the entries in `beside`.
+        store: the ledger.
+        beside: the chain's head and holdings, of the moment of its last entry.
+    """
+    _compare_head(replay, beside.view)
+    counts = dict(beside.counts)
+    if replay.readable and counts != dict(replay.kinds):
+        replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
+    if replay.readable:
+        _compare_holdings(replay, beside)
+        _compare_rounds(replay, store)
+    _compare_losses(replay, store)
+
+
+def _compare_rounds(replay: Replay, store: Store) -> None:
+    is_whole = not replay.began_after
+    stored_rounds = (
+        store.rounds_of(replay.cohort) if is_whole else store.rounds_in(replay.cohort, replay.recalled)
+    )
+    seen = set()
+    for stored in stored_rounds:
+        seen.add(stored.round_id)
+        _compare_round(replay, store, stored)
+    if is_whole:
+        missing = store.missing_rounds(replay.cohort)
+        for round_id in missing.unlisted:
+            replay.blame(
+                None, f"round {round_id!r}: it is not in the list of registrations, or differs there"
+            )
+        for round_id in missing.rows:
+            if round_id not in replay.outcomes:
+                replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
+    for round_id in sorted(set(replay.outcomes) - seen):
+        replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
+
+
+def _compare_head(replay: Replay, view: CohortView | LedgerError) -> None:
+    if isinstance(view, LedgerError):
+        replay.blame(None, f"the head cannot be read: {view}")
+        return
+    if (view.head_sequence, view.head_digest) != (replay.head_sequence, replay.head_digest):
+        replay.blame(
+            None,
+            f"the head names entry {view.head_sequence}, the chain ends with entry {replay.head_sequence}",
+        )
+    cohort, body = view.cohort, replay.head_body
+    if body and (cohort.epsilon_budget, cohort.delta_budget) != (body.epsilon_budget, body.delta_budget):
+        replay.blame(None, "the cohort's row has another budget than its last entry")
+    if replay.opened is not None:
+        details = replay.opened.details
+        stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
+        is_same = stated == (cohort.population, cohort.policy, cohort.opened_at)
+        declared = {name: canonical.encode(details[name]) for name in DECLARED if name in details}
+        if not is_same or declared != declared_bytes(cohort):
+            replay.blame(None, "the cohort's row differs from the entry that opened it")
+    status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
+    if replay.readable and cohort.status != status:
+        replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
+
+
+def _compare_holdings(replay: Replay, beside: Beside) -> None:
+    expected = {
+        entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
+        for accounted, count in _with_held(replay).items()
+    }
+    for item in beside.holdings:
+        if entries.round_digest(item.parameters) != item.accounted_digest:
+            replay.blame(None, f"accounted round {item.accounted_digest.hex()}: its parameters were changed")
+        if expected.pop(item.accounted_digest, (0, 0)) != (item.count, item.local_count):
+            replay.blame(None, f"holding {item.accounted_digest.hex()} is not what the entries add up to")
+    for digest, counts in expected.items():
+        if counts != (0, 0):
+            replay.blame(None, f"holding {digest.hex()} is missing")
+
+
+def _with_held(replay: Replay) -> dict[ShuffledRound, int]:
+    return {accounted: replay.local[accounted] for accounted in {*replay.local, *replay.held}}
+
+
+def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
+    name = f"round {stored.round_id!r}"
+    if request_digest(stored.content) != stored.content_digest:
+        replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
+    linked: tuple[int | None, int | None] = (stored.outcome_sequence, stored.closing_sequence)
+    expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
+    if linked != expected:
+        linked = _without_newer(linked, store, replay, stored.round_id)
+    if linked != expected:
+        replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
+    if stored.outcome_sequence is None or linked != expected:
+        return
+    if replay.requests[stored.round_id] != request_and_actor(stored.content, stored.registered_by):
+        replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
+    number, moment = replay.registered[stored.round_id]
+    written = stored.registered_at.isoformat(timespec="microseconds")
+    if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
+        replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
+
+
+def _without_newer(
+    linked: tuple[int | None, int | None], store: Store, replay: Replay, round_id: str
+) -> tuple[int | None, int | None]:
+    """Return a row's links without those to entries that were written after the last replayed one."""
+
+    def is_newer(sequence: int | None) -> bool:
+        if not isinstance(sequence, int) or sequence <= replay.head_sequence:
+            return False
+        try:
+            return store.entry(replay.cohort, sequence).round_id == round_id
+        except NotFound:
+            return False
+
+    outcome, closing = (None if is_newer(sequence) else sequence for sequence in linked)
+    return outcome, closing
+
+
+def _compare_losses(replay: Replay, store: Store) -> None:
+    for key, (sequence, digest) in replay.losses.items():
+        if sequence <= replay.began_after:
+            continue
+        stored = store.loss(key)
+        if stored is None:
+            continue  # only a saving: without it the numbers are computed from the parameters
+        actual = entries.loss_digest(stored.blob)
+        if actual != stored.digest or actual.hex() != digest:
+            replay.blame(sequence, "the stored privacy loss it was decided with was changed afterwards")
