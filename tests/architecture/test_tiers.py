@@ -36,6 +36,10 @@ def test_heavy_child():
 def test_marked_slow():
     work()
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_database(database):
+    pass
+
 @pytest.mark.system
 def test_marked_system():
     work()
@@ -71,7 +75,7 @@ def test_a_heavy_test_without_a_mark_is_found_and_no_other(
     assert {line.rpartition("::")[2] for line in lines} == heavy
     failed = {line.partition("::")[2].split()[0] for line in ran.outlines if line.startswith("FAILED")}
     assert failed == {"test_heavy_and_wrong"} | (heavy if fast else set())
-    ran.assert_outcomes(passed=3 if fast else 7, failed=3 if fast else 1, deselected=2 if fast else 0)
+    ran.assert_outcomes(passed=4 if fast else 9, failed=3 if fast else 1, deselected=3 if fast else 0)
     ran.stdout.fnmatch_lines("*wrong anyhow*")
 
 
@@ -80,3 +84,19 @@ def test_a_slower_machine_has_a_larger_limit(monkeypatch: pytest.MonkeyPatch) ->
     assert tiers.slowness() > 100
     monkeypatch.setattr(tiers, "REFERENCE_SECONDS", 1e6)
     assert tiers.slowness() == 1.0
+
+
+@pytest.mark.slow
+def test_each_process_begins_with_its_longest_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        tests = [
+            f"{mark}def test_{number}(): pass"
+            for number, mark in enumerate(["", "", "@pytest.mark.slow\n", "@pytest.mark.system\n"])
+        ]
+        pytester.makepyfile(**{f"test_{name}": "\n".join(["import pytest", *tests])})
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    items = pytester.inline_run("--collect-only", plugins=[tiers]).getcalls("pytest_collection_finish")[0]
+    names = [f"{item.path.stem[-1]}{item.name[-1]}" for item in items.session.items]
+    assert names == ["a3", "b3", "c3", "a0", "a2", "c2", "a1", "b0", "b2", "b1", "c0", "c1"]
