@@ -23,8 +23,8 @@ from tests.cli.conftest import ROUND, Run
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     "alembic", "celery", "cryptography", "fastapi", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
-    "openpyxl", "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich", "scipy", "sqlalchemy",
-    "typst", "uvicorn",
+    "openpyxl", "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich",
+    "scipy", "sqlalchemy", "typst", "uvicorn",
 }  # fmt: skip
 # Runs commands, one after the other, and writes their exit codes and all modules to standard error.
 RUN = """
