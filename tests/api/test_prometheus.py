@@ -19,6 +19,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
 from shuffle_ledger.cli.backends.session import Session
 from shuffle_ledger.ledger import health
+from shuffle_ledger.ledger.api import figures
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
@@ -112,7 +113,12 @@ class Causes:
         yield "Broken", self.break_chain, self.mend_chain
         yield "Checkpoint", lambda: shutil.rmtree(self.folder / "checkpoints"), self.checkpoint
         full = lambda *_: "a disk is nearly full"  # noqa: E731
-        yield "Disk", lambda: self.monkeypatch.setattr(health, "shortage", full), self.monkeypatch.undo
+        shortage = health.shortage
+        yield (
+            "Disk",
+            lambda: self.monkeypatch.setattr(health, "shortage", full),
+            lambda: self.monkeypatch.setattr(health, "shortage", shortage),
+        )
         nobody = f"amqp://guest:guest@127.0.0.1:{free_port()}//"
         yield "Broker", lambda: self.change(broker_url=nobody), lambda: self.change(broker_url=None)
 
@@ -125,7 +131,7 @@ class Prometheus:
         rules = re.sub(r"for: \w+", "for: 0s", (DEPLOY / "alerts.yml").read_text("utf-8"))
         (folder / "alerts.yml").write_text(rules)
         config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text("utf-8"))
-        config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        config["global"] = {"scrape_interval": "100ms", "evaluation_interval": "100ms"}
         (scrape,) = config["scrape_configs"]
         scrape["authorization"]["credentials_file"] = str(folder / "token")
         scrape["static_configs"] = [{"targets": targets}]
@@ -153,7 +159,7 @@ class Prometheus:
         while (self.firing(), self.up()) != (alerts, servers):
             assert self.process.poll() is None, "Prometheus ended"
             assert time.monotonic() < gives_up, (alerts, self.firing(), self.up())
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def up(self) -> int:
         """Return how many servers answered their last scrapes."""
@@ -191,6 +197,7 @@ def test_each_alarm_fires_and_ends(
     prometheus: Callable[..., Prometheus],
 ) -> None:
     causes: list[Causes] = []
+    monkeypatch.setattr(figures, "STALE_TIMES", 0.0)  # each scrape reads them again
 
     def never(_accountant: Accountant, _round_id: str) -> Any:
         raise AssertionError("workers decide")
