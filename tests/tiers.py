@@ -1,12 +1,14 @@
-"""Three tiers of tests, and a limit on the processor time of a test that belongs to the fast one."""
+"""Three tiers of tests: the order in which processes run them, and a limit on the time of the fast ones."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import resource
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import pytest
@@ -14,9 +16,37 @@ import pytest
 LIMIT_SECONDS = 2.0  # of processor time, where `_calibrate` takes REFERENCE_SECONDS of it
 REFERENCE_SECONDS = 0.05
 IMPORTS_MAX = 20  # a test that imports more modules is not judged: it pays for all that come after it
-MARKS = ("slow", "system")
+MARKS = ("system", "slow")
 FAST = "not slow and not system"  # as the Makefile chooses it
 OVER_LIMIT = "processor_seconds_over_the_limit"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests for the processes of `--dist worksteal`; one process keeps the order of the files."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = in_shares(items, processes)
+
+
+def in_shares(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return the tests in an order whose equal parts, one for each process, begin with the longest tests.
+
+    The first part begins with the system tests, which mostly wait, and the others with the slow ones. An idle
+    process takes tests from the end of another's part: the fast ones.
+    """
+    tiers: dict[str, list[pytest.Item]] = {"slow": [], "system": [], "fast": []}
+    for item in items:
+        tiers[next((mark for mark in MARKS if item.get_closest_marker(mark)), "fast")].append(item)
+    first: list[list[pytest.Item]] = [tiers["system"], *([] for _ in range(processes - 1))]
+    for _, of_one_file in itertools.groupby(tiers["slow"], key=lambda item: item.path):
+        min(first[1:], key=len).extend(of_one_file)
+    fast = iter(tiers["fast"])
+    ordered: list[pytest.Item] = []
+    for number, longest in enumerate(first):
+        size = (len(items) - len(ordered)) // (processes - number)
+        ordered += longest
+        ordered += itertools.islice(fast, max(size - len(longest), 0))
+    return [*ordered, *fast]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
