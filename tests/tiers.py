@@ -18,7 +18,19 @@ REFERENCE_SECONDS = 0.05
 IMPORTS_MAX = 20  # a test that imports more modules is not judged: it pays for all that come after it
 MARKS = ("system", "slow")
 FAST = "not slow and not system"  # as the Makefile chooses it
+DATABASES = (  # fixtures of PostgreSQL, and parameters of those that choose a database
+    *("postgresql", "postgresql_store", "postgresql_server", "postgresql_url"),
+    *("new_postgresql_database", "new_postgresql_ledger"),
+)
 OVER_LIMIT = "processor_seconds_over_the_limit"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = (*getattr(item, "fixturenames", ()), *(value for value in chosen if isinstance(value, str)))
+    if any(name in DATABASES for name in names):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,6 +78,7 @@ def test_no_change_of_one_attribute_shows_more(written: tuple[str, str]) -> None
             assert bound <= accountant.certify_delta({described: 1}, epsilon=epsilon).delta_upper * 1.01
 
 
+@pytest.mark.slow
 def test_one_attribute_costs_less_than_all_and_more_than_alone() -> None:
     either = "parallel((0.5, blh(epsilon0=1)), (0.5, duchi(epsilon0=2)))"
     text = f"joint(krr(k=4, epsilon0=1), laplace(epsilon0=0.5), {either})"

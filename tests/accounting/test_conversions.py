@@ -285,6 +285,7 @@ def test_an_exported_round_keeps_its_upper_side(written: str) -> None:
     assert found.epsilon_upper >= accountant.certify({shuffled: 1}, delta=1e-6).epsilon_lower
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("library")
 def test_several_reports_of_a_user_are_exported_as_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     composed = []

@@ -366,6 +366,7 @@ def test_tokens_that_make_no_sense_are_not_issued(store: Store, changed: dict[st
     assert tokens(store) == []
 
 
+@pytest.mark.slow
 def test_a_rotated_token_has_the_same_rights_and_the_old_one_goes_on_until_it_is_revoked(
     server: Server,
 ) -> None:

@@ -89,6 +89,7 @@ def test_calibrate_answers_what_the_command_line_prints(server: Server, question
     assert answer.json() == printed("calibrate", *options(question))
 
 
+@pytest.mark.slow
 def test_the_client_returns_the_same_answers(server: Server) -> None:
     described = ShuffledRound(randomizer=parse_randomizer(KRR["randomizer"]), reports=500)
     with LedgerClient(server.url, server.tokens["registrar"], retry_seconds=0) as client:

@@ -145,6 +145,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         assert server.ask("POST", path, bearer="auditor", json=bodies[name]).status_code == 200
 
 
+@pytest.mark.slow
 def test_links_lead_to_operations_that_take_what_was_named() -> None:
     every = [operation for operations in description()["paths"].values() for operation in operations.values()]
     takes = {

@@ -31,6 +31,7 @@ def read(server: Server, bearer: str = "auditor", **query: Any) -> Any:
     return server.ask("GET", "/v1/events", bearer=bearer, params=query).json()
 
 
+@pytest.mark.slow
 def test_the_feed_is_the_ledgers_and_names_every_refusal(server: Server) -> None:
     server.register("a")
     server.register("b", **TOO_MUCH)

@@ -34,6 +34,7 @@ def busy(server: Server) -> Server:
     return server
 
 
+@pytest.mark.slow
 def test_only_the_cohorts_that_used_most_are_named(busy: Server) -> None:
     found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2).latest()
     assert [use.cohort for use in found.worst] == ["c", "b"]
@@ -85,6 +86,7 @@ def test_figures_that_were_read_a_moment_ago_are_not_read_again(store: Store) ->
     assert len(reads) == 2
 
 
+@pytest.mark.slow
 def test_only_what_moved_is_read_again_and_refusals_in_portions(
     busy: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

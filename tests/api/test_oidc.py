@@ -115,6 +115,7 @@ def asked(server: Server, token: str, path: str = "/v1/cohorts") -> httpx.Respon
     return server.http.get(path, headers={"Authorization": f"Bearer {token}"})
 
 
+@pytest.mark.slow
 def test_a_service_with_a_token_of_the_issuer_acts_under_its_subject(
     serve: Callable[..., Server], provider: Provider
 ) -> None:
@@ -195,6 +196,7 @@ def _forged(provider: Provider) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_forged_and_foreign_tokens_get_the_same_answer_as_no_token(
     serve: Callable[..., Server], provider: Provider
 ) -> None:
@@ -210,6 +212,7 @@ def test_forged_and_foreign_tokens_get_the_same_answer_as_no_token(
     assert answers == [401, 401, 401, 429]
 
 
+@pytest.mark.slow
 def test_new_keys_are_found_at_a_limited_pace_and_an_absent_issuer_is_temporary(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +279,7 @@ def _sent_back(person: httpx.Client, sub: str) -> tuple[dict[str, str], str]:
     return question, f"{CALLBACK}?{urlsplit(back).query}"
 
 
+@pytest.mark.slow
 def test_a_person_signs_in_acts_under_the_subject_and_signs_out(
     serve: Callable[..., Server], provider: Provider
 ) -> None:
@@ -304,6 +308,7 @@ def test_a_person_signs_in_acts_under_the_subject_and_signs_out(
     assert again.headers["Location"] == "/login"
 
 
+@pytest.mark.slow
 def test_a_sign_in_that_was_begun_elsewhere_or_allows_nothing_starts_no_session(
     serve: Callable[..., Server], provider: Provider
 ) -> None:

@@ -402,6 +402,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     _reaches(browser, server.url + "/login")
 
 
+@pytest.mark.slow
 def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

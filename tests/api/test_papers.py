@@ -31,6 +31,7 @@ def server(serve: Callable[..., Server]) -> Server:
     return serve(Dispatch(decide=never, papers=papers_here()))
 
 
+@pytest.mark.slow
 def test_an_auditor_gets_statements_as_files_and_a_reader_does_not(server: Server) -> None:
     auditor = _login(server, "auditor")
     assert "statement.pdf" in auditor.get("/cohorts/phones").text

@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import admit, change_budget
+from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.health import retry, verify_oldest
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
@@ -113,7 +114,6 @@ class Causes:
         yield "Broken", self.break_chain, self.mend_chain
         yield "Checkpoint", lambda: shutil.rmtree(self.folder / "checkpoints"), self.checkpoint
         full = lambda *_: "a disk is nearly full"  # noqa: E731
-        shortage = health.shortage
         yield (
             "Disk",
             lambda: self.monkeypatch.setattr(health, "shortage", full),

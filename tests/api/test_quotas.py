@@ -35,6 +35,7 @@ def client(server: Server) -> LedgerClient:
     return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
 
 
+@pytest.mark.slow
 def test_the_token_says_whose_round_it_is(server: Server, client: LedgerClient) -> None:
     client.open_cohort(**OPENED, local_budget=50.0)
     reading = client.set_quota("tablets", team="ads", epsilon=0.05, reason="agreed")
@@ -109,6 +110,7 @@ def test_every_name_of_a_team_is_an_address(server: Server, client: LedgerClient
     assert client.budget(reading.budget).epsilon_budget == 0.05
 
 
+@pytest.mark.slow
 def test_what_fits_instead_knows_that_a_voided_round_used_the_local_budget(
     server: Server, client: LedgerClient
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_person_behind_a_proxy_never_leaves_the_path(proxied: tuple[Server, st
         assert not person.cookies
 
 
+@pytest.mark.slow
 def test_a_program_behind_a_proxy_finds_what_it_registered(proxied: tuple[Server, str]) -> None:
     server, host = proxied
     name = "our/ledger/v1"  # one segment, which is no root path

@@ -36,6 +36,7 @@ def begin(server: Server, *, bearer: str = "auditor", **body: Any) -> Any:
     return server.ask("POST", "/v1/statements", bearer=bearer, json=body, headers=AT_ONCE)
 
 
+@pytest.mark.slow
 def test_a_long_statement_is_made_in_the_background_and_kept(server: Server, held: threading.Event) -> None:
     server.register("a")
     began = begin(server, cohorts=["phones"])
@@ -103,6 +104,7 @@ def test_statements_are_bounded_in_number_size_and_time(
     assert (refused.status_code, refused.json()["field"]) == (409, "cohorts")
 
 
+@pytest.mark.slow
 def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
     server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def client(server: Server) -> LedgerClient:
     return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
 
 
+@pytest.mark.slow
 def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerClient) -> None:
     opened: dict[str, Any] = {
         "name": "tablets",
@@ -116,6 +117,7 @@ def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, cl
         foreign.round("one")
 
 
+@pytest.mark.slow
 def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClient) -> None:
     opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "delta": 1e-6, "policy": "adaptive"}
     opened |= {"epsilon": 0.01, "windows_only": True}

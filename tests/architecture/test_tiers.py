@@ -36,6 +36,10 @@ def test_heavy_child():
 def test_marked_slow():
     work()
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_database(database):
+    pass
+
 @pytest.mark.system
 def test_marked_system():
     work()
@@ -71,7 +75,7 @@ def test_a_heavy_test_without_a_mark_is_found_and_no_other(
     assert {line.rpartition("::")[2] for line in lines} == heavy
     failed = {line.partition("::")[2].split()[0] for line in ran.outlines if line.startswith("FAILED")}
     assert failed == {"test_heavy_and_wrong"} | (heavy if fast else set())
-    ran.assert_outcomes(passed=3 if fast else 7, failed=3 if fast else 1, deselected=2 if fast else 0)
+    ran.assert_outcomes(passed=4 if fast else 9, failed=3 if fast else 1, deselected=3 if fast else 0)
     ran.stdout.fnmatch_lines("*wrong anyhow*")
 
 

@@ -56,6 +56,7 @@ def test_closed_forms_are_shown_where_they_are_asked_for(run: Run) -> None:
     assert run(*asked, "--epsilon", "0.1").code == 2
 
 
+@pytest.mark.slow
 def test_a_joint_is_bounded_by_attribute_where_it_is_asked_for(run: Run) -> None:
     written = "joint(krr(k=4, epsilon0=1), blh(epsilon0=2))"
     asked = ("amplify", "--randomizer", written, "--reports", "10000", "--delta", "1e-6")

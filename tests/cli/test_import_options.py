@@ -23,6 +23,7 @@ def decisions(answer: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in answer.items() if name not in ("dry_run", "rounds_known")}
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_the_import_then_does_and_writes_nothing(phones: Run, directory: Path) -> None:
     (directory / "rounds.csv").write_text(HEADER + rounds(5) + rounds(4, cohort="tablets"))
     (directory / "cohorts.csv").write_text("cohort,population,epsilon,delta\ntablets,1000,0.7,1e-6\n")

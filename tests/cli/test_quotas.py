@@ -21,6 +21,7 @@ def tablets(phones: Run) -> Run:
     return phones
 
 
+@pytest.mark.slow
 def test_a_team_is_charged_shown_and_refused(tablets: Run) -> None:
     asked = ("round", "register", "tablets", *KRR, "--team", "ads")
     first = tablets(*asked, "--id", "one", "--json").json
@@ -48,6 +49,7 @@ def test_shares_above_the_budget_are_said(tablets: Run) -> None:
     assert "The shares are more than the whole budget: not every team can use all of its quota." in shown
 
 
+@pytest.mark.slow
 def test_an_import_is_of_a_team(tablets: Run, tmp_path: Path) -> None:
     tablets("cohort", "quota", "tablets", "--team", "ads", "--epsilon", "0.3", "--reason", "more")
     file = tmp_path / "rounds.csv"
@@ -63,6 +65,7 @@ def test_an_import_is_of_a_team(tablets: Run, tmp_path: Path) -> None:
     assert reading["rounds"] == 3
 
 
+@pytest.mark.slow
 def test_two_persons_raise(tablets: Run) -> None:
     raised = ("cohort", "budget", "tablets", "--epsilon", "1.5", "--reason", "more")
     assert tablets(*raised).code == 5
@@ -80,6 +83,7 @@ def test_two_persons_raise(tablets: Run) -> None:
     assert text == "" or "Two persons together may raise that to 2" in text
 
 
+@pytest.mark.slow
 def test_the_sum_of_epsilon0_is_limited(tablets: Run) -> None:
     for number in range(15):
         assert tablets("round", "register", "tablets", *KRR, "--id", f"r{number}").code == 0
@@ -102,6 +106,7 @@ def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
     assert phones("cohort", "open", "study", *BUDGET, "--ceiling", "12", "--yes").code == 0
 
 
+@pytest.mark.slow
 def test_a_limited_number_of_rounds_is_stated(phones: Run, tmp_path: Path) -> None:
     assert phones("cohort", "open", "study", *BUDGET, "--rounds-per-user", "2").code == 0
     assert "2, at most, by a rule that" in " ".join(phones("cohort", "show", "study").stdout.split())

@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 TWICE = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000", "--reports-per-user", "2")
@@ -55,6 +57,7 @@ def test_a_round_is_registered_corrected_and_exported(phones: Run, directory: Pa
     assert forecast.json["kinds"][0]["round"]["reports_per_user"] == 2
 
 
+@pytest.mark.slow
 def test_a_file_imports_and_plans_them(phones: Run, directory: Path) -> None:
     (directory / "rounds.csv").write_text(
         "round_id,cohort,randomizer,reports,reports_per_user\n"

@@ -74,6 +74,7 @@ def test_a_table_is_the_csv_file_of_the_same_rounds(tmp_path: Path, write: Write
     assert sum(read_composition(tmp_path / "rounds").values()) == 2
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_import_takes_the_options_that_it_takes_for_csv(
     phones: Run, directory: Path, write: Write

@@ -25,6 +25,7 @@ def tablets(phones: Run) -> Run:
     return phones
 
 
+@pytest.mark.slow
 def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
     today = datetime.now(UTC).date()
     week = f"tablets@{today:%G-W%V}"
@@ -94,6 +95,7 @@ def test_a_file_of_rounds_is_charged_to_windows_and_may_be_imported_again(
     assert "what is collected already and was not admitted is an incident" in refused.stderr
 
 
+@pytest.mark.slow
 def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
     only = ("--population", "100000", "--epsilon", "0.01", "--delta", "1e-6", "--windows-only")
     alone = phones("cohort", "open", "tablets", *only)

@@ -150,6 +150,7 @@ def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
             desk.open("bad", epsilon=0.2, ceiling=ceiling)
 
 
+@pytest.mark.slow
 def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
     """The price of slack must be one on all paths, also on those on which the budget stays."""
     desk.open("low", epsilon=0.2, ceiling=3.0)
@@ -171,6 +172,7 @@ def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
     desk.check()
 
 
+@pytest.mark.slow
 def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk) -> None:
     assert desk.admitted(most=3) == 3
     told = correct(desk.store, desk.accountant, "round-0", {"reports": 1_000}, reason="a log", actor="ada")

@@ -59,6 +59,7 @@ def spent(desk: Desk, chain: str) -> float:
     return desk.store.view(chain).spent.epsilon_upper
 
 
+@pytest.mark.slow
 def test_on_later_days_the_next_week_is_charged_and_nothing_else(each_desk: Desk) -> None:
     desk = each_desk
     before = {name: spent(desk, name) for name in ("phones", THIS)}
@@ -150,6 +151,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_half_told(
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
+@pytest.mark.slow
 def test_what_is_told_again_is_told_on_its_new_days_and_with_its_new_truth(desk: Desk) -> None:
     watches_next = f"watches@{MONDAY + 7 * DAY:%G-W%V}"
     tell(desk, cohorts=("watches",))

@@ -91,6 +91,7 @@ def test_other_policies_keep_the_limit_too(store: Store, accountant: Accountant,
     desk.check()
 
 
+@pytest.mark.slow
 def test_forecasts_calibrations_and_what_fits_know_the_limit(desk: Desk) -> None:
     desk.ask()
     asked = ForecastWanted(round=TWO, every="week")

@@ -128,6 +128,7 @@ def test_a_quota_changes_what_a_team_may_and_nothing_that_is_decided(desk: Desk)
     desk.check()
 
 
+@pytest.mark.slow
 def test_settling_voiding_and_correcting_reach_the_quota_which_is_never_overspent(desk: Desk) -> None:
     desk.allow("ads", 0.2)
     for name in ("a", "b"):
@@ -189,6 +190,7 @@ def test_windows_audiences_and_quotas_are_charged_together(store: Store, account
     desk.check()
 
 
+@pytest.mark.slow
 def test_of_a_fixed_cohort_the_quota_is_fixed_too(store: Store, accountant: Accountant) -> None:
     desk = Desk(store, accountant, policy="fixed")
     desk.allow("ads", 0.2)

@@ -262,6 +262,7 @@ def test_fewer_reports_than_a_user_may_send_leave_nobody_to_hide_behind() -> Non
     assert (sampled.reports, sampled.sampled_from) == (150, 75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["adaptive", "fixed"])
 def test_more_reports_than_declared_may_come_from_one_user(desk: Desk, policy: str) -> None:
     desk.open(policy=policy, epsilon=12.0)

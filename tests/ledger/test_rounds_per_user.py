@@ -103,6 +103,7 @@ def test_a_kind_of_which_so_many_do_not_fit_is_refused(desk: Desk) -> None:
     desk.check()
 
 
+@pytest.mark.slow
 def test_settling_correcting_and_incidents_raise_the_largest_and_voids_lower_nothing(desk: Desk) -> None:
     for _ in range(4):
         desk.ask()

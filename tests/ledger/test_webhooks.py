@@ -71,6 +71,7 @@ def kinds(messages: list[Any]) -> list[str]:
     return [each["type"].removeprefix("shuffle-ledger.") for each in messages]
 
 
+@pytest.mark.slow
 def test_a_subscription_gets_each_event_of_the_feed_once_and_no_other(
     phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_same_message_comes_again_until_it_was_taken_and_the_order_stays(
     assert (shown.attempts, shown.last_error, shown.failing_since) == (0, None, None)
 
 
+@pytest.mark.slow
 def test_a_message_that_fails_too_often_is_kept_is_an_alarm_and_can_be_sent_again(
     phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:
@@ -187,6 +189,7 @@ def test_two_processes_do_not_send_the_same_message(
     assert sum(done) == len(ids) == len(set(ids)) == 8
 
 
+@pytest.mark.slow
 def test_a_stuck_round_and_a_broken_chain_are_told_of_when_they_begin(
     phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:

@@ -112,6 +112,7 @@ def alone(desk: Desk, window: Window) -> int:
     return desk.admitted(cohort="alone")
 
 
+@pytest.mark.slow
 def test_each_week_admits_what_its_budget_admits_alone_and_the_life_ends_them_all(desk: Desk) -> None:
     desk.open("phones", WEEK, epsilon=0.3)
     monday, most = a_monday(), alone(desk, WEEK)
@@ -442,6 +443,7 @@ def test_a_period_with_a_larger_budget_than_was_declared_is_found(
     _is_found(desk, f"phones@{a_monday():%G-W%V}", "declared no window with such a period and such a budget")
 
 
+@pytest.mark.slow
 def test_a_round_in_a_period_that_it_was_not_collected_in_is_found(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +485,7 @@ def test_a_statement_of_a_period_promises_the_period_and_says_what_it_does_not(s
     assert [entry.kind for entry in desk.store.entries_of(name)] == [EntryKind.OPENED, EntryKind.ADMITTED]
 
 
+@pytest.mark.slow
 def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -> None:
     desk.open("phones", WEEK, SEVEN_DAYS)
     monday = a_monday()

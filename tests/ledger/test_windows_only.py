@@ -53,6 +53,7 @@ def desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Itera
         yield opened(Desk(store, accountant))
 
 
+@pytest.mark.slow
 def test_each_week_admits_what_it_admits_alone_however_many_weeks_there_are(each_desk: Desk) -> None:
     desk = each_desk
     monday, most = a_monday(), alone(desk, WEEK)
@@ -70,6 +71,7 @@ def test_each_week_admits_what_it_admits_alone_however_many_weeks_there_are(each
     )
 
 
+@pytest.mark.slow
 def test_forecasts_and_calibrations_ask_the_windows_alone(desk: Desk) -> None:
     most = alone(desk, WEEK)
     desk.ask(a_monday(), cohort="watches")
