@@ -252,7 +252,7 @@ def test_distinct_elements_as_published() -> None:
 @pytest.mark.slow
 def test_what_shares_leak_is_charged() -> None:
     short, long = (
-        ShuffledRound(randomizer=parse_randomizer(f"distinct_elements(p=0.3, security={bits})"), reports=50)
+        ShuffledRound(randomizer=parse_randomizer(f"distinct_elements(p=0.3, security={bits})"), reports=20)
         for bits in (20, 100)
     )
     assert short.slack == pytest.approx(2 * 2.0**-20)

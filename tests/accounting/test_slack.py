@@ -56,7 +56,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
         ("generic(epsilon0=1)", {"reports": 1, "delta0": 1e-6}),
         ("generic(epsilon0=0.1)", {"reports": 50, "delta0": 3e-8}),
         ("generic(epsilon0=2)", {"reports": 10_000, "delta0": 1e-14}),
-        ("distinct_elements(p=0.1, security=40)", {"reports": 1000}),
+        ("distinct_elements(p=0.1, security=40)", {"reports": 100}),
     ],
 )
 @pytest.mark.parametrize("rounds", [1, 10])

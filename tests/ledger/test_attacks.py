@@ -85,7 +85,15 @@ def scarce_url(database_url: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "seed"), [("fixed", 0), ("adaptive", 1)])  # in two commits, and at once
+@pytest.mark.parametrize(
+    (
+        "database_url",
+        "policy",
+        "seed",
+    ),  # in two commits, and at once; test_races.py: two on SQLite
+    [("postgresql", "fixed", 0), ("postgresql", "adaptive", 1), ("sqlite", "adaptive", 1)],
+    indirect=["database_url"],
+)
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
     store: Store, scarce_url: str, accountant: Accountant, make_request: MakeRequest, policy: str, seed: int
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_new_kind_is_computed_once_whoever_asks_for_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # fifty on PostgreSQL: test_attacks.py
 def test_processes_on_the_last_sliver_admit_exactly_what_fits(
     phones: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
