@@ -85,7 +85,7 @@ __all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
 _STATEMENTS_BEGUN_MAX = 20  # for one that a restarted server lost, or that another server is asked for
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
-_PAGE = 500
+PAGE_ROWS = 500  # asked for at once; fewer make more requests
 
 
 class _Operations:
@@ -306,7 +306,7 @@ class _Operations:
         asked = {"cohort": cohort, "outcome": outcome, "since": since and spelled_moment(since)}
         query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         while True:
-            page = value_of(RoundPage, (yield Ask("GET", "rounds", query={**query, "limit": _PAGE})))
+            page = value_of(RoundPage, (yield Ask("GET", "rounds", query={**query, "limit": PAGE_ROWS})))
             yield Found(page.rounds)
             if page.after is None:
                 return
@@ -380,7 +380,7 @@ class _Operations:
         """Yield a cohort's entries in order, from the one behind sequence `after`."""
         last: int | None = after
         while last is not None:
-            query = {"after": last, "limit": _PAGE}
+            query = {"after": last, "limit": PAGE_ROWS}
             page = value_of(
                 PublishedPage, (yield Ask("GET", f"cohorts/{_segment(cohort)}/entries", query=query))
             )
@@ -411,7 +411,7 @@ class _Operations:
         query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         while True:
             position = {} if after is None else {"after": after}
-            found = yield Ask("GET", "events", query={**query, **position, "limit": _PAGE})
+            found = yield Ask("GET", "events", query={**query, **position, "limit": PAGE_ROWS})
             page = value_of(EventPage, found)
             yield Found(page.events)
             after = page.after
@@ -434,7 +434,7 @@ class _Operations:
         `after`: in pages, each of another moment."""
         position: str | None = after
         while position is not None:
-            page = yield Ask("GET", "heads", query={"after": position, "limit": _PAGE})
+            page = yield Ask("GET", "heads", query={"after": position, "limit": PAGE_ROWS})
             yield Found([read_head(each) for each in page["heads"]])
             position = page.get("after")  # an older server answers with all heads, and without it
 
@@ -626,10 +626,10 @@ class AsyncLedgerClient(_Operations, Awaiting):
 
 def _cohort_pages(after: str) -> Pages[Cohort]:
     while True:
-        page = yield Ask("GET", "cohorts", query={"after": after, "limit": _PAGE})
+        page = yield Ask("GET", "cohorts", query={"after": after, "limit": PAGE_ROWS})
         found = [value_of(Cohort, each) for each in page]
         yield Found(found)
-        if len(page) < _PAGE:
+        if len(page) < PAGE_ROWS:
             return
         after = found[-1].name
 

@@ -39,7 +39,7 @@ class _Losing(httpx.AsyncBaseTransport):
 
 @pytest.mark.slow
 def test_both_clients_answer_the_same(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.client.client._PAGE", 2)
+    monkeypatch.setattr("shuffle_ledger.ledger.client.client.PAGE_ROWS", 2)
 
     async def asked() -> list[Any]:
         async with sl.AsyncLedgerClient(server.url, server.tokens["admin"], retry_seconds=5) as client:

@@ -93,7 +93,7 @@ def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: 
 def test_rounds_are_listed_through_a_server_page_by_page(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.client.client._PAGE", 2)
+    monkeypatch.setattr("shuffle_ledger.ledger.client.client.PAGE_ROWS", 2)
     registrar = LedgerClient(server.url, server.tokens["registrar"], retry_seconds=5)
     for number in range(4):
         registrar.register(_request(f"small {number}"))

@@ -91,7 +91,7 @@ def test_any_text_may_be_gone_on_behind(many: Server, after: str) -> None:
 
 
 def test_the_client_goes_through_the_pages(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_PAGE", 5)
+    monkeypatch.setattr(clients, "PAGE_ROWS", 5)
     with LedgerClient(many.url, many.tokens["admin"]) as client:
         assert [each.name for each in client.each_cohort()] == NAMES
         assert [each.name for each in client.each_cohort(after="b")] == NAMES[7:]
