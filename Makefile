@@ -14,7 +14,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BI
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help map demo test test-fast test-all check bench figures docs sbom release-check clean lock venv check-lock
+.PHONY: help map demo test test-fast test-all check bench drill figures docs sbom release-check clean lock venv check-lock
 
 help:
 	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-all   everything: brokers, a browser, processes and builds too; prints the 50 slowest"
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
+	@echo "make drill      put a database back under a running server, twice from a dump and twice from the log, and check that nothing is spent twice"
 	@echo "make figures    draw docs/figures/ again (minutes)"
 	@echo "make docs       run the notebooks, and build the documentation as a site in build/site/"
 	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"
@@ -55,6 +56,10 @@ check-lock:
 
 bench: $(BENCH_READY)
 	$(BENCH)/bin/python -m tests.benchmarks $(ARGUMENTS)
+
+# Starts a PostgreSQL and servers of its own, and ends them.
+drill: $(READY)
+	$(BIN)/python -m tests.drills
 
 figures: $(READY)
 	$(BIN)/python -m docs.figures.draw

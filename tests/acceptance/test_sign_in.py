@@ -1,4 +1,4 @@
-"""A person signs in with a browser at a provider of OpenID Connect, which is a process of its own."""
+"""People sign in with a browser at a provider of OpenID Connect, a separate process."""
 
 from __future__ import annotations
 
