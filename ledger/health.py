@@ -219,7 +219,7 @@ def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: Si
         numbers_checked = found.numbers_checked
         if found.ok:
             good = (found.head_sequence, found.head_digest)
-            replayed_at = began if found.verified_before is None else found.verified_before.replayed_at
+            replayed_at = began if position is None else position.replayed_at
         else:
             first = found.problems[0]
             problem = f"entry {first.sequence}: {first.what}" if first.sequence else first.what

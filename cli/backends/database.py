@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints import SavedHeads
     from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
     from shuffle_ledger.ledger.health import Health
-    from shuffle_ledger.ledger.verification import Numbers, VerificationReport
+    from shuffle_ledger.ledger.verification import Entries, Numbers, VerificationReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,13 +273,21 @@ class DatabaseLedger:
         return standing_after(self.session.store, follows)
 
     def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
     ) -> VerificationReport:
         """See `Ledger`."""
-        from shuffle_ledger.ledger.verification import verify  # noqa: PLC0415 - few commands need it
+        from shuffle_ledger.ledger.checkpoints import trusted_key  # noqa: PLC0415 - few commands need it
+        from shuffle_ledger.ledger.verification import verify  # noqa: PLC0415 - as above
 
         session = self.session
-        return verify(session.store, session.accountant, cohort, against=against, numbers=numbers)
+        return verify(
+            session.store,
+            session.accountant,
+            cohort,
+            against=against,
+            numbers=numbers,
+            positions_of=trusted_key(session.settings) if entries == "new" else None,
+        )
 
     def make_statement(
         self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress

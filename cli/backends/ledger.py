@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints import SavedHeads
     from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
     from shuffle_ledger.ledger.health import Health
-    from shuffle_ledger.ledger.verification import Numbers, VerificationReport
+    from shuffle_ledger.ledger.verification import Entries, Numbers, VerificationReport
 
 Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
 
@@ -150,7 +150,7 @@ class Ledger(Protocol):
         """See `ledger.storage.anchor.standing_after`."""
 
     def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers
+        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
     ) -> VerificationReport:
         """See `ledger.verification.verifier.verify`."""
 

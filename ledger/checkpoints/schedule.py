@@ -24,6 +24,13 @@ LATEST = "checkpoint.json"
 MISSED_MAX = 3  # consecutive misses before an alarm
 
 
+def trusted_key(settings: Settings) -> bytes | None:
+    """Return the public key that the settings trust for what the scheduler signs; raises InvalidValue."""
+    if settings.checkpoint_key is not None:
+        return read_public_key(settings.checkpoint_key)
+    return None if settings.signing_key is None else SigningKey.load(settings.signing_key).public_key_bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduledCheckpoints:
     """Where checkpoints are written on a schedule: the latest one, and the last one of each day."""

@@ -78,7 +78,7 @@ from shuffle_ledger.ledger.values.requests import (
     spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
+from shuffle_ledger.ledger.verification.verifier import Entries, Numbers, VerificationReport
 
 __all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
 
@@ -465,9 +465,13 @@ class _Operations:
         *,
         against: SavedHeads | None = None,
         numbers: Numbers = "sampled",
+        entries: Entries = "all",
     ) -> Steps[VerificationReport]:
-        """Have the server replay one chain or all, as `verification.verifier.verify` does."""
-        body: dict[str, Any] = {"numbers": numbers}
+        """Have the server replay one chain or all, as `verification.verifier.verify` does.
+
+        With `entries="new"`, from the position that its scheduler verified and signed last.
+        """
+        body: dict[str, Any] = {"numbers": numbers, "entries": entries}
         if cohort is not None:
             body["cohort"] = checked_text("cohort", cohort)
         if against is not None:

@@ -4,14 +4,18 @@ Imports `policies`, `checkpoints` and what lies below them.
 """
 
 from shuffle_ledger.ledger.verification.verifier import (
+    CohortVerification,
     Comparison,
+    Entries,
     Numbers,
     VerificationReport,
     verify,
 )
 
 __all__ = [
+    "CohortVerification",
     "Comparison",
+    "Entries",
     "Numbers",
     "VerificationReport",
     "verify",

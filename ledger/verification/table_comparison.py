@@ -107,7 +107,7 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
         linked = _without_newer(linked, store, replay, stored.round_id)
     if linked != expected:
         replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
-    if stored.outcome_sequence is None or linked != expected:
+    if linked[0] is None or linked != expected:
         return
     if replay.requests[stored.round_id] != request_and_actor(stored.content, stored.registered_by):
         replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")

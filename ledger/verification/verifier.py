@@ -39,6 +39,7 @@ LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
 SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
 Numbers = Literal["sampled", "all"]
+Entries = Literal["new", "all"]  # new: behind the last verified position, where there is one that is trusted
 
 _log = logging.getLogger(__name__)
 

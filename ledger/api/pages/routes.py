@@ -204,7 +204,7 @@ class Card:
     spark: charts.Spark | None
     refused_of_late: int
     outlook: Outlook | None  # None: not computed
-    verified_at: datetime | None  # on a schedule; None: never
+    replayed_at: datetime | None  # the whole chain, on a schedule; None: never
 
     @property
     def state(self) -> str:
@@ -218,7 +218,7 @@ class Card:
         share = 0.0 if self.head.windows_only else body.spent.epsilon_upper / body.epsilon_budget
         if share >= NEARLY_EXHAUSTED or (latest is not None and latest.rounds_at_least == 0):
             return "nearly exhausted"
-        since = self.verified_at or self.head.opened_at
+        since = self.replayed_at or self.head.opened_at
         late = datetime.now(UTC) - since > timedelta(seconds=VERIFIED_ALARM_SECONDS)
         return "unverified" if late else "open"
 
@@ -243,7 +243,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
             spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget),
             refused_of_late=refused.get(name, 0),
             outlook=outlooks.get(name),
-            verified_at=verified[name].verified_at if name in verified else None,
+            replayed_at=verified[name].replayed_at if name in verified else None,
         )
         for name, head in zip(names, heads, strict=True)
     ]

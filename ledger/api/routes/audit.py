@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED,
 from shuffle_ledger.ledger.api.schemas.audit import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.api.statement_jobs import WAIT_SECONDS, Job
+from shuffle_ledger.ledger.checkpoints.schedule import trusted_key
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.evidence.statement_request import cohort_names
@@ -115,9 +116,16 @@ async def list_heads(
 
 
 @router.post("/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "The findings."))
-async def verification_of_one(cohort: CohortName, token: Auditor, service: Asked) -> JSONResponse:
+async def verification_of_one(
+    cohort: CohortName,
+    token: Auditor,
+    service: Asked,
+    entries: Annotated[
+        Literal["new", "all"], Query(description="`new`: only those behind the last verified position.")
+    ] = "new",
+) -> JSONResponse:
     """Replay a cohort's chain, and compute an even sample of its numbers again."""
-    return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort)))
+    return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort), entries=entries))
 
 
 @router.post("/verification", responses=answers(200, ANSWERS.verification, "The findings."))
@@ -207,6 +215,11 @@ async def _verified(service: Service, token: AccessToken, wanted: VerifyChains) 
     if wanted.cohort is None:
         refuse_limited(token)
     work = partial(
-        verify, service.store, cohort=wanted.cohort, against=wanted.saved(), numbers=wanted.numbers
+        verify,
+        service.store,
+        cohort=wanted.cohort,
+        against=wanted.saved(),
+        numbers=wanted.numbers,
+        positions_of=trusted_key(service.settings) if wanted.entries == "new" else None,
     )
     return JSONResponse(document_of(await service.auditing.run(work)))

@@ -27,6 +27,13 @@ class VerifyChains(Body):
     """Which chains to replay, how many of their numbers to compute again, and what to compare them with."""
 
     cohort: Name | None = None
+    entries: Annotated[
+        Literal["new", "all"],
+        Field(
+            description="`new`: only those behind the position that the scheduler verified and signed last,"
+            " if the server trusts its key; `verified_before` says which. All with `against` or all numbers."
+        ),
+    ] = "new"
     numbers: Literal["sampled", "all"] = "sampled"
     against: Annotated[
         dict[str, Any] | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
