@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
 from tests.acceptance.conftest import answers
 from tests.benchmarks.http_storm import free_port
-from tests.workers.conftest import REPOSITORY, WAIT_SECONDS_MAX, awaited
+from tests.history import MISSING, REPOSITORY, before_the_last_migration, git
+from tests.workers.conftest import WAIT_SECONDS_MAX, awaited
 
 pytestmark = pytest.mark.system
 
@@ -31,28 +31,14 @@ ROUNDS = 24  # more than the budget admits
 POLICY = ("-c", "from shuffle_ledger.accounting import NUMERICAL_POLICY; print(NUMERICAL_POLICY)")
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _has_last_migration(commit: str) -> bool:
-    listed = _git("ls-tree", "--name-only", commit, "migrations/versions/")
-    return f"/{SCHEMA_REVISION}_" in listed
-
-
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the packages of the version before the last migration."""
-    changes = _git("rev-list", "--first-parent", "HEAD", "--", "migrations/versions").split()
-    commit = next((f"{each}^1" for each in changes if not _has_last_migration(f"{each}^1")), None)
-    if commit is None or not _git("rev-parse", "--verify", "--quiet", commit):
-        pytest.skip(
-            "the history before the last migration is missing: an archive or a shallow clone has none"
-        )
+    commit = before_the_last_migration()
+    assert commit is not None, MISSING  # without it this test is not chosen: tests/conftest.py
     folder = tmp_path_factory.mktemp("previous")
     archive = folder / "source.tar"
-    _git("archive", "--output", str(archive), commit)
+    git("archive", "--output", str(archive), commit)
     source = folder / "source"
     source.mkdir()
     subprocess.run(["tar", "-xf", archive, "-C", source], check=True)
