@@ -164,7 +164,7 @@ def drill(ledger: Deployment) -> None:
 
 
 def point_in_time(ledger: Deployment) -> None:
-    """Put the database back to a moment that is too early, under a running server; then replay all of the log."""
+    """Put the database back to a moment that is too early, under a running server; then replay the log."""
     database = ledger.database
     ledger.say("\nThe database is put back to the named point, while the server runs.")
     with ledger.serving(LATER) as client:

@@ -82,7 +82,8 @@ class Cluster:
         """Start the server on a data folder, and wait until it takes writes."""
         if self._keeper is not None:
             raise RuntimeError("the server runs")
-        words = ["/bin/sh", "-c", _KEEPER, "keeper", self._programs, self.home / data, self.home, *options]
+        words: list[str | Path] = ["/bin/sh", "-c", _KEEPER, "keeper", self._programs]
+        words += [self.home / data, self.home, *options]
         self._keeper = subprocess.Popen(words, user=self._user, cwd=self.home, stdin=subprocess.PIPE)
         ends = time.monotonic() + SECONDS_MAX
         while True:
