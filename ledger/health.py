@@ -217,9 +217,10 @@ def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: Si
         problem = "the cohort is missing"
     else:
         numbers_checked = found.numbers_checked
+        if found.verified_before is None:
+            replayed_at = began if position is None else position.replayed_at
         if found.ok:
             good = (found.head_sequence, found.head_digest)
-            replayed_at = began if position is None else position.replayed_at
         else:
             first = found.problems[0]
             problem = f"entry {first.sequence}: {first.what}" if first.sequence else first.what

@@ -33,7 +33,7 @@ class Census:
     cohorts: int
     overspent: int
     frozen: int
-    unverified: Named  # the whole chain was not replayed with success within the time that was asked for
+    unverified: Named  # the whole chain was not replayed within the time that was asked for
     broken_count: int
     broken: tuple[StoredVerification, ...]  # the first of those whose last verification found something
     rounds_admitted: int  # ever, in every cohort

@@ -535,7 +535,7 @@ class Store(RoundStore):
             head: sequence and digest of the last head that was found good.
             numbers_checked: how many certificates were computed again.
             problem: the first one; None: everything held.
-            replayed_at: when its whole chain was last replayed with success.
+            replayed_at: when its whole chain was last replayed, whatever was found.
             position: from which the next verification may go on; None: the next one replays the whole chain.
         """
         with engines.writing(self._engine) as connection:

@@ -314,7 +314,7 @@ verifications = Table(
     metadata,
     Column("cohort", NAME, primary_key=True),  # refers to nothing: a cohort that vanished is reported too
     Column("verified_at", UtcDateTime, nullable=False),
-    Column("replayed_at", UtcDateTime),  # of the last replay of the whole chain; NULL: none passed yet
+    Column("replayed_at", UtcDateTime),  # of the last replay of the whole chain; NULL: none yet
     Column("position", LargeBinary),  # up to which the chain was verified, signed: `values.verified_position`
     Column("head_sequence", BigInteger, nullable=False),  # of the last head found good; 0: none yet
     Column("head_digest", String(64), nullable=False),  # hexadecimal
