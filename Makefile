@@ -6,8 +6,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-# One more than two cores: tests also wait for databases, brokers and browsers.
-WORKERS ?= 3
+WORKERS ?= 2
 # One thread for linear algebra in each process: more threads than cores slow each other down. Compiled modules are
 # kept, also where the environment says otherwise: else every process compiles all tests again.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

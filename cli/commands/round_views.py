@@ -65,6 +65,8 @@ def record_facts(record: RoundRecord) -> Table:
 def import_facts(summary: ImportSummary) -> RenderableType:
     """Returns an import's counts by cohort, with their sum, and its refused rounds, for people."""
     parts: list[RenderableType] = [_import_counts(summary)]
+    if summary.rounds_known:
+        parts.append(f"Decided before this run: {summary.rounds_known:,} of {summary.rounds:,} rounds.")
     if summary.dry_run:
         parts.append("Nothing was written. These are the decisions that an import would make now.")
     shortlist = summary.refused[:REFUSED_SHOWN_MAX]

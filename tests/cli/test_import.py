@@ -118,6 +118,8 @@ def test_an_import_with_refusals_is_done_and_counts_them(files: Path, run: Run) 
     assert ids == [f"r{number}" for number in range(ROUNDS) if number % 3 != 2]
     again = run(*IMPORT).json
     assert again == summary | {"rounds_known": ROUNDS, "cohorts_opened": 0}
+    for_people = run(*(word for word in IMPORT if word != "--json")).stdout
+    assert f"Decided before this run: {ROUNDS} of {ROUNDS} rounds." in for_people
     assert run("audit", "verify", "--numbers", "all").code == 0
 
 

@@ -247,6 +247,7 @@ def test_columns_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch
     assert max(map(len, phones("cohort", "show", "phones").stdout.splitlines())) <= 50
 
 
+@pytest.mark.slow
 def test_a_refused_quote_says_what_would_fit_instead(phones: Run) -> None:
     order = ("phones", "--randomizer", "krr(k=4, epsilon0=8)", "--reports", "100")
     assert "would fit instead" not in phones("round", "quote", "phones", *ROUND).stdout
@@ -300,6 +301,7 @@ def test_a_setting_that_is_no_json_says_which(run: Run, monkeypatch: pytest.Monk
     assert said.startswith("SHUFFLE_LEDGER_ACKNOWLEDGED: got 'phones:3', expected a JSON object")
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_not_reported_as_no_key(phones: Run) -> None:
     phones("audit", "keygen", "key.pem")
     options = ("--bundle", "evidence.zip", "-o", "s.json", "--signing-key", "key.pem")
