@@ -97,7 +97,7 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
 
 
 def _computed(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
-    """Store a loss that nobody has stored, and return its digest: of several processes, one computes it."""
+    """Compute and store a loss that is not stored, in one of several processes; return its digest."""
     with store.claimed(_key(accounted)) as waited:
         if waited:
             recall(store, accountant, [accounted])
