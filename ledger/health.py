@@ -199,7 +199,11 @@ def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[
 
 
 def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: SigningKey | None) -> None:
-    last = store.verifications(only=[name]).get(name)
+    try:
+        last = store.verifications(only=[name]).get(name)
+    except (TypeError, ValueError) as error:  # SQLite takes any value: it must not keep other cohorts waiting
+        _log.warning("what the last verification of cohort %s found cannot be read: %s", name, error)
+        last = None
     good = (last.head_sequence, last.head_digest) if last is not None else (0, "")
     replayed_at = None if last is None else last.replayed_at
     numbers_checked, problem, position = 0, None, None
@@ -217,7 +221,9 @@ def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: Si
         problem = "the cohort is missing"
     else:
         numbers_checked = found.numbers_checked
-        if found.verified_before is None:
+        if found.verified_before is not None:
+            replayed_at = found.verified_before.replayed_at  # as it was signed
+        else:
             replayed_at = began if position is None else position.replayed_at
         if found.ok:
             good = (found.head_sequence, found.head_digest)

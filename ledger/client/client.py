@@ -471,7 +471,9 @@ class _Operations:
 
         With `entries="new"`, from the position that its scheduler verified and signed last.
         """
-        body: dict[str, Any] = {"numbers": numbers, "entries": entries}
+        body: dict[str, Any] = {"numbers": numbers}
+        if entries != "all":  # else left out: an older server does not know the field
+            body["entries"] = entries
         if cohort is not None:
             body["cohort"] = checked_text("cohort", cohort)
         if against is not None:

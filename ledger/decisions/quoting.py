@@ -192,17 +192,20 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
     """
     request = with_budgets(store, request, is_new=True)
     views = views_of(store, request)
-    view = next(view for view in views if view.cohort.name == request.cohort)
     base = quote_for_all(store, accountant, views, request)
 
     def count_fits(count: int) -> bool:
-        held = {**view.held, base.accounted: view.held.get(base.accounted, 0) + count - 1}
-        more = dataclasses.replace(view, held=held)
-        return quote_for_all(store, accountant, [more], request).would_be == "admitted"
+        more = [
+            dataclasses.replace(
+                view, held={**view.held, base.accounted: view.held.get(base.accounted, 0) + count - 1}
+            )
+            for view in views
+        ]
+        return quote_for_all(store, accountant, more, request).would_be == "admitted"
 
     if base.would_be != "admitted":
         rounds = 0
-    elif view.cohort.policy == POLICY_FIXED:
+    elif all(view.cohort.policy == POLICY_FIXED for view in views):
         rounds = _largest_count(count_fits)
     else:  # what decides there is more than what is held
         rounds = _count_one_by_one(store, accountant, views, request)

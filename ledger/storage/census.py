@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, insert, or_, select
 
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
@@ -47,7 +47,8 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
         before = now - timedelta(seconds=unverified_seconds)
         since = func.coalesce(verifications.c.replayed_at, cohorts.c.opened_at)
         both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
-        late = select(cohorts.c.name).select_from(both).where(since < before)
+        # A moment to come was not written by a verification.
+        late = select(cohorts.c.name).select_from(both).where(or_(since < before, since > now))
         problem = verifications.c.problem.is_not(None)
         found = connection.execute(
             select(verifications).where(problem).order_by(verifications.c.cohort).limit(names_max)
@@ -80,9 +81,12 @@ def verified_before(engine: Engine, moment: datetime, *, limit: int) -> list[str
     # A cohort that vanished was verified before, so it is found in the other table.
     both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
     never = select(cohorts.c.name).select_from(both).where(verifications.c.cohort.is_(None))
-    earlier = select(verifications.c.cohort).where(verifications.c.verified_at < moment)
     found: list[str] = []
     with engines.reading(engine) as connection:
+        verified_at = verifications.c.verified_at
+        # A moment to come was not written by a verification, so it keeps no cohort from one.
+        is_due = or_(verified_at < moment, verified_at > engines.database_time(connection))
+        earlier = select(verifications.c.cohort).where(is_due)
         for query in (
             never.order_by(cohorts.c.name),
             earlier.order_by(verifications.c.verified_at, verifications.c.cohort),

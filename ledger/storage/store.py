@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -78,6 +79,7 @@ class Store(RoundStore):
         self._windowed: dict[str, bool] = {}
         self._first_bodies: dict[str, bytes] = {}
         self._loss_digests: dict[bytes, bytes] = {}
+        self._claims = threading.BoundedSemaphore(engines.POOL_SIZE // 2)
 
     # Cohorts
 
@@ -501,9 +503,20 @@ class Store(RoundStore):
             self._remember(self._loss_digests, key, found)
         return found
 
-    def claimed(self, key: bytes) -> AbstractContextManager[bool]:
-        """Keep others from computing the privacy loss of a key meanwhile; see `claimed`."""
-        return claimed(self._engine, key)
+    @contextmanager
+    def claimed(self, key: bytes) -> Iterator[bool]:
+        """Keep others from computing the privacy loss of a key meanwhile; see `claimed`.
+
+        Half of the pool's connections may wait or hold claims; more computations go on without one.
+        """
+        if not self._claims.acquire(blocking=False):
+            yield False
+            return
+        try:
+            with claimed(self._engine, key) as waited:
+                yield waited
+        finally:
+            self._claims.release()
 
     def insert_loss(self, loss: StoredLoss) -> None:
         """Store a privacy loss unless one is stored under its key."""

@@ -227,7 +227,10 @@ def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
         name: value for name, value in opening.items() if name not in ("epsilon", "delta")
     }
     declared |= {"labels": opening.get("labels") or {}, "windows": tuple(opening.get("windows", ()))}
-    return Cohort(epsilon_budget=opening["epsilon"], delta_budget=opening["delta"], **declared)
+    try:
+        return Cohort(epsilon_budget=opening["epsilon"], delta_budget=opening["delta"], **declared)
+    except KeyError as missing:
+        raise TypeError(f"a cohort is opened with {missing.args[0]}") from missing
 
 
 def promised_epsilon(declared: Declared, budget: float) -> float:

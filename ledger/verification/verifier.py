@@ -35,6 +35,7 @@ from shuffle_ledger.ledger.verification.siblings import JointRounds
 from shuffle_ledger.ledger.verification.table_comparison import compare_tables
 
 SAMPLES_PER_COHORT = 16
+POSITION_AGE_MAX = timedelta(days=7)  # since the last whole replay; nothing goes on from an older position
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
 SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
@@ -114,7 +115,8 @@ def verify(
 
     With `positions_of`, the public key that signs verified positions, a chain is replayed from the position
     that was verified last. The guarantee then holds for the entries behind it; of those before it,
-    `verified_before` says when they were verified. A change of them since is found by the next whole replay.
+    `verified_before` says when they were verified. A change of them since is found by the next whole replay;
+    after `POSITION_AGE_MAX` without one, the position is not used.
     With heads to compare with, or with `numbers="all"`, every chain is replayed whole.
 
     Raises:
@@ -203,7 +205,10 @@ def verify_and_sign(
 
 
 def trusted_position(store: Store, cohort: str, public_key: bytes) -> VerifiedPosition | None:
-    """Return the position up to which a chain was verified by this version, if the key's holder signed it."""
+    """Return the position up to which a chain was verified by this version, if the key's holder signed it.
+
+    None if the last whole replay is `POSITION_AGE_MAX` ago.
+    """
     stored = store.verifications(only=[cohort]).get(cohort)
     return None if stored is None else _trusted(store, stored, public_key)
 
@@ -218,7 +223,8 @@ def _trusted(store: Store, stored: StoredVerification, public_key: bytes) -> Ver
         _log.warning("the verified position of cohort %s is not used: %s", cohort, error)
         return None
     is_ours = (found.ledger_id, found.cohort, found.software) == (store.ledger_id(), cohort, SOFTWARE)
-    return found if is_ours else None
+    is_recent = timedelta() <= store.now() - found.replayed_at < POSITION_AGE_MAX
+    return found if is_ours and is_recent else None
 
 
 def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:

@@ -85,13 +85,13 @@ def test_verification_goes_on_from_a_position_that_the_server_trusts(
         found = next(each for each in report["cohorts"] if each["cohort"] == "phones")
         return None if found["verified_before"] is None else found["verified_before"]["sequence"]
 
-    assert before(trusting, "cohorts/phones/verification") == 2
-    assert before(trusting, "cohorts/phones/verification?entries=all") is None
-    assert before(trusting, "verification", {}) == 2
-    assert before(trusting, "verification", {"entries": "all"}) is None
-    assert before(trusting, "verification", {"numbers": "all"}) is None
+    assert before(trusting, "cohorts/phones/verification?entries=new") == 2
+    assert before(trusting, "cohorts/phones/verification") is None
+    assert before(trusting, "verification", {"entries": "new"}) == 2
+    assert before(trusting, "verification", {}) is None  # who does not know of positions gets no less
+    assert before(trusting, "verification", {"entries": "new", "numbers": "all"}) is None
     other.tokens = trusting.tokens
-    assert before(other, "verification", {}) is None
+    assert before(other, "verification", {"entries": "new"}) is None
     asked: tuple[tuple[Literal["new", "all"], bool], ...] = (("new", False), ("all", True))
     with LedgerClient(trusting.url, trusting.tokens["auditor"], retry_seconds=5) as client:
         for entries, is_whole in asked:

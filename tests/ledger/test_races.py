@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, slot_for
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import admit, register, settle
+from shuffle_ledger.ledger.storage.engine import POOL_SIZE
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -65,6 +67,17 @@ def test_a_new_kind_is_computed_once_whoever_asks_for_it(
     assert len(digests) == 1
     if not database_url.startswith("sqlite"):  # which has no claims, and is written by one program
         assert Slow.computed == [accounted]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_many_threads_with_new_kinds_do_not_wait_for_connections(
+    phones: Store, make_request: MakeRequest
+) -> None:
+    many = POOL_SIZE + 10 + THREADS  # more than the pool has connections, overflow included
+    kinds = [slot_for(replace(make_request().round, reports=1000 + 50 * number)) for number in range(many)]
+    with ThreadPoolExecutor(many) as pool:
+        digests = list(pool.map(lambda kind: loss_cache.digest_of(phones, Slow(), kind), kinds))
+    assert len(digests) == many
 
 
 @pytest.mark.slow

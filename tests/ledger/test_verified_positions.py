@@ -214,6 +214,34 @@ def test_whole_replays_come_at_their_pace_and_unverified_speaks_of_them(
     assert first is not None and last is not None and last > first  # noqa: PT018
 
 
+def test_an_old_position_and_one_to_come_are_not_used(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.register("a")
+    ledger.schedule()
+    assert ledger.found().verified_before is not None
+    now = ledger.store.now
+    for days in (8, -1):
+        monkeypatch.setattr(ledger.store, "now", lambda days=days: now() + timedelta(days=days))
+        assert ledger.found().verified_before is None
+
+
+@ON_SQLITE
+def test_moments_to_come_and_rubbish_keep_no_chain_from_its_verification(
+    ledger: Ledger, database_url: str
+) -> None:
+    ledger.register("a")
+    ledger.schedule()
+    attack(database_url, "UPDATE verifications SET verified_at = '2099-01-01', replayed_at = '2099-01-01'")
+    assert any(alarm.startswith("UNVERIFIED 1") for alarm in health(ledger.store).alarms)
+    ledger.schedule()
+    assert health(ledger.store).alarms == ()
+    # SQLite takes any value.
+    attack(database_url, "UPDATE verifications SET verified_at = 'junk', replayed_at = 'junk'")
+    ledger.schedule()
+    assert health(ledger.store).alarms == ()
+
+
 @ON_SQLITE
 def test_a_frozen_chain_is_replayed_whole(ledger: Ledger, database_url: str) -> None:
     ledger.register("a")

@@ -122,7 +122,7 @@ async def verification_of_one(
     service: Asked,
     entries: Annotated[
         Literal["new", "all"], Query(description="`new`: only those behind the last verified position.")
-    ] = "new",
+    ] = "all",
 ) -> JSONResponse:
     """Replay a cohort's chain, and compute an even sample of its numbers again."""
     return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort), entries=entries))

@@ -33,7 +33,7 @@ class VerifyChains(Body):
             description="`new`: only those behind the position that the scheduler verified and signed last,"
             " if the server trusts its key; `verified_before` says which. All with `against` or all numbers."
         ),
-    ] = "new"
+    ] = "all"
     numbers: Literal["sampled", "all"] = "sampled"
     against: Annotated[
         dict[str, Any] | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
