@@ -262,8 +262,8 @@ def _ask_if_far_fewer(round_id: str, reports: int, where: Mapping[str, Any]) -> 
         declared = ledger.round(round_id).request.round.reports
     if 2 * reports < declared:
         say(
-            f"{round_id} was registered for {declared:,} reports. If only {reports:,} were shuffled, it cost"
-            " more: that is charged for ever, and nothing that is told later takes it back"
+            f"{round_id} was registered for {declared:,} reports. If only {reports:,} were shuffled, it may"
+            " have cost more: that is charged for ever, and nothing that is told later takes it back"
         )
         click.confirm("Is the number right? Settle it", err=True, abort=True)
 

@@ -39,7 +39,7 @@ def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
         several = f"{shown(fits.rounds)} such rounds" if fits.rounds else "no such round"
         single = "" if fits.epsilon0 is None else f"; one with epsilon0 {lower(fits.epsilon0)}"
         rows["would fit instead"] = several + single
-    by_all = f" by all {len(quote.audience)} cohorts" if quote.audience and quote.reason is None else ""
+    by_all = f" by all {len(quote.audience)} budgets" if quote.audience and quote.reason is None else ""
     return facts(f"The round would be {quote.would_be}{by_all}", rows)
 
 

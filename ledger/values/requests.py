@@ -550,7 +550,7 @@ class Quote:
     epsilon_budget: float
     delta_budget: float
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
-    audience: tuple[str, ...] = ()  # of a round of several cohorts: all of them; `cohort` has these numbers
+    audience: tuple[str, ...] = ()  # of several budgets, windows included: all; `cohort` has these numbers
     refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that would not admit it
 
 

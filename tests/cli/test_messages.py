@@ -265,7 +265,7 @@ def test_a_quote_of_several_cohorts_says_that_it_is_of_all(phones: Run) -> None:
     assert phones("cohort", "open", "tablets", *budget).code == 0
     order = ("--audience", "phones,tablets", "--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
     said = phones("round", "quote", *order).stdout
-    assert said.startswith("The round would be admitted by all 2 cohorts")
+    assert said.startswith("The round would be admitted by all 2 budgets")
     assert "tablets, which has the least left of all 2" in said
     assert phones("round", "quote", *order, "--json").json["audience"] == ["phones", "tablets"]
     assert "country=de" in phones("cohort", "list").stdout

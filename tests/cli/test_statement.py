@@ -653,7 +653,7 @@ def test_a_screen_reader_finds_headings_tables_and_drawings_in_words(phones: Run
     words = [each["/Alt"] for each in _elements(root["/StructTreeRoot"]) if each["/S"] == "/Figure"]
     assert len(words) == 4  # of two cohorts
     assert all(each.startswith("The ") for each in words)
-    # Letters that the font lacks are told by their code points; nothing that people named is markup.
+    # A letter that the font lacks becomes its code point, and no name is read as markup.
     text = "".join(page.extract_text() for page in reader.pages)
     for named in ("<U+96FB><U+8A71> {é} #*", "$x$ <U+1F600>"):
         assert re.sub(r"\s", "", named) in re.sub(r"\s", "", text)
