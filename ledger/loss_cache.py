@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
@@ -27,6 +28,9 @@ from shuffle_ledger.ledger.values.entries import Spending
 _KEYS_REMEMBERED_MAX = 8192
 
 _log = logging.getLogger(__name__)
+
+# Every decision names a loss by its digest, and a loss in memory never changes.
+_digests: WeakKeyDictionary[RoundLoss, bytes] = WeakKeyDictionary()
 
 
 def certify(
@@ -88,8 +92,7 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
     stored = store.loss_digest(_key(accounted))
     recall(store, accountant, [accounted])
     if stored is not None and accountant.knows(accounted):
-        own = entries.loss_digest(accountant.privacy_loss(accounted).to_bytes())
-        if own == stored:
+        if _digest(accountant.privacy_loss(accounted)) == stored:
             return stored
     if stored is None and not accountant.knows(accounted):
         return _computed(store, accountant, accounted)
@@ -121,7 +124,13 @@ def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> 
     if recalled is None:
         return digest
     accountant.adopt(accounted, recalled)
-    return entries.loss_digest(recalled.to_bytes())
+    return _digest(recalled)
+
+
+def _digest(loss: RoundLoss) -> bytes:
+    if loss not in _digests:
+        _digests[loss] = entries.loss_digest(loss.to_bytes())
+    return _digests[loss]
 
 
 def _sound(stored: StoredLoss | None, accountant: Accountant, accounted: ShuffledRound) -> RoundLoss | None:

@@ -184,10 +184,10 @@ class DatabaseLedger:
             return None
 
     def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
-        """See `Ledger`: more than one where they are decided here, and at once."""
+        """See `Ledger`: more than one where their decisions need no computation, with a broker or without."""
         session = self.session
         together: list[Outcome] = []
-        if session.settings.broker_url is None and len(requests) > 1:
+        if len(requests) > 1:
             actor = session.settings.actor
             named = [self._of_team(request) for request in requests]
             together = admit_together(session.store, session.accountant, named, actor=actor)

@@ -120,7 +120,7 @@ def storm(
     """Registers `registrations` rounds from `clients` clients; a process is killed every `calm_seconds`."""
     epsilon = budget_for(registrations, policy=policy)
     with new_database() as url, tempfile.TemporaryDirectory() as folder:
-        environment = _environment(url)
+        environment = environment_of(url)
         with Store.connect(url) as store:
             for name in COHORTS:
                 open_cohort(
@@ -151,7 +151,7 @@ def storm(
         finally:
             for process in processes:
                 process.kill()
-            _forget_queues(environment)
+            forget_queues(environment)
         with Store.connect(url) as store:
             wrong = _broken_promises(store, answers)
         outcomes = Counter(type(answer).__name__.lower() for answer in answers.values())
@@ -268,7 +268,7 @@ def _broken_promises(store: Store, answers: Mapping[str, Admitted | Refused | Pe
     return wrong
 
 
-def _environment(url: str) -> dict[str, str]:
+def environment_of(url: str) -> dict[str, str]:
     return os.environ | {
         "SHUFFLE_LEDGER_DATABASE_URL": url,
         "SHUFFLE_LEDGER_BROKER_URL": os.environ["SHUFFLE_LEDGER_TEST_BROKER_URL"],
@@ -276,7 +276,7 @@ def _environment(url: str) -> dict[str, str]:
     }
 
 
-def _forget_queues(environment: Mapping[str, str]) -> None:
+def forget_queues(environment: Mapping[str, str]) -> None:
     settings = Settings(
         broker_url=environment["SHUFFLE_LEDGER_BROKER_URL"], queue=environment["SHUFFLE_LEDGER_QUEUE"]
     )

@@ -24,6 +24,7 @@ from shuffle_ledger.cli.files.round_import import plan_import, run_import
 from shuffle_ledger.ledger.decisions import admission
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import Pending
 from tests.cli.conftest import Run
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
@@ -356,3 +357,23 @@ def _group_lives(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_known_kinds_are_decided_together_where_there_is_a_broker(files: Path) -> None:
+    """Only what has to be computed is left to workers, and here nobody works."""
+    url = f"sqlite:///{files / 'shuffle-ledger.db'}"
+    settings = Settings(database_url=url, actor=ACTOR, precision=PRECISION, decision_timeout_seconds=0.0)
+    requests = [line.request for line in read_requests(files / "rounds.csv")]
+    phones = [request for request in requests if request.cohort == "phones"]
+    with open_session(settings) as session:
+        ledger = DatabaseLedger(session=session)
+        ledger.open_many([line.cohort for line in read_cohorts(files / "cohorts.csv")])
+        for known in phones[:2]:
+            ledger.register_some([known])
+    with open_session(settings.model_copy(update={"broker_url": "memory://"})) as session:
+        ledger = DatabaseLedger(session=session)
+        for charged in phones[2:4]:  # with losses that are stored
+            ledger.register_some([charged])
+        answers = ledger.register_some(phones[4:8])
+    assert [answer.round_id for answer, _ in answers] == [request.round_id for request in phones[4:8]]
+    assert not any(isinstance(answer, Pending) for answer, _ in answers)
