@@ -91,10 +91,10 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
     accounted, _ = charged_as(accounted)
     stored = store.loss_digest(_key(accounted))
     recall(store, accountant, [accounted])
-    if stored is not None and accountant.knows(accounted):
-        if _digest(accountant.privacy_loss(accounted)) == stored:
-            return stored
-    if stored is None and not accountant.knows(accounted):
+    is_known = accountant.knows(accounted)
+    if is_known and stored == _digest(accountant.privacy_loss(accounted)):
+        return stored
+    if stored is None and not is_known:
         return _computed(store, accountant, accounted)
     return _publish(store, accountant, accounted)
 

@@ -1,9 +1,9 @@
 """Rounds of known kinds where there is a broker: what an import decides, and what workers decide of a queue.
 
 Kinds that are known are decided where they are registered; the queue is for those that have to be computed,
-and for what was registered behind them. For the queue, rows are registered and their messages sent beforehand.
-Rates are those between a tenth and nine tenths of the entries, by the database's clock, and two workers run.
-Needs SHUFFLE_LEDGER_TEST_POSTGRES_URL and SHUFFLE_LEDGER_TEST_BROKER_URL.
+and for what was registered behind them. For the queue, rows are registered and messages sent beforehand.
+Rates are those between a tenth and nine tenths of the entries, by the database's clock, and two workers
+run. Needs SHUFFLE_LEDGER_TEST_POSTGRES_URL and SHUFFLE_LEDGER_TEST_BROKER_URL.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def decisions(decided: Decided, cohorts: int) -> Work:
 
     with Store.connect(url) as store:
         for name in names:
-            open_cohort(store, name=name, population=10**9, epsilon=50.0, delta=1e-9, actor="bench")
+            open_cohort(
+                store, name=name, population=10**9, epsilon=50.0, delta=1e-9, policy="adaptive", actor="bench"
+            )
         accountant = Accountant(precision=PRECISION)
         for request in rounds(len(KINDS) * cohorts):
             register_and_admit(store, accountant, request, actor="bench")
