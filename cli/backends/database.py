@@ -183,6 +183,10 @@ class DatabaseLedger:
         except NotFound:
             return None
 
+    def perhaps_registered(self, round_ids: Sequence[str]) -> set[str]:
+        """See `Ledger`: those that are."""
+        return self.session.store.taken(round_ids)
+
     def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
         """See `Ledger`: more than one where their decisions need no computation, with a broker or without."""
         session = self.session

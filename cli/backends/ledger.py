@@ -98,6 +98,9 @@ class Ledger(Protocol):
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
 
+    def perhaps_registered(self, round_ids: Sequence[str]) -> set[str]:
+        """Return those of some identifiers that may be bound to rounds: the others are bound to none."""
+
     def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
         """Register the first of some rounds, or more of them in their order, and have them decided.
 

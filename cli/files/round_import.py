@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,10 +126,11 @@ def plan_import(
     problems.refuse()
     known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
     problems, found = Problems(file), []
+    taken = ledger.perhaps_registered([line.request.round_id for line in lines])
     for line in lines:
         with problems.of(line.line):
             checked = _selected(ledger, line)
-            _check(ledger, checked.request, known)
+            _check(ledger, checked.request, known, taken)
             found.append(checked)
     problems.refuse()
     return ImportPlan(opening=opening, file=file, lines=found)
@@ -147,8 +148,10 @@ def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
     counts = _Counts([line.request for line in plan.lines])
     refused: list[RefusedLine] = []
     known, new = 0, []
+    taken = ledger.perhaps_registered([line.request.round_id for line in plan.lines])
     for line in plan.lines:
-        record = ledger.registered(line.request.round_id)
+        round_id = line.request.round_id
+        record = ledger.registered(round_id) if round_id in taken else None
         if record is None or record.outcome is None:
             new.append(line)
             continue
@@ -284,7 +287,9 @@ def _refuse_unusual(cohort: Cohort) -> None:
         raise NeedsYes(UnacceptedWarnings(cohort.name, warnings))
 
 
-def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort]) -> None:
+def _check(
+    ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort], taken: Collection[str]
+) -> None:
     for name in request.members:
         if name not in cohorts:
             raise NotFound(f"no cohort {name!r}; open it, or name it in --cohorts")
@@ -294,7 +299,7 @@ def _check(ledger: Ledger, request: RoundRequest, cohorts: Mapping[str, Cohort])
     checked_reports(request.round.reports, field="reports", population=population, per_user=per_user)
     if request.round.sampled_from is not None:
         checked_reports(request.round.sampled_from, field="sampled_from", population=population)
-    found = ledger.registered(request.round_id)
+    found = ledger.registered(request.round_id) if request.round_id in taken else None
     if found is None:
         with_windows = [cohort for cohort in members if cohort.windows]
         if with_windows and request.days is not None:

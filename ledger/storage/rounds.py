@@ -65,6 +65,15 @@ class RoundStore(Database):
         with engine.reading_once(self._engine) as connection:
             return rows.round_row(connection, round_id)
 
+    def taken(self, round_ids: Sequence[str]) -> set[str]:
+        """Return which of some identifiers are bound to rounds."""
+        found: set[str] = set()
+        for start in range(0, len(round_ids), PAGE_ROWS):
+            some = rounds.c.round_id.in_(round_ids[start : start + PAGE_ROWS])
+            with engine.reading_once(self._engine) as connection:
+                found.update(connection.execute(select(rounds.c.round_id).where(some, rows.FIRST)).scalars())
+        return found
+
     def round_in(self, cohort: str, round_id: str) -> StoredRound:
         """Return a registered round as the row of one of its cohorts has it; raises NotFound."""
         place = and_(rounds.c.cohort == cohort, rounds.c.round_id == round_id)

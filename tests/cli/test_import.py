@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shuffle_ledger.cli.backends import database
 from shuffle_ledger.cli.backends.database import DatabaseLedger
@@ -377,3 +378,13 @@ def test_known_kinds_are_decided_together_where_there_is_a_broker(files: Path) -
         answers = ledger.register_some(phones[4:8])
     assert [answer.round_id for answer, _ in answers] == [request.round_id for request in phones[4:8]]
     assert not any(isinstance(answer, Pending) for answer, _ in answers)
+
+
+def test_a_file_is_checked_against_the_ledger_without_a_question_for_each_line(files: Path) -> None:
+    lines, cohorts = read_requests(files / "rounds.csv"), read_cohorts(files / "cohorts.csv")
+    with open_session(Settings(database_url=f"sqlite:///{files / 'shuffle-ledger.db'}")) as session:
+        ledger, asked = DatabaseLedger(session=session), []
+        event.listen(session.store.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        plan = plan_import(ledger, lines, cohorts, file=files / "rounds.csv")
+    assert len(plan.lines) == ROUNDS
+    assert len(asked) < ROUNDS / 2, asked
