@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -119,6 +119,10 @@ class DatabaseLedger:
     def cohorts(self) -> list[Cohort]:
         """See `Ledger`."""
         return self.session.store.cohorts(parts=False)
+
+    def cohorts_among(self, names: Collection[str]) -> list[Cohort]:
+        """See `Ledger`."""
+        return self.session.store.cohorts_among(names)
 
     def cohort(self, name: str) -> ShownCohort:
         """See `Ledger`."""

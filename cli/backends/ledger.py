@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -58,6 +58,9 @@ class Ledger(Protocol):
 
     def cohorts(self) -> list[Cohort]:
         """Return the cohorts in the order of their names."""
+
+    def cohorts_among(self, names: Collection[str]) -> list[Cohort]:
+        """Return those of some cohorts that there are, in the order of their names."""
 
     def cohort(self, name: str) -> ShownCohort:
         """Return a cohort with the slots of its plan; raises NotFound."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -80,6 +80,10 @@ class ServedLedger(LedgerClient):
             return self.round(round_id)
         except NotFound:
             return None
+
+    def cohorts_among(self, names: Collection[str]) -> list[Cohort]:
+        """Return those of some cohorts that the token sees, in the order of their names."""
+        return [cohort for cohort in self.cohorts() if cohort.name in names]
 
     def perhaps_registered(self, round_ids: Sequence[str]) -> set[str]:
         """Return all of them: a server is asked about each."""

@@ -124,14 +124,16 @@ def plan_import(
                     _refuse_unusual(wanted.cohort)
                 opening.append(wanted.cohort)
     problems.refuse()
-    known = {cohort.name: cohort for cohort in [*ledger.cohorts(), *opening]}
     problems, found = Problems(file), []
-    taken = ledger.perhaps_registered([line.request.round_id for line in lines])
     for line in lines:
         with problems.of(line.line):
-            checked = _selected(ledger, line)
-            _check(ledger, checked.request, known, taken)
-            found.append(checked)
+            found.append(_selected(ledger, line))
+    names = {name for line in found for name in line.request.members}
+    known = {cohort.name: cohort for cohort in [*ledger.cohorts_among(names), *opening]}
+    taken = ledger.perhaps_registered([line.request.round_id for line in found])
+    for line in found:
+        with problems.of(line.line):
+            _check(ledger, line.request, known, taken)
     problems.refuse()
     return ImportPlan(opening=opening, file=file, lines=found)
 

@@ -40,16 +40,14 @@ def resolve_audience(
     wanted = selected_labels(audience) if isinstance(audience, str) else None
     if wanted is None:
         return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
-    found = store.cohorts(parts=False)
     try:
         last = store.round(round_id).registered_at if round_id is not None else None
     except NotFound:
         last = None
     names = [
         cohort.name
-        for cohort in found
-        if wanted.items() <= cohort.labels.items()
-        and (last is None or cohort.opened_at is None or cohort.opened_at <= last)
+        for cohort in store.labelled(wanted)
+        if last is None or cohort.opened_at is None or cohort.opened_at <= last
     ]
     if not names:
         raise NotFound(

@@ -227,6 +227,12 @@ def behind(name: ColumnElement[str], after: str) -> ColumnElement[bool]:
     return name > after.partition("\0")[0]  # names have no such character, and PostgreSQL takes none
 
 
+def contains(column: ColumnElement[bytes], part: bytes, dialect_name: str) -> ColumnElement[bool]:
+    """Return whether the bytes of a column contain some bytes, as an expression."""
+    searched = func.instr if dialect_name == "sqlite" else func.pg_catalog.position
+    return searched(column, part, type_=Integer()) > 0
+
+
 def advisory_lock(dialect_name: str) -> ColumnElement[Any]:
     """Return whether the session got the lock called `space`, `line`, as an expression; null without one."""
     if dialect_name == "sqlite":

@@ -140,6 +140,26 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return [rows.cohort_from(row) for row in connection.execute(query)]
 
+    def cohorts_among(self, names: Collection[str]) -> list[Cohort]:
+        """Return those of many cohorts that there are, without parts of others, in order."""
+        listed, found = sorted(names), []
+        for start in range(0, len(listed), PAGE_ROWS):
+            found += self.cohorts(only=listed[start : start + PAGE_ROWS], parts=False)
+        return found
+
+    def labelled(self, labels: Mapping[str, str]) -> list[Cohort]:
+        """Return the cohorts that have all of some labels, without parts of others, in the order of their
+        names."""
+        dialect = self._engine.dialect.name
+        # As they are spelled in the bytes of a row, so that no other cohort is decoded.
+        spelled = [canonical.encode({name: value})[1:-1] for name, value in labels.items()]
+        wanted = [engines.contains(cohorts.c.labels, pair, dialect) for pair in spelled]
+        query = rows.COHORTS_WITH_HEADS.where(rows.IS_NO_PART, *wanted)
+        query = query.order_by(engines.in_order(cohorts.c.name, dialect))
+        with engines.reading_once(self._engine) as connection:
+            found = [rows.cohort_from(row) for row in connection.execute(query)]
+        return [cohort for cohort in found if labels.items() <= cohort.labels.items()]
+
     def lost_cohorts(self) -> set[str]:
         """Return the names of cohorts that were lost when the database was put back to an earlier state."""
         with engines.reading_once(self._engine) as connection:
