@@ -149,13 +149,22 @@ def append_on(
     step = Step.of(view, draft)
     with lost_if_taken(step):
         if connection.dialect.name == "postgresql":
-            moved = prepared.run(connection, _WITH_ROUND, {**parameters_of(step), **turn.place}).moves
+            moved = write_with_round(connection, parameters_of(step), turn.place)
         else:
             moved = append_in_steps(connection, step)
     if moved != 1:
         raise step.lost
     turn.is_held = False
     return step.body, step.after
+
+
+def write_with_round(connection: Connection, parameters: Mapping[str, Any], turn: Mapping[str, Any]) -> int:
+    """Append an entry with the row of the round that it decides, by one statement of PostgreSQL's.
+
+    Returns 0 if another entry was first. The turn, unless it is `NO_TURN`, is released by the commit.
+    """
+    moves: int = prepared.run(connection, _WITH_ROUND, {**parameters, **turn}).moves
+    return moves
 
 
 def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:

@@ -16,7 +16,9 @@ from shuffle_ledger.ledger.storage.appends import (
     is_simple,
     lost_if_taken,
     parameters_of,
+    write_with_round,
 )
+from shuffle_ledger.ledger.storage.cohort_locks import NO_TURN
 from shuffle_ledger.ledger.storage.cohort_views import Memory
 from shuffle_ledger.ledger.storage.rows import HoldingChange, NewRound
 from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads, rounds
@@ -224,10 +226,23 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
             parameters = [{**one, "accounted_digest": None} for one in parameters]
         for wave in _waves(steps):
             given = [parameters[position] for position in wave]
-            if prepared.run(connection, moved, _columns(given, *_GIVEN)).moves != len(wave):
+            if _append(connection, given, moved, as_one=simple and registers == {True}) != len(wave):
                 raise steps[wave[0]].lost
         if not simple:
             _change_holdings(connection, steps)
+
+
+def _append(
+    connection: Connection, given: Sequence[Mapping[str, object]], statement: str, *, as_one: bool
+) -> int:
+    """Append entries of as many cohorts; return how many heads moved.
+
+    `as_one` allows the statement for one new round, which costs less than arrays of one element.
+    """
+    if as_one and len(given) == 1:
+        return write_with_round(connection, given[0], NO_TURN)
+    moves: int = prepared.run(connection, statement, _columns(given, *_GIVEN)).moves
+    return moves
 
 
 def _change_holdings(connection: Connection, steps: Sequence[Step]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection, Engine, func, select
@@ -34,6 +34,7 @@ _LINE_UP_TOGETHER = """
 SELECT count(pg_advisory_xact_lock(%(space)s, line)) AS turns FROM unnest(%(lines)s::integer[]) AS given(line)
 """
 _LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
+NO_TURN: Mapping[str, int | None] = {"space": LOCK_SPACE, "line": None}
 _CLAIM_SPACE = 0x4C6F_7373  # tells claims from the locks of cohorts
 
 
@@ -80,10 +81,10 @@ class Turn:
         self._line = _line(cohort)
         self.is_held = False
 
-    def ask(self) -> dict[str, int | None]:
+    def ask(self) -> Mapping[str, int | None]:
         """Returns the parameters with which the read statement tries to take the lock."""
         if self.is_held or not self._possible:
-            return {"space": LOCK_SPACE, "line": None}
+            return NO_TURN
         self.is_held = True  # assumed: releasing a lock that is not held does no harm
         return self.place
 

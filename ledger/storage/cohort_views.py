@@ -194,10 +194,10 @@ def of_new_round(
     """
     values = {"name": cohort, "round_id": round_id, "opening": opening}
     last = memory.last_view(cohort)
-    row = _new_round_row(connection, values | turn.ask(), last)
+    row = _new_round_row(connection, {**values, **turn.ask()}, last)
     has_turn = row.has_turn
     if last is not None and row.digest == last.head_digest and not _is_as_seen(row, last):
-        row, last = _new_round_row(connection, values | turn.ask(), None), None
+        row, last = _new_round_row(connection, {**values, **turn.ask()}, None), None
     if row.registration is None:
         return Asked(None, row.opening, has_turn)
     if last is not None and row.digest == last.head_digest:
