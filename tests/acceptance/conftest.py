@@ -17,6 +17,7 @@ import pytest
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.settings import Settings
 from tests.benchmarks.http_storm import free_port
+from tests.commands import command
 from tests.workers.conftest import (
     REPOSITORY,
     WAIT_SECONDS_MAX,
@@ -48,17 +49,10 @@ class Service:
     directory: Path
 
     def command(self, *words: str, more: dict[str, str] | None = None) -> Any:
-        """Run one command to its end; return the JSON value it printed. It must succeed."""
-        done = subprocess.run(
-            [SCRIPT, *words, "--json"],
-            env=environment_of(self.settings) | (more or {}),
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        """Run one command; return the JSON value it printed. It must succeed."""
+        settings = environment_of(self.settings) | (more or {})
+        done = command(*words, folder=self.directory, settings=settings)
+        assert done.exit_code == 0, (words, done.output)
         return json.loads(done.stdout)
 
     @contextmanager

@@ -19,8 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from shuffle_ledger.accounting import NUMERICAL_POLICY
 from tests.acceptance.conftest import answers
 from tests.benchmarks.http_storm import free_port
+from tests.commands import command
 from tests.history import MISSING, REPOSITORY, before_the_last_migration, git
 from tests.workers.conftest import WAIT_SECONDS_MAX, awaited
 
@@ -70,10 +72,10 @@ class Upgrade:
     def _environment(self, packages: Path) -> dict[str, str]:
         return os.environ | self._settings | {"PYTHONPATH": str(packages)}
 
-    def command(self, packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of a version to its end."""
+    def before(self, packages: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command of the previous version to its end, which must have this exit code."""
         program = () if words[0] == "-c" else ("-m", "shuffle_ledger")
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, *program, *words],
             env=self._environment(packages),
             cwd=self._folder,
@@ -82,12 +84,14 @@ class Upgrade:
             timeout=WAIT_SECONDS_MAX,
             check=False,
         )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done
 
-    def done(self, packages: Path, *words: str) -> str:
-        """Run a command of a version, which must succeed; return what it printed."""
-        done = self.command(packages, *words)
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        return done.stdout.strip()
+    def now(self, *words: str) -> str:
+        """Run a command of this version, which must succeed; return the JSON value it printed."""
+        done = command(*words, folder=self._folder, settings=self._settings)
+        assert done.exit_code == 0, (words, done.output)
+        return done.stdout
 
     @contextmanager
     def server(self, packages: Path, token: str) -> Iterator[httpx.Client]:
@@ -119,16 +123,15 @@ def test_the_previous_version_goes_on_while_this_one_takes_over(
     previous: Path, new_postgresql_database: Callable[[], str], tmp_path: Path
 ) -> None:
     upgrade = Upgrade(new_postgresql_database(), tmp_path)
-    upgrade.done(previous, "init")
+    upgrade.before(previous, "init")
     budget = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
-    upgrade.done(previous, "cohort", "open", "phones", *budget)
-    token = json.loads(upgrade.done(previous, "token", "create", "t", "--role", "admin", "--json"))["token"]
+    upgrade.before(previous, "cohort", "open", "phones", *budget)
+    made = upgrade.before(previous, "token", "create", "t", "--role", "admin", "--json")
+    token = json.loads(made.stdout)["token"]
     with upgrade.server(previous, token) as old:
         assert register([old], 0) == [201]
-        upgrade.done(REPOSITORY, "init")
-        refused = upgrade.command(previous, "health")
-        assert refused.returncode == 1
-        assert "newer than this code" in refused.stderr
+        upgrade.now("init")
+        assert "newer than this code" in upgrade.before(previous, "health", code=1).stderr
         with upgrade.server(REPOSITORY, token) as new, ThreadPoolExecutor(4) as threads:
             said = list(threads.map(lambda number: register([old, new], number), range(1, ROUNDS)))
             spent: list[Any] = [each.get("/v1/cohorts/phones/budget").json() for each in (old, new)]
@@ -139,13 +142,12 @@ def test_the_previous_version_goes_on_while_this_one_takes_over(
     for each in spent:
         assert each["rounds_admitted"] == admitted
         assert each["epsilon_spent_upper"] <= 1
-    upgrade.done(REPOSITORY, "audit", "verify", "--numbers", "all")
-    upgrade.done(REPOSITORY, "audit", "statement", "phones", "--bundle", "bundle.zip")
-    (tmp_path / "heads.json").write_text(upgrade.done(REPOSITORY, "audit", "heads", "--json"), "utf-8")
+    upgrade.now("audit", "verify", "--numbers", "all")
+    upgrade.now("audit", "statement", "phones", "--bundle", "bundle.zip")
+    (tmp_path / "heads.json").write_text(upgrade.now("audit", "heads"), "utf-8")
     verifying = ("audit", "verify", "bundle.zip", "--against", "heads.json", "--numbers", "all")
-    upgrade.done(REPOSITORY, *verifying)
+    upgrade.now(*verifying)
     # The previous version verifies the chain, too, or says that it does not know the newer numbers.
-    checked = upgrade.command(previous, *verifying)
-    same_numbers = upgrade.done(previous, *POLICY) == upgrade.done(REPOSITORY, *POLICY)
-    assert checked.returncode == (0 if same_numbers else 6), checked.stdout
+    same_numbers = upgrade.before(previous, *POLICY).stdout.strip() == NUMERICAL_POLICY
+    checked = upgrade.before(previous, *verifying, code=0 if same_numbers else 6)
     assert same_numbers or "no version known here has numerical policy" in checked.stdout

@@ -17,6 +17,7 @@ from selenium import webdriver
 from tests.acceptance.conftest import SCRIPT, answers
 from tests.api.test_pages import _one, _reaches, chrome
 from tests.benchmarks.http_storm import free_port
+from tests.commands import command
 from tests.workers.conftest import REPOSITORY, WAIT_SECONDS_MAX, awaited
 
 pytestmark = pytest.mark.system
@@ -61,13 +62,14 @@ def knows(provider: str) -> bool:
         return False
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the address of a server whose people sign in at a provider: ann as an admin, bob as a reader."""
     provider, url = f"http://localhost:{free_port()}", f"http://127.0.0.1:{free_port()}"
     people = {"ann": ["bosses"], "bob": ["guests"], "eve": ["strangers"]}
     users = [f"--user-claims={json.dumps({'sub': name, 'groups': found})}" for name, found in people.items()]
-    ledger = {"SHUFFLE_LEDGER_DATABASE_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    folder = tmp_path_factory.mktemp("ledger")
+    ledger = {"SHUFFLE_LEDGER_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}"}
     settings = {
         "ISSUER": provider,
         "CLIENT_ID": "ledger-pages",
@@ -80,9 +82,9 @@ def url(tmp_path: Path) -> Iterator[str]:
     more["SHUFFLE_LEDGER_SESSION_KEY"] = SESSION_KEY
     cohort = ["cohort", "open", "phones", "--population", "100000", "--epsilon", "1", "--delta", "1e-6"]
     for words in (["init"], cohort):
-        subprocess.run([SCRIPT, *words], env=os.environ | ledger, check=True, capture_output=True)
+        assert command(*words, folder=folder, settings=ledger).exit_code == 0
     ports = (each.rpartition(":")[2] for each in (provider, url))
-    log = tmp_path / "log"
+    log = folder / "log"
     with (
         process(log, PROVIDER, "--port", next(ports), *users, answering=lambda: knows(provider)),
         process(log, SCRIPT, "serve", "--port", next(ports), answering=lambda: answers(url), more=more),

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 from tests.benchmarks.http_storm import free_port
+from tests.commands import command
 from tests.drills.cluster import DATABASE, SECONDS_MAX, Cluster, cluster
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
@@ -44,20 +45,10 @@ class Deployment:
 
     def command(self, *words: str, code: int = 0) -> Any:
         """Run a command; return the JSON value it printed. It must end with this exit code."""
-        environment = os.environ | {"SHUFFLE_LEDGER_DATABASE_URL": self.database.url}
-        done = subprocess.run(
-            [SCRIPT, *words, "--json"],
-            cwd=self._folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-        if done.returncode != code:
-            raise AssertionError(
-                f"{words} ended with {done.returncode}, not {code}: {done.stdout}{done.stderr}"
-            )
+        settings = {"SHUFFLE_LEDGER_DATABASE_URL": self.database.url}
+        done = command(*words, folder=self._folder, settings=settings)
+        if done.exit_code != code:
+            raise AssertionError(f"{words} ended with {done.exit_code}, not {code}: {done.output}")
         self.say(f"    $ shuffle-ledger {' '.join(words)}     -> exit code {code}")
         return json.loads(done.stdout)
 
