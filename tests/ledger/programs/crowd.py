@@ -9,6 +9,8 @@ import time
 import traceback
 from collections.abc import Mapping
 
+import scipy.optimize  # noqa: F401 - here, before the fork: each process would import it
+
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import admit, register, register_and_admit
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
@@ -41,11 +43,11 @@ def main(database_url: str, cohort: str, policy: str, processes: int, fits: int,
     """Print "Admitted", "Refused REASON" or what went wrong, a line per process."""
     accounted = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
     accountant = RememberingAccountant()
-    if policy == "fixed":
-        for count in range(1, fits + 2):
-            accountant.certify({slot_for(accounted): count}, delta=1e-9)
-    else:  # one more for another cohort of this budget: the kind is known from then on, and decided at once
-        with Store.connect(database_url) as store:
+    with Store.connect(database_url) as store:  # here, before the fork, for its imports, too
+        if policy == "fixed":
+            for count in range(1, fits + 2):
+                accountant.certify({slot_for(accounted): count}, delta=1e-9)
+        else:  # one more for another cohort of this budget: the kind is known then, and decided at once
             request = RoundRequest(round_id=f"first of {cohort}", cohort=f"{cohort} too", round=accounted)
             register_and_admit(store, accountant, request, actor="crowd")
     start, go = os.pipe()
