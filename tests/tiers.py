@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
@@ -35,6 +36,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests for the processes of `--dist worksteal`; one process keeps the order of the files."""
+    gc.freeze()  # what the tests are made of stays: else each collection looks through all of it
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = in_shares(items, processes)
