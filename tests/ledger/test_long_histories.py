@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, text
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.decisions import open_cohort, set_quota
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.reports import round_lists
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.census import broken_chains, census, first_of_status, verified_before
@@ -85,6 +86,14 @@ def of_rounds(store: Store) -> object:
     return page
 
 
+def of_rare_rounds(store: Store) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(round_lists, "SCANNED_MAX", 2 * LIMIT)
+        page = list_rounds(store, RoundFilter(cohorts=(name_of(0),), outcome="voided"), limit=LIMIT)
+    assert (page.rounds, page.after) == ((), f"round {2 * LIMIT - 1:04}")
+    return page
+
+
 def of_heads(store: Store) -> object:
     assert [head.cohort for head in store.heads(after=name_of(300), limit=1)] == [name_of(301)]
     return store.heads(limit=LIMIT)
@@ -117,6 +126,7 @@ def of_an_operator(store: Store) -> object:
     ("question", "but"),
     [
         (of_rounds, ()),
+        (of_rare_rounds, ()),
         (of_heads, ()),
         (of_cohorts, ()),
         (of_what_is_due, ()),
