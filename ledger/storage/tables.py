@@ -79,6 +79,8 @@ ledger_identity = Table(
     CheckConstraint("length(ledger_id) = 32", name="ledger_id"),
 )
 
+NO_PART = "period IS NULL AND quota IS NULL"  # of another cohort
+
 cohorts = Table(
     "cohorts",
     metadata,
@@ -107,6 +109,7 @@ cohorts = Table(
     ),
     # Pages are in the order of code points: on PostgreSQL the migration gives this index the collation "C".
     Index("ix_cohorts_in_order", "name"),
+    Index("ix_cohorts_no_parts", "name", sqlite_where=text(NO_PART), postgresql_where=text(NO_PART)),
 )
 
 # Raises of a budget that were proposed and are not approved yet, one of each cohort at most.

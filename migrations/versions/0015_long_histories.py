@@ -10,6 +10,7 @@ down_revision = "0014"
 branch_labels = None
 depends_on = None
 
+_NO_PART = sa.text("period IS NULL AND quota IS NULL")
 _CLOSED = sa.text("status <> 'open'")
 _BROKEN = sa.text("problem IS NOT NULL")
 _NOT_REPLAYED = sa.text("replayed_at IS NULL")
@@ -59,6 +60,13 @@ def upgrade() -> None:
         order = ' COLLATE "C"'
         _keep_on_postgresql()
     op.create_index("ix_cohorts_in_order", "cohorts", [sa.text(f"name{order}")])
+    op.create_index(
+        "ix_cohorts_no_parts",
+        "cohorts",
+        [sa.text(f"name{order}")],
+        sqlite_where=_NO_PART,
+        postgresql_where=_NO_PART,
+    )
     op.create_index("ix_heads_in_order", "heads", [sa.text(f"cohort{order}")])
     op.execute(_ALL)
 

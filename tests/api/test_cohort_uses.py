@@ -102,7 +102,7 @@ def test_a_database_that_was_put_back_is_read_whole(
     uses, bearer = CohortUses(any_store), token(any_store)
     assert uses.urgent(bearer, after="", limit=9).names == ("phones", "secret")
     monkeypatch.setattr(uses, "_cursor", "999-0123456789abcdef")
-    everything(uses, bearer)
+    uses.totals(worst_max=3, shares=SHARES)
     assert asked == [None, None]
 
 
