@@ -27,9 +27,9 @@ from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
 from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
+from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.desk import Desk
-from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages import papers, routes, sign_in

@@ -20,8 +20,8 @@ from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
+from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.desk import Desk
-from shuffle_ledger.ledger.api.figures import CohortUses
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation

@@ -7,21 +7,16 @@ most a twentieth of one core, however many cohorts there are.
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.reports.listing import (
-    HeadCount,
-    cohort_heads,
-    head_counts,
-    refusals_after,
-)
+from shuffle_ledger.ledger.reports.listing import CohortUse, refusals_after
 from shuffle_ledger.ledger.storage.store import Store
 
 STALE_TIMES = 20.0
@@ -29,23 +24,7 @@ STALE_SECONDS_MAX = 30.0  # also where a broker that is down made reading slow
 WAIT_SECONDS = 0.05  # of a scrape for figures that are being read
 FIRST_WAIT_SECONDS = 20.0  # of the first scrape, which has no others to answer with
 REFUSALS_AT_ONCE = 20_000  # entries read in one go to tell refusals by reason
-HEADS_AT_ONCE = 500
 SHARES = (0.5, 0.8, 0.9, 1.0)  # of a budget
-
-
-@dataclass(frozen=True, kw_only=True)
-class CohortUse:
-    """The used part of a cohort's budget, as its last entry states it."""
-
-    cohort: str
-    epsilon_budget: float
-    epsilon_spent_upper: float
-    overspent: bool
-
-    @property
-    def ratio(self) -> float:
-        """Upper bound on the spent share of the budget."""
-        return self.epsilon_spent_upper / self.epsilon_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,37 +41,6 @@ class Figures:
     read_seconds: float
 
 
-class CohortUses:
-    """The used parts of all budgets, kept in memory: only cohorts that moved are read again; any thread may
-    ask."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._sequences: dict[str, int] = {}
-        self._uses: dict[str, CohortUse] = {}
-
-    def read(self, counts: Sequence[HeadCount] | None = None) -> Mapping[str, CohortUse]:
-        """Return the uses now, of cohorts with more than their first entry; `counts` if they were just
-        read."""
-        counts = head_counts(self._store) if counts is None else counts
-        with self._lock:
-            moved = [each for each in counts if self._sequences.get(each.cohort) != each.sequence]
-            for start in range(0, len(moved), HEADS_AT_ONCE):
-                some = {each.cohort: each.sequence for each in moved[start : start + HEADS_AT_ONCE]}
-                for head in cohort_heads(self._store, only=tuple(some)):
-                    if head.windows_only:
-                        continue  # its own budget refuses nothing; the periods of its windows are chains too
-                    self._uses[head.body.cohort] = CohortUse(
-                        cohort=head.body.cohort,
-                        epsilon_budget=head.body.epsilon_budget,
-                        epsilon_spent_upper=head.body.spent.epsilon_upper,
-                        overspent=head.status == "overspent",
-                    )
-                self._sequences |= some
-            return dict(self._uses)
-
-
 class LedgerFigures:
     """Reads the figures of a ledger; any thread may ask."""
 
@@ -102,6 +50,7 @@ class LedgerFigures:
         health: Callable[[], Health],
         *,
         worst_max: int,
+        uses: CohortUses | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -112,7 +61,8 @@ class LedgerFigures:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="figures")
         self._reading: Future[Figures] | None = None
         self._latest: Figures | None = None
-        self._uses = CohortUses(store)
+        self._uses = uses or CohortUses(store)
+        self._refused: dict[str, int] = {}  # rounds that cohorts refused, of which not all were read
         self._refusals: dict[str, tuple[int, int]] = {}  # how many were read, and the last one's sequence
         self._reasons: Tally[str] = Tally()
 
@@ -144,35 +94,36 @@ class LedgerFigures:
     def _read(self) -> Figures:
         began = self._clock()
         health = self._health()
-        counts = head_counts(self._store)
-        uses = self._uses.read(counts).values()
-        caught_up = self._read_refusals(counts)
+        totals = self._uses.totals(worst_max=self._worst_max, shares=SHARES)
+        caught_up = self._read_refusals()
         ended = self._clock()
         self._latest = Figures(
             health=health,
-            rounds_admitted=sum(each.admitted for each in counts),
-            rounds_refused=sum(each.refused for each in counts),
+            rounds_admitted=totals.rounds_admitted,
+            rounds_refused=totals.rounds_refused,
             refused_by_reason=dict(self._reasons) if caught_up else None,
-            worst=tuple(heapq.nlargest(self._worst_max, uses, key=lambda use: use.ratio)),
-            used_at_least={share: sum(use.ratio >= share for use in uses) for share in SHARES},
+            worst=totals.worst,
+            used_at_least=totals.used_at_least,
             read_at=ended,
             read_seconds=ended - began,
         )
         return self._latest
 
-    def _read_refusals(self, counts: Sequence[HeadCount]) -> bool:
+    def _read_refusals(self) -> bool:
         """Read refusals that are new; return whether none is left to be read."""
         left = REFUSALS_AT_ONCE
-        for each in counts:
-            read, after = self._refusals.get(each.cohort, (0, 0))
-            while read < each.refused:
+        self._refused |= self._uses.take_refused()
+        for cohort, refused in list(self._refused.items()):
+            read, after = self._refusals.get(cohort, (0, 0))
+            while read < refused:
                 if left <= 0:
                     return False
-                page = refusals_after(self._store, each.cohort, after=after)
+                page = refusals_after(self._store, cohort, after=after)
                 if not page:
                     break  # the head counts what is not there: for verification to find
                 self._reasons.update(str(entry.content().details.get("reason")) for entry in page)
                 read, after = read + len(page), page[-1].sequence
-                self._refusals[each.cohort] = (read, after)
+                self._refusals[cohort] = (read, after)
                 left -= len(page)
+            del self._refused[cohort]
         return True

@@ -36,6 +36,7 @@ class Metrics:
             service.store,
             service.dispatch.health or partial(health, service.store),
             worst_max=service.settings.metrics_cohorts,
+            uses=service.uses,
         )
         self._registry = CollectorRegistry()
         self._requests = Histogram(

@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.errors import BadSignature, Damaged, InvalidValue
 from shuffle_ledger.ledger.storage import anchor, engine
 from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.census import broken_chains
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
@@ -63,9 +64,10 @@ class ScheduledCheckpoints:
             Damaged: verification found something.
             OSError: a file cannot be written, or another process has been writing for too long.
         """
-        broken = [name for name, found in store.verifications().items() if found.problem is not None]
+        with engine.reading_once(store.engine) as connection:
+            broken = broken_chains(connection, limit=anchor.NAMED_MAX)
         if broken:
-            names = ", ".join(sorted(broken)[: anchor.NAMED_MAX])
+            names = ", ".join(each.cohort for each in broken)
             raise Damaged(f"verification found something in {names}: such heads are not signed")
         # From reading the last one to writing the next: two schedulers at once do not undo each other's.
         with files.alone_in(self.directory):

@@ -6,20 +6,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, select, text
+from sqlalchemy import and_, not_, select, text
 
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.rows import IS_NO_PART
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
 PAGE_MAX = 1000
 REFUSALS_READ_MAX = 5000
+_LAST = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,45 +98,73 @@ def latest_entries(
         return [rows.entry_from(row) for row in found][::-1]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HeadCount:
-    """How far a cohort's chain got, and how many rounds it decided."""
+    """How far a cohort's chain got, how many rounds it decided, and its state."""
 
     cohort: str
     sequence: int
     admitted: int
     refused: int
+    status: CohortStatus
+    is_part: bool  # of another cohort: the period of a window, or the quota of a team
 
 
-def cohort_statuses(store: Store, *, parts: bool = True) -> dict[str, CohortStatus]:
-    """Return the status of every cohort, in the order of their names: little of each, to make pages from.
-
-    Args:
-        store: the ledger.
-        parts: False leaves out the periods of windows and the quotas of teams.
-    """
-    query = select(heads.c.cohort, heads.c.status)
-    if not parts:
-        query = query.join(cohorts, cohorts.c.name == heads.c.cohort).where(IS_NO_PART)
-    with engine.reading_once(store.engine) as connection:
-        found = connection.execute(query).all()
-    return {row.cohort: row.status for row in sorted(found, key=lambda row: row.cohort)}
-
-
-def head_counts(store: Store) -> list[HeadCount]:
-    """Return the counts of every cohort that has more than its first entry, in no order."""
-    columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused)
-    query = select(*columns).where(heads.c.sequence > FIRST_SEQUENCE)
+def head_counts(store: Store, *, only: Collection[str] | None = None) -> list[HeadCount]:
+    """Return the counts of every cohort, or of those named, in no order."""
+    columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused, heads.c.status)
+    query = select(*columns, not_(IS_NO_PART).label("is_part"))
+    query = query.join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
+    if only is not None:
+        query = query.where(heads.c.cohort.in_(only))
     with engine.reading_once(store.engine) as connection:
         return [HeadCount(**row._mapping) for row in connection.execute(query)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CohortUse:
+    """The used part of a cohort's budget, as its last entry states it."""
+
+    cohort: str
+    epsilon_budget: float
+    epsilon_spent_upper: float
+    overspent: bool
+
+    @property
+    def ratio(self) -> float:
+        """Upper bound on the spent share of the budget."""
+        return self.epsilon_spent_upper / self.epsilon_budget
+
+
+def cohort_uses(store: Store, *, only: Collection[str]) -> dict[str, CohortUse]:
+    """Return the used parts of some cohorts' budgets, without those that only windows limit: the periods of
+    windows are chains, too. Raises Damaged.
+    """
+    query = select(heads.c.cohort, heads.c.status, entries.c.body).join_from(heads, entries, _LAST)
+    query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
+    query = query.where(heads.c.cohort.in_(only), cohorts.c.windows_only.is_(None))
+    with engine.reading_once(store.engine) as connection:
+        return {row.cohort: _use(row.cohort, row.status, row.body) for row in connection.execute(query)}
+
+
+def _use(cohort: str, status: str, body: bytes) -> CohortUse:
+    content = canonical.skim(body)
+    try:
+        return CohortUse(
+            cohort=cohort,
+            epsilon_budget=float(content["epsilon_budget"]),
+            epsilon_spent_upper=float(content["spent"]["epsilon_upper"]),
+            overspent=status == "overspent",
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"cohort {cohort!r}: the body of its last entry has wrong fields: {error}") from error
+
+
 def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[CohortHead]:
     """Return the last entry of every cohort, or of those named, in the order of their names."""
-    same = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
     windows_only = cohorts.c.windows_only.is_not(None).label("windows_only")
     more = (heads.c.status, windows_only, cohorts.c.opened_at)
-    query = select(*ENTRY_COLUMNS, *more).join_from(heads, entries, same)
+    query = select(*ENTRY_COLUMNS, *more).join_from(heads, entries, _LAST)
     query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
     if only is not None:
         query = query.where(heads.c.cohort.in_(only))

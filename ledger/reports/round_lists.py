@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Row, and_, literal_column, select
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal_column, select, union_all
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, RoundState
 
 ROUNDS_PAGE_MAX = 1000
+SCANNED_MAX = 5_000  # rounds that one page may pass over: bounds its time where few of them are asked for
 STATES: tuple[RoundState, ...] = get_args(RoundState)
 
 _INCIDENT = f"'{EntryKind.INCIDENT}'"  # as the index says it
@@ -66,7 +67,7 @@ class ListedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPage:
-    """Rounds in the order of registration."""
+    """Rounds in the order of registration. There may be more where there are fewer than were asked for."""
 
     rounds: tuple[ListedRound, ...]
     after: str | None  # the identifier to go on after; None: this was the end
@@ -90,7 +91,8 @@ def list_rounds(
     if not 1 <= limit <= ROUNDS_PAGE_MAX:
         expected = f"a whole number from 1 to {ROUNDS_PAGE_MAX}"
         raise InvalidValue(field="limit", value=limit, expected=expected)
-    first = _registration(store, wanted, after)
+    some = _scanned(wanted, _registration(store, wanted, after), limit).subquery()
+    last = select(func.max(some.c.registration), func.count())
     query = (
         select(
             rounds,
@@ -99,21 +101,28 @@ def list_rounds(
             _closing.c.kind.label("closing_kind"),
             _incident.c.sequence.label("incident_sequence"),
         )
-        .select_from(rounds)
+        .select_from(some)
+        .join(rounds, rounds.c.registration == some.c.registration)
         .outerjoin(_outcome, _entry_of(_outcome, rounds.c.outcome_sequence))
         .outerjoin(_closing, _entry_of(_closing, rounds.c.closing_sequence))
         .outerjoin(
             _incident,
             and_(_incident.c.round_id == rounds.c.round_id, _incident.c.kind == literal_column(_INCIDENT)),
         )
-        .where(rounds.c.registration > first, *_conditions(wanted))
-        .order_by(rounds.c.registration)
+        .where(*_conditions(wanted))
+        .order_by(some.c.registration)
         .limit(limit + 1)
     )
     with engine.reading(store.engine) as connection:
         found = connection.execute(query).all()
-    page = tuple(_listed(row) for row in found[:limit])
-    return RoundPage(rounds=page, after=page[-1].round_id if len(found) > limit else None)
+        end, count = connection.execute(last).one()
+        page = tuple(_listed(row) for row in found[:limit])
+        if len(found) > limit:
+            return RoundPage(rounds=page, after=page[-1].round_id)
+        if count < SCANNED_MAX:
+            return RoundPage(rounds=page, after=None)
+        name = select(rounds.c.round_id).where(rounds.c.registration == end)
+        return RoundPage(rounds=page, after=connection.execute(name).scalar_one())
 
 
 def without_audience(listed: ListedRound) -> ListedRound:
@@ -130,6 +139,27 @@ def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
     return last.registration
 
 
+def _scanned(wanted: RoundFilter, first: int, limit: int) -> Select[tuple[int]]:
+    """Return the numbers of the rounds that a page looks at, in order: all it lists, if no filter passes any
+    over.
+    """
+    passes_over = wanted.since is not None or wanted.outcome not in (None, "pending")
+    most = SCANNED_MAX if passes_over else limit + 1
+    pending = [rows.PENDING] if wanted.outcome == "pending" else []
+    number = rounds.c.registration
+
+    def of(*cohort: ColumnElement[bool]) -> Select[tuple[int]]:
+        return select(number).where(number > first, *pending, *cohort).order_by(number).limit(most)
+
+    if wanted.cohorts is None:
+        return of()
+    if len(wanted.cohorts) < 2:
+        return of(rounds.c.cohort.in_(wanted.cohorts))
+    each = [select(of(rounds.c.cohort == name).subquery()) for name in wanted.cohorts]
+    every = union_all(*each).subquery()
+    return select(every.c.registration).order_by(every.c.registration).limit(most)
+
+
 def _is_among(cohort: str, cohorts: Collection[str] | None) -> bool:
     return cohorts is None or cohort in cohorts
 
@@ -140,15 +170,11 @@ def _entry_of(entry: Any, sequence: ColumnElement[Any]) -> ColumnElement[bool]:
 
 def _conditions(wanted: RoundFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.cohorts is not None:
-        conditions.append(rounds.c.cohort.in_(wanted.cohorts))
     if wanted.since is not None:
         conditions.append(rounds.c.registered_at >= wanted.since)
     match wanted.outcome:
-        case None:
+        case None | "pending":
             pass
-        case "pending":
-            conditions.append(rows.PENDING)
         case "incident":
             conditions.append(_incident.c.sequence.is_not(None))
         case "settled" | "voided":

@@ -33,7 +33,7 @@ from shuffle_ledger.ledger.values.signing import read_public_key
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.settings import Settings
-    from shuffle_ledger.ledger.storage.rows import Standing
+    from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
     from shuffle_ledger.ledger.storage.store import Store
 
 NAMED_MAX = 5  # cohorts that an error names
@@ -171,8 +171,10 @@ def losses(connection: Connection, checkpoint: Checkpoint) -> Losses:
     foreign = rows.ledger_id(connection) != checkpoint.ledger_id
     known = [head for head in checkpoint.heads if head.cohort in standing and head.cohort not in frozen]
     behind = [head for head in known if standing[head.cohort].sequence < head.sequence]
+    # Where the head is the same, its entry is not looked for: foreign keys keep it, and decisions check it.
     reached = [head for head in known if standing[head.cohort].sequence >= head.sequence]
-    behind += _differing(connection, reached)
+    moved = [head for head in reached if not _is_head(standing[head.cohort], head)]
+    behind += _differing(connection, moved)
     return Losses(
         of_another_ledger=foreign and not connection.execute(accepted).scalar_one(),
         behind=tuple(sorted(behind, key=lambda head: head.cohort)),
@@ -180,6 +182,10 @@ def losses(connection: Connection, checkpoint: Checkpoint) -> Losses:
             head for head in checkpoint.heads if head.cohort not in standing and head.cohort not in lost
         ),
     )
+
+
+def _is_head(standing: StoredHead, head: CheckpointHead) -> bool:
+    return standing.sequence == head.sequence and standing.digest.hex() == head.digest_hex
 
 
 def _differing(connection: Connection, expected: list[CheckpointHead]) -> Iterator[CheckpointHead]:

@@ -7,12 +7,37 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, exists, func, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    TextClause,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.rows import StoredVerification
-from shuffle_ledger.ledger.storage.tables import cohorts, ended_sessions, entries, heads, verifications
+from shuffle_ledger.ledger.storage.tables import (
+    BROKEN,
+    CLOSED,
+    NOT_REPLAYED,
+    cohorts,
+    ended_sessions,
+    entries,
+    heads,
+    unverified,
+    verifications,
+)
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 _QUIET = (str(EntryKind.REFUSED), str(EntryKind.VOIDED))  # entries that make nothing worse
@@ -28,7 +53,7 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """The counts of one moment. Counts cost one statement each, names one short list."""
+    """The counts of one moment. All but the first read only the cohorts that they count."""
 
     cohorts: int
     overspent: int
@@ -36,38 +61,43 @@ class Census:
     unverified: Named  # the whole chain was not replayed within the time that was asked for
     broken_count: int
     broken: tuple[StoredVerification, ...]  # the first of those whose last verification found something
-    rounds_admitted: int  # ever, in every cohort
-    rounds_refused: int
 
 
 def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Census:
     """Count the cohorts by what an operator has to know; names are at most `names_max` each."""
     with engines.reading(engine) as connection:
         now = engines.database_time(connection)
-        before = now - timedelta(seconds=unverified_seconds)
-        since = func.coalesce(verifications.c.replayed_at, cohorts.c.opened_at)
-        both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
-        # A moment to come was not written by a verification.
-        late = select(cohorts.c.name).select_from(both).where(or_(since < before, since > now))
-        problem = verifications.c.problem.is_not(None)
-        found = connection.execute(
-            select(verifications).where(problem).order_by(verifications.c.cohort).limit(names_max)
-        )
-        sums = (func.coalesce(func.sum(count), 0) for count in (heads.c.admitted, heads.c.refused))
-        total = select(func.count(), *sums)
-        number, admitted, refused = connection.execute(total.select_from(heads)).one()
-        late_count = connection.execute(select(func.count()).select_from(late.subquery())).scalar_one()
-        late_names = connection.execute(late.order_by(cohorts.c.name).limit(names_max)).scalars()
+        late = _unverified_since(now - timedelta(seconds=unverified_seconds), now)
+        late_names = connection.execute(select(late.c.cohort).order_by(late.c.cohort).limit(names_max))
         return Census(
-            cohorts=int(number),
-            overspent=_count(connection, heads.c.cohort, heads.c.status == "overspent"),
-            frozen=_count(connection, heads.c.cohort, heads.c.status == "frozen"),
-            unverified=Named(count=int(late_count), names=tuple(late_names)),
-            broken_count=_count(connection, verifications.c.cohort, problem),
-            broken=tuple(StoredVerification(**row._mapping) for row in found),
-            rounds_admitted=int(admitted),
-            rounds_refused=int(refused),
+            cohorts=_count(connection, cohorts),
+            overspent=_count(connection, heads, text(CLOSED), heads.c.status == "overspent"),
+            frozen=_count(connection, heads, text(CLOSED), heads.c.status == "frozen"),
+            unverified=Named(count=_count(connection, late), names=tuple(late_names.scalars())),
+            broken_count=_count(connection, verifications, text(BROKEN)),
+            broken=tuple(broken_chains(connection, limit=names_max)),
         )
+
+
+def _unverified_since(before: datetime, now: datetime) -> FromClause:
+    """Return the cohorts whose whole chain was last replayed, or that were opened, before a moment."""
+
+    def is_late(since: ColumnElement[datetime]) -> ColumnElement[bool]:
+        return or_(since < before, since > now)  # a moment to come was not written by a verification
+
+    known = select(verifications.c.cohort).join(cohorts, cohorts.c.name == verifications.c.cohort)
+    # One for each of the indexes.
+    return union_all(
+        known.where(is_late(verifications.c.replayed_at)),
+        known.where(text(NOT_REPLAYED), is_late(cohorts.c.opened_at)),
+        select(unverified.c.cohort).where(is_late(unverified.c.opened_at)),
+    ).subquery()
+
+
+def broken_chains(connection: Connection, *, limit: int) -> list[StoredVerification]:
+    """Return the first cohorts whose last verification found something."""
+    query = select(verifications).where(text(BROKEN)).order_by(verifications.c.cohort)
+    return [StoredVerification(**row._mapping) for row in connection.execute(query.limit(limit))]
 
 
 def verified_before(engine: Engine, moment: datetime, *, limit: int) -> list[str]:
@@ -79,18 +109,16 @@ def verified_before(engine: Engine, moment: datetime, *, limit: int) -> list[str
         limit: how many names at most.
     """
     # A cohort that vanished was verified before, so it is found in the other table.
-    both = cohorts.outerjoin(verifications, verifications.c.cohort == cohorts.c.name)
-    never = select(cohorts.c.name).select_from(both).where(verifications.c.cohort.is_(None))
+    never = select(unverified.c.cohort).order_by(unverified.c.cohort)
+    verified_at = verifications.c.verified_at
     found: list[str] = []
     with engines.reading(engine) as connection:
-        verified_at = verifications.c.verified_at
         # A moment to come was not written by a verification, so it keeps no cohort from one.
-        is_due = or_(verified_at < moment, verified_at > engines.database_time(connection))
-        earlier = select(verifications.c.cohort).where(is_due)
-        for query in (
-            never.order_by(cohorts.c.name),
-            earlier.order_by(verifications.c.verified_at, verifications.c.cohort),
-        ):
+        for is_due in (None, verified_at < moment, verified_at > engines.database_time(connection)):
+            query = never
+            if is_due is not None:
+                query = select(verifications.c.cohort).where(is_due)
+                query = query.order_by(verified_at, verifications.c.cohort)
             found += connection.execute(query.limit(limit - len(found))).scalars()
     return found
 
@@ -139,10 +167,11 @@ def write_problem(engine: Engine) -> str | None:
 
 def first_of_status(engine: Engine, status: str, *, names_max: int, but: Collection[str]) -> tuple[str, ...]:
     """Return the first names of the cohorts of a status, in order, without those in `but`."""
-    query = select(heads.c.cohort).where(heads.c.status == status, heads.c.cohort.not_in(but))
+    its = (text(CLOSED), heads.c.status == status, heads.c.cohort.not_in(but))
+    query = select(heads.c.cohort).where(*its)
     with engines.reading_once(engine) as connection:
         return tuple(connection.execute(query.order_by(heads.c.cohort).limit(names_max)).scalars())
 
 
-def _count(connection: Connection, column: ColumnElement[str], where: ColumnElement[bool]) -> int:
-    return int(connection.execute(select(func.count(column)).where(where)).scalar_one())
+def _count(connection: Connection, table: FromClause, *where: ColumnElement[bool] | TextClause) -> int:
+    return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())

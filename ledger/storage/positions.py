@@ -84,6 +84,16 @@ class Positions:
                 return reached
             time.sleep(PAUSE_SECONDS)  # outside the lock, and for a second at most
 
+    def reached(self) -> int:
+        """Return such a position without waiting; 0 if none is known, as on a standby."""
+        if not engines.is_postgresql(self._engine):
+            return self.settled()
+        try:
+            with self._lock:
+                return self._settled_after(self._look())
+        except Unavailable:
+            return 0
+
     def _look(self) -> _Look:
         with engines.reading_once(self._engine) as connection:
             given: Any = prepared.run(connection, _LAST_GIVEN, {})

@@ -12,8 +12,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     bindparam,
+    func,
     insert,
     literal_column,
     select,
@@ -371,8 +373,16 @@ def mentioned_cohorts(connection: Connection) -> list[str]:
     """Return every cohort name in any table, in order."""
     tables = (heads, entries_table, holdings, rounds, registrations)
     columns = (cohorts.c.name, *(table.c.cohort for table in tables))
-    found = {name for column in columns for (name,) in connection.execute(select(column).distinct())}
+    found = {name for column in columns for (name,) in connection.execute(_different(column))}
     return sorted(name if isinstance(name, str) else repr(name) for name in found)
+
+
+def _different(column: ColumnElement[str]) -> Select[Any]:
+    """Return the values of a column by one look into its index for each, however many rows have it."""
+    name = select(func.min(column).label("name")).cte("names", recursive=True)
+    following = select(func.min(column)).where(column > name.c.name).scalar_subquery()
+    name = name.union_all(select(following).where(name.c.name.is_not(None)))
+    return select(name.c.name).where(name.c.name.is_not(None))
 
 
 def insert_entry(connection: Connection, entry: LedgerEntry) -> None:

@@ -222,7 +222,9 @@ class Store(RoundStore):
 
     def quotas_of(self, name: str) -> list[Quota]:
         """Return the quotas that teams have in a cohort, in the order of the teams."""
-        query = select(cohorts.c.quota).where(cohorts.c.quota.is_not(None))
+        column = engines.in_order(cohorts.c.name, self._engine.dialect.name)
+        begins, ends = Quota.names_of(name)
+        query = select(cohorts.c.quota).where(column > begins, column < ends, cohorts.c.quota.is_not(None))
         with engines.reading_once(self._engine) as connection:
             found = [
                 Quota.from_mapping(canonical.decode(bytes(row.quota))) for row in connection.execute(query)

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0014"  # the migration this code was written for
+SCHEMA_REVISION = "0015"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -79,6 +79,8 @@ ledger_identity = Table(
     CheckConstraint("length(ledger_id) = 32", name="ledger_id"),
 )
 
+NO_PART = "period IS NULL AND quota IS NULL"  # of another cohort
+
 cohorts = Table(
     "cohorts",
     metadata,
@@ -105,6 +107,9 @@ cohorts = Table(
         sqlite_where=text("quota IS NOT NULL"),
         postgresql_where=text("quota IS NOT NULL"),
     ),
+    # Pages are in the order of code points: on PostgreSQL the migration gives this index the collation "C".
+    Index("ix_cohorts_in_order", "name"),
+    Index("ix_cohorts_no_parts", "name", sqlite_where=text(NO_PART), postgresql_where=text(NO_PART)),
 )
 
 # Raises of a budget that were proposed and are not approved yet, one of each cohort at most.
@@ -159,6 +164,7 @@ rounds = Table(
         sqlite_where=text("outcome_sequence IS NULL"),
         postgresql_where=text("outcome_sequence IS NULL"),
     ),
+    Index("ix_rounds_in_order", "cohort", "registration"),
     sqlite_autoincrement=True,
 )
 
@@ -172,6 +178,9 @@ registrations = Table(
 )
 
 REFUSED = "kind = 'refused'"
+CLOSED = "status <> 'open'"
+BROKEN = "problem IS NOT NULL"
+NOT_REPLAYED = "replayed_at IS NULL"
 OUTCOME = "kind IN ('admitted', 'refused')"
 CLOSING = "kind IN ('settled', 'voided')"
 TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
@@ -277,6 +286,8 @@ heads = Table(
     ),
     CheckConstraint("status IN ('open', 'overspent', 'frozen')", name="status"),
     CheckConstraint("sequence = 1 + " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
+    Index("ix_heads_in_order", "cohort"),  # as that of cohorts
+    Index("ix_heads_closed", "cohort", sqlite_where=text(CLOSED), postgresql_where=text(CLOSED)),
 )
 
 accounted_rounds = Table(
@@ -321,6 +332,24 @@ verifications = Table(
     Column("numbers_checked", Integer, nullable=False),
     Column("problem", Text),  # the first one; NULL: everything held
     CheckConstraint("head_sequence >= 0", name="head_sequence"),
+    Index("ix_verifications_verified", "verified_at", "cohort"),
+    Index("ix_verifications_replayed", "replayed_at"),
+    Index("ix_verifications_broken", "cohort", sqlite_where=text(BROKEN), postgresql_where=text(BROKEN)),
+    Index(
+        "ix_verifications_not_replayed",
+        "cohort",
+        sqlite_where=text(NOT_REPLAYED),
+        postgresql_where=text(NOT_REPLAYED),
+    ),
+)
+
+# Cohorts without a row in `verifications`. Triggers on both tables keep the list.
+unverified = Table(
+    "unverified",
+    metadata,
+    Column("cohort", NAME, primary_key=True),
+    Column("opened_at", UtcDateTime, nullable=False),
+    Index("ix_unverified_opened", "opened_at", "cohort"),
 )
 
 # Tokens for the HTTP API. The secret itself is not stored: see `access`.

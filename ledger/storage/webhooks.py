@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, sele
 
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX
-from shuffle_ledger.ledger.storage.rows import StoredVerification
-from shuffle_ledger.ledger.storage.tables import verifications, webhook_letters, webhook_states, webhooks
+from shuffle_ledger.ledger.storage.tables import webhook_letters, webhook_states, webhooks
 
 SUBSCRIPTIONS_MAX = 1000
 DEAD_LISTED_MAX = 100  # of one subscription
@@ -181,12 +180,6 @@ def delete_state(connection: Connection, subscription_id: str, kind: str, subjec
         webhook_states.c.subject == subject,
     )
     connection.execute(delete(webhook_states).where(this))
-
-
-def broken_chains(connection: Connection, *, limit: int) -> list[StoredVerification]:
-    """Return the first cohorts whose last verification found something."""
-    query = select(verifications).where(verifications.c.problem.is_not(None)).order_by(verifications.c.cohort)
-    return [StoredVerification(**row._mapping) for row in connection.execute(query.limit(limit))]
 
 
 def webhook_counts(engine: Engine, *, failing_seconds: float) -> WebhookCounts:

@@ -47,6 +47,21 @@ def decode(data: bytes) -> Any:
     return value
 
 
+def skim(data: bytes) -> Any:
+    """Return the value whose canonical bytes are `data`, in a quarter of the time of `decode`.
+
+    Bytes that are not canonical are accepted. For figures about many entries: decisions and verification use
+    `decode`.
+
+    Raises:
+        Damaged: `data` is not JSON.
+    """
+    try:
+        return _DECODER.decode(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"bytes that are not canonical: {error}") from error
+
+
 def framed_digest(domain: str, *parts: bytes) -> bytes:
     """Return SHA-256 over a domain name and parts, each preceded by its length.
 

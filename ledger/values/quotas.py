@@ -39,6 +39,12 @@ class Quota:
         """The name of the quota's chain."""
         return f"{self.cohort}{_MARK}{self.team}"
 
+    @staticmethod
+    def names_of(cohort: str) -> tuple[str, str]:
+        """Return two names between which, in order of code points, those of a cohort's quotas are."""
+        begins = f"{cohort}{_MARK}"
+        return begins, begins[:-1] + chr(ord(begins[-1]) + 1)
+
     def to_mapping(self) -> dict[str, str]:
         """Return the quota as entries and answers spell it."""
         return {"of": self.cohort, "team": self.team}

@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import rows as ledger_rows
 from shuffle_ledger.ledger.storage import webhooks as rows
+from shuffle_ledger.ledger.storage.census import broken_chains
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import DEAD, WAITING, StoredLetter, StoredWebhook
 from shuffle_ledger.ledger.webhooks import sending
@@ -291,7 +292,7 @@ def _stuck(store: Store, filters: Filters, at: datetime) -> dict[tuple[str, str]
 def _broken(store: Store, filters: Filters) -> dict[tuple[str, str], Notice]:
     found = {}
     with engine.reading(store.engine) as connection:
-        broken = rows.broken_chains(connection, limit=STATES_MAX)
+        broken = broken_chains(connection, limit=STATES_MAX)
     for each in broken:
         if filters.sees(each.cohort):
             data = {"cohort": each.cohort, "problem": each.problem}

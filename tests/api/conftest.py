@@ -87,6 +87,13 @@ def postgresql_store(new_postgresql_ledger: Callable[[], str]) -> Iterator[Store
     yield from opened(new_postgresql_ledger())
 
 
+@pytest.fixture(params=["sqlite_store", "postgresql_store"])
+def any_store(request: pytest.FixtureRequest) -> Store:
+    """Return a ledger on each database."""
+    store: Store = request.getfixturevalue(request.param)
+    return store
+
+
 @pytest.fixture
 def store(sqlite_store: Store) -> Store:
     """Return the ledger of most tests."""

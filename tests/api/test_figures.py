@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from shuffle_ledger.ledger.api import figures
+from shuffle_ledger.ledger.api import cohort_uses, figures
 from shuffle_ledger.ledger.api.figures import LedgerFigures
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.errors import Unavailable
@@ -91,13 +91,13 @@ def test_only_what_moved_is_read_again_and_refusals_in_portions(
     busy: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, ...]] = []
-    read = listing.cohort_heads
+    read = listing.cohort_uses
 
     def counted(store: Store, *, only: tuple[str, ...]) -> object:
         asked.append(only)
         return read(store, only=only)
 
-    monkeypatch.setattr(figures, "cohort_heads", counted)
+    monkeypatch.setattr(cohort_uses, "cohort_uses", counted)
     monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 0)
     monkeypatch.setattr(figures, "STALE_SECONDS_MAX", 0.0)
     found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2)

@@ -58,13 +58,6 @@ def statements(engine: Engine) -> Iterator[list[str]]:
     event.remove(engine, "before_cursor_execute", heard)
 
 
-@pytest.fixture(params=["sqlite_store", "postgresql_store"])
-def any_store(request: pytest.FixtureRequest) -> Store:
-    """Return a ledger on each database."""
-    store: Store = request.getfixturevalue(request.param)
-    return store
-
-
 def admit(
     store: Store, accountant: Accountant, name: str, cohort: str, kind: ShuffledRound = KIND, **more: Any
 ) -> None:

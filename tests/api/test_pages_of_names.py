@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.ledger.api.figures import CohortUse
-from shuffle_ledger.ledger.api.pages.routes import most_urgent_first
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.client import client as clients
 from shuffle_ledger.ledger.decisions import open_cohort
@@ -15,7 +13,6 @@ from shuffle_ledger.ledger.reports import budgets
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import cohorts
-from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
 
@@ -116,15 +113,6 @@ def test_no_language_sorts_names() -> None:
     """The database of the tests may have no language, so the words of the statement are looked at."""
     assert str(engine.in_order(cohorts.c.name, "postgresql")) == 'cohorts.name COLLATE "C"'
     assert str(engine.in_order(cohorts.c.name, "sqlite")) == "cohorts.name"
-
-
-def test_the_most_urgent_cohorts_are_first() -> None:
-    uses = {
-        name: CohortUse(cohort=name, epsilon_budget=1.0, epsilon_spent_upper=spent, overspent=False)
-        for name, spent in (("half", 0.5), ("most", 0.9), ("over", 0.1))
-    }
-    statuses: dict[str, CohortStatus] = {"a": "open", "half": "open", "lost": "frozen", "most": "open"}
-    assert most_urgent_first({**statuses, "over": "overspent"}, uses) == ["over", "lost", "most", "half", "a"]
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=" + "x" * 201])

@@ -30,17 +30,24 @@ REQUESTS = 500
 ROUNDS = 50
 
 
-def served(
-    app: FastAPI, path: str, headers: dict[str, str], *, first: Callable[[], None] = lambda: None
-) -> Work:
-    """Requests one after the other, on one connection; `first`, not measured, happens before each."""
+def serving(app: FastAPI, headers: dict[str, str]) -> httpx.Client:
+    """A client, with one connection, of a server of an application in this process."""
     listening = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     while not server.started:
         time.sleep(0.01)
-    client = httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", headers=headers)
+    return httpx.Client(
+        base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", headers=headers, timeout=60.0
+    )
+
+
+def served(
+    app: FastAPI, path: str, headers: dict[str, str], *, first: Callable[[], None] = lambda: None
+) -> Work:
+    """Requests one after the other, on one connection; `first`, not measured, happens before each."""
+    client = serving(app, headers)
 
     def work() -> str:
         seconds = []

@@ -19,11 +19,14 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
-from shuffle_ledger.ledger.reports import RoundFilter, list_rounds
+from shuffle_ledger.ledger.reports import RoundFilter, list_rounds, round_lists
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
+
+
+EVERY = ("admitted", "refused", "settled", "voided", "foreign", "incident", "pending")
 
 
 @pytest.fixture
@@ -61,9 +64,7 @@ def filled(phones: Store, accountant: Accountant, make_request: MakeRequest) -> 
 
 def test_a_list_says_what_each_record_says(filled: Store) -> None:
     page = list_rounds(filled, RoundFilter())
-    assert [one.round_id for one in page.rounds] == [
-        *("admitted", "refused", "settled", "voided", "foreign", "incident", "pending")
-    ]
+    assert tuple(one.round_id for one in page.rounds) == EVERY
     assert page.after is None
     for one in page.rounds:
         record = round_record(filled, one.round_id)
@@ -98,6 +99,30 @@ def test_pages_follow_each_other_and_hold_every_round_once(filled: Store) -> Non
         list_rounds(filled, wanted, after="foreign")  # a cursor tells nothing of another cohort
     with pytest.raises(NotFound):
         list_rounds(filled, wanted, after="nothing")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (RoundFilter(cohorts=("phones",), outcome="incident"), ["incident"]),
+        (RoundFilter(cohorts=("others", "phones"), outcome="voided"), ["voided"]),
+        (RoundFilter(since=datetime(2025, 1, 6, tzinfo=UTC), outcome="admitted"), ["admitted", "foreign"]),
+        (RoundFilter(cohorts=("others",), outcome="refused"), []),
+        (RoundFilter(cohorts=("others", "phones")), list(EVERY)),
+        (RoundFilter(cohorts=()), []),
+    ],
+)
+def test_pages_that_pass_over_rounds_lead_to_all_that_are_asked_for(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, wanted: RoundFilter, expected: list[str]
+) -> None:
+    monkeypatch.setattr(round_lists, "SCANNED_MAX", 2)
+    found, after, pages = [], None, 0
+    while pages == 0 or after is not None:
+        page = list_rounds(filled, wanted, after=after, limit=1 if wanted.outcome is None else 5)
+        found += [one.round_id for one in page.rounds]
+        after, pages = page.after, pages + 1
+    assert found == expected
+    assert pages <= len(EVERY)
 
 
 def test_a_time_of_registration_is_asked_for(filled: Store) -> None:

@@ -33,7 +33,6 @@ from shuffle_ledger.ledger.api.dependencies import (
     service_of,
 )
 from shuffle_ledger.ledger.api.desk import Desk
-from shuffle_ledger.ledger.api.figures import CohortUse
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
@@ -47,7 +46,7 @@ from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports.budgets import history, history_point
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
-from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, cohort_statuses, latest_entries
+from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.security_log import Event
@@ -55,7 +54,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 COHORTS_ON_PAGE = 100
 REFUSED_DAYS = 30  # whose refusals the overview counts
@@ -176,22 +175,19 @@ async def cohorts(
 ) -> HTMLResponse:
     """Shows a page of the cohorts that the token may see, with the rest of their budgets: the most urgent
     first."""
-    statuses = await in_thread(cohort_statuses, service.store, parts=False)
-    seen = {name: status for name, status in statuses.items() if token.sees(name)}
-    names = most_urgent_first(seen, await in_thread(service.uses.read))
-    begins = names.index(after) + 1 if after in seen else 0
-    shown = names[begins : begins + COHORTS_ON_PAGE]
-    listed = {head.body.cohort: head for head in await in_thread(cohort_heads, service.store, only=shown)}
-    following = shown[-1] if len(names) > begins + len(shown) else None
+    asked = partial(service.uses.urgent, token, after=after, limit=COHORTS_ON_PAGE)
+    urgent = await in_thread(asked)
+    heads = await in_thread(cohort_heads, service.store, only=urgent.names)
+    listed = {head.body.cohort: head for head in heads}
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
     values: dict[str, Any] = {
         "refusals": {"days": REFUSED_DAYS, "counted_max": REFUSALS_COUNTED_MAX},
-        "cards": await _cards(service, [listed[name] for name in shown if name in listed]),
-        "seen": seen,
+        "cards": await _cards(service, [listed[name] for name in urgent.names if name in listed]),
+        "urgent": urgent,
         "waiting": waiting,
         "after": after,
-        "following": following,
+        "following": urgent.names[-1] if urgent.more else None,
     }
     return page("cohorts.html.jinja", request, **values)
 
@@ -320,18 +316,6 @@ async def quote_page(cohort: str, request: Request, token: Reader, service: Aske
     except (InvalidParameter, InvalidValue) as error:
         wrong = str(error)
     return await _cohort(request, service, name, asked=asked, batch=batch, wrong=wrong)
-
-
-def most_urgent_first(statuses: Mapping[str, CohortStatus], uses: Mapping[str, CohortUse]) -> list[str]:
-    """Return the names of cohorts in the order in which somebody should look at them: overspent and frozen
-    ones, then those that used the larger part of their budgets, then by their names.
-    """
-
-    def urgency(name: str) -> tuple[bool, float, str]:
-        use = uses.get(name)
-        return statuses[name] == "open", 0.0 if use is None else -use.ratio, name
-
-    return sorted(statuses, key=urgency)
 
 
 def page(template: str, request: Request, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -117,7 +117,7 @@ async def list_(
 ) -> JSONResponse:
     """List rounds that the token sees in the order of registration, with why each was refused.
 
-    Go on with `after` until it is null.
+    Go on with `after` until it is null: a page may have fewer rounds than `limit`, or none, before the end.
     """
     cohorts = token.cohorts
     if cohort is not None:

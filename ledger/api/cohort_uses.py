@@ -1,0 +1,177 @@
+"""The used parts of all budgets, kept in memory in the order of their urgency.
+
+The feed says which cohorts moved since the last time, so what a page or a scrape reads does not grow with
+the ledger. The first one reads every cohort, as does one that comes after very many entries.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.reports.events import cursor_now, moved_since
+from shuffle_ledger.ledger.reports.listing import CohortUse, HeadCount, cohort_uses, head_counts
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
+from shuffle_ledger.ledger.values.requests import CohortStatus
+
+HEADS_AT_ONCE: Final = 500
+MOVED_MAX: Final = 5_000  # entries since the last time; after more of them every head is read
+SORTED_ANEW_MIN: Final = 200  # cohorts that moved; fewer are put into their places one by one
+ALARMING: Final[tuple[CohortStatus, ...]] = ("overspent", "frozen")
+
+Key = TypeVar("Key", bound=tuple[object, ...])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What all cohorts add up to."""
+
+    rounds_admitted: int
+    rounds_refused: int
+    worst: tuple[CohortUse, ...]  # that used most of their budgets, most first
+    used_at_least: Mapping[float, int]  # how many cohorts used this share of their budgets, or more
+
+
+@dataclass(frozen=True, kw_only=True)
+class UrgentPage:
+    """A page of cohorts, without parts of others, in the order in which somebody should look at them."""
+
+    names: tuple[str, ...]
+    more: bool  # there are others behind the last one
+    any: bool  # the reader may know of a cohort
+    alarming: Mapping[CohortStatus, tuple[str, ...]]  # all overspent and frozen cohorts, in order
+
+
+class CohortUses:
+    """The state of all cohorts, as a server keeps it. Any thread may ask, and gets the present state."""
+
+    def __init__(self, store: Store) -> None:
+        """Read nothing yet."""
+        self._store = store
+        self._lock = threading.Lock()
+        self._forget_all()
+
+    def totals(self, *, worst_max: int, shares: Collection[float]) -> Totals:
+        """Return the sums over all cohorts, and those that used most of their budgets."""
+        with self._lock:
+            self._catch_up()
+            return Totals(
+                rounds_admitted=self._admitted,
+                rounds_refused=self._refused,
+                worst=tuple(self._uses[name] for _, name in self._worst[:worst_max]),
+                used_at_least={
+                    share: bisect.bisect_right(self._worst, -share, key=lambda key: key[0])
+                    for share in shares
+                },
+            )
+
+    def take_refused(self) -> dict[str, int]:
+        """Return how many rounds each cohort refused that refused more since the last time this was asked."""
+        with self._lock:
+            self._catch_up()
+            taken = dict(self._refused_more)
+            self._refused_more.clear()
+            return taken
+
+    def urgent(self, token: AccessToken, *, after: str, limit: int) -> UrgentPage:
+        """Return a page of the cohorts that a token sees: overspent and frozen ones first, then those that
+        used the larger part of their budgets, then by their names.
+
+        Args:
+            token: whose page it is.
+            after: the page begins behind this cohort; with the first one if it is none that the token sees.
+            limit: how many names at most.
+        """
+        with self._lock:
+            self._catch_up()
+            urgent = self._urgent
+            if token.cohorts is not None:
+                names = {*token.cohorts, *self._marked} & self._places.keys()
+                urgent = sorted(self._places[name] for name in names if token.sees(name))
+            begins = 0
+            if after in self._places and token.sees(after):
+                begins = bisect.bisect_right(urgent, self._places[after])
+            shown = urgent[begins : begins + limit]
+            closed = sorted(name for _, _, name in urgent[: bisect.bisect_left(urgent, (True,))])
+            statuses = {name: self._known[name].status for name in closed}
+        return UrgentPage(
+            names=tuple(name for _, _, name in shown),
+            more=len(urgent) > begins + limit,
+            any=bool(urgent),
+            alarming={
+                status: tuple(name for name in closed if statuses[name] == status) for status in ALARMING
+            },
+        )
+
+    def _forget_all(self) -> None:
+        self._cursor: str | None = None  # of the feed: what is known is true of all entries up to it
+        self._known: dict[str, HeadCount] = {}
+        self._uses: dict[str, CohortUse] = {}  # of cohorts with more than their first entry
+        self._worst: list[tuple[float, str]] = []  # sorted: those that used most first
+        self._urgent: list[tuple[bool, float, str]] = []  # sorted; without parts of other cohorts
+        self._places: dict[str, tuple[bool, float, str]] = {}  # in the list above
+        self._marked: set[str] = set()  # of these, names that look like a part's: tokens see them, too
+        self._refused_more: dict[str, int] = {}
+        self._admitted = self._refused = 0
+
+    def _catch_up(self) -> None:
+        moved = None
+        if self._cursor is not None:
+            try:
+                moved = moved_since(self._store, self._cursor, limit=MOVED_MAX)
+            except Conflict:  # the database was put back: nothing that is known can be trusted
+                self._forget_all()
+        if moved is not None:
+            names, cursor = moved
+            counts = head_counts(self._store, only=names) if names else []
+        else:
+            cursor, counts = cursor_now(self._store), head_counts(self._store)  # in this order
+            if not self._known.keys() <= {each.cohort for each in counts}:
+                self._forget_all()  # a cohort vanished
+        self._note([each for each in counts if self._known.get(each.cohort) != each])
+        self._cursor = cursor
+
+    def _note(self, moved: Sequence[HeadCount]) -> None:
+        used = [each.cohort for each in moved if each.sequence > FIRST_SEQUENCE]
+        uses: dict[str, CohortUse] = {}
+        for start in range(0, len(used), HEADS_AT_ONCE):
+            uses |= cohort_uses(self._store, only=tuple(used[start : start + HEADS_AT_ONCE]))
+        anew = len(moved) >= SORTED_ANEW_MIN
+        for each in moved:
+            self._place(each, uses.get(each.cohort), anew=anew)
+        if anew:
+            self._worst = sorted((-use.ratio, name) for name, use in self._uses.items())
+            self._urgent = sorted(self._places.values())
+
+    def _place(self, count: HeadCount, use: CohortUse | None, *, anew: bool) -> None:
+        name, before = count.cohort, self._known.get(count.cohort)
+        refused_before = 0 if before is None else before.refused
+        self._admitted += count.admitted - (0 if before is None else before.admitted)
+        self._refused += count.refused - refused_before
+        if count.refused > refused_before:
+            self._refused_more[name] = count.refused
+        self._known[name] = count
+        old, place = self._uses.get(name), self._places.get(name)
+        ratio = 0.0
+        if use is not None:
+            ratio, self._uses[name] = use.ratio, use
+            if not anew:
+                _replace(self._worst, None if old is None else (-old.ratio, name), (-ratio, name))
+        if not count.is_part:
+            self._places[name] = count.status == "open", -ratio, name
+            if "@" in name:
+                self._marked.add(name)
+            if not anew:
+                _replace(self._urgent, place, self._places[name])
+
+
+def _replace(ordered: list[Key], old: Key | None, new: Key) -> None:
+    if old is not None:
+        del ordered[bisect.bisect_left(ordered, old)]
+    bisect.insort(ordered, new)

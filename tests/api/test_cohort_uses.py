@@ -1,0 +1,139 @@
+"""A server's memory of all cohorts is true at every moment, and read again only where entries were added."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.access import AccessToken, issue
+from shuffle_ledger.ledger.api import cohort_uses as module
+from shuffle_ledger.ledger.api.cohort_uses import CohortUses
+from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit, set_quota
+from shuffle_ledger.ledger.reports.listing import CohortUse, HeadCount, head_counts
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
+
+SHARES = (0.1, 0.5, 1.0)
+KIND = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=20_000)
+LARGE = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=9)"), reports=2)
+
+
+def token(store: Store, *cohorts: str) -> AccessToken:
+    """Return a reader's token, limited to some cohorts if they are named."""
+    return issue(store, name="ada", role="reader", actor="x", cohorts=cohorts or None).issued
+
+
+def opened(store: Store, name: str) -> None:
+    open_cohort(store, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="adaptive", actor="x")
+
+
+def everything(uses: CohortUses, bearer: AccessToken) -> tuple[Any, ...]:
+    return uses.totals(worst_max=3, shares=SHARES), uses.urgent(bearer, after="", limit=4)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Collection[str] | None]:
+    """Return which heads were read, in order; None stands for all of them."""
+    found: list[Collection[str] | None] = []
+
+    def counted(store: Store, *, only: Collection[str] | None = None) -> list[HeadCount]:
+        found.append(only)
+        return head_counts(store, only=only)
+
+    monkeypatch.setattr(module, "head_counts", counted)
+    return found
+
+
+@pytest.mark.slow
+def test_what_was_followed_is_what_is_read_anew(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens in any order, also where many cohorts move at once."""
+    accountant, chance = Accountant(precision=4e-3), random.Random(7)  # noqa: S311 - the same each time
+    names = [f"c{number}" for number in range(6)]
+    followed, bearer = CohortUses(any_store), token(any_store)
+    refused: dict[str, int] = {}
+    for number in range(30):
+        monkeypatch.setattr(module, "SORTED_ANEW_MIN", chance.choice((1, 200)))
+        for _ in range(chance.randrange(1, 4)):
+            name = chance.choice(names)
+            if not any_store.cohorts(only=[name]):
+                opened(any_store, name)
+            kind = LARGE if chance.random() < 0.3 else KIND
+            request = RoundRequest(round_id=f"r{number}-{chance.random()}", cohort=name, round=kind)
+            register_and_admit(any_store, accountant, request, actor="x")
+        if number == 10:
+            set_quota(any_store, accountant, cohort=name, team="ads", epsilon=0.5, reason="why", actor="x")
+        if number == 20:
+            record_incident(
+                any_store, accountant, "c0", round_id="told", described=LARGE, reason="why", actor="x"
+            )
+        assert everything(followed, bearer) == everything(CohortUses(any_store), bearer)
+        refused |= followed.take_refused()
+    assert followed.urgent(bearer, after="", limit=9).alarming["overspent"] == ("c0",)
+    assert refused == CohortUses(any_store).take_refused() != {}
+
+
+@pytest.mark.slow
+def test_only_heads_of_cohorts_that_moved_are_read(
+    any_store: Store, asked: list[Collection[str] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses, bearer, accountant = CohortUses(any_store), token(any_store), Accountant(precision=4e-3)
+    everything(uses, bearer)
+    opened(any_store, "a")
+    everything(uses, bearer)
+    request = RoundRequest(round_id="r", cohort="phones", round=KIND)
+    register_and_admit(any_store, accountant, request, actor="x")
+    everything(uses, bearer)
+    assert asked == [None, {"a"}, {"phones"}]
+    monkeypatch.setattr(module, "MOVED_MAX", 1)
+    for name in ("b", "c"):
+        opened(any_store, name)
+    found = uses.urgent(bearer, after="", limit=9)
+    assert set(found.names) == {"a", "b", "c", "phones", "secret"}
+    assert asked[3:] == [None]  # more entries than are followed
+
+
+def test_a_database_that_was_put_back_is_read_whole(
+    any_store: Store, asked: list[Collection[str] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses, bearer = CohortUses(any_store), token(any_store)
+    assert uses.urgent(bearer, after="", limit=9).names == ("phones", "secret")
+    monkeypatch.setattr(uses, "_cursor", "999-0123456789abcdef")
+    uses.totals(worst_max=3, shares=SHARES)
+    assert asked == [None, None]
+
+
+def test_the_most_urgent_cohorts_are_first_for_those_who_see_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overspent and frozen ones, then those that used the larger part of their budgets, then by name."""
+    statuses: dict[str, CohortStatus] = {
+        **dict.fromkeys(("a", "a@b", "half", "most", "part@1"), "open"), "lost": "frozen", "over": "overspent"
+    }  # fmt: skip
+    spent = {"half": 0.5, "most": 0.9, "over": 0.1}
+    counts = [
+        HeadCount(
+            cohort=name, sequence=1, admitted=0, refused=0, status=status, is_part=name.startswith("part")
+        )
+        for name, status in statuses.items()
+    ]
+    made = {
+        name: CohortUse(cohort=name, epsilon_budget=1.0, epsilon_spent_upper=share, overspent=False)
+        for name, share in spent.items()
+    }
+    uses = CohortUses(store)
+    monkeypatch.setattr(module, "head_counts", lambda _store: counts)
+    monkeypatch.setattr(module, "cohort_uses", lambda _store, only: made)
+    monkeypatch.setattr(module, "FIRST_SEQUENCE", 0)
+    monkeypatch.setattr(module, "moved_since", lambda *_, **__: (set(), None))
+    found = uses.urgent(token(store), after="", limit=4)
+    assert (found.names, found.more) == (("over", "lost", "most", "half"), True)
+    assert found.alarming == {"overspent": ("over",), "frozen": ("lost",)}
+    assert uses.urgent(token(store), after="half", limit=4).names == ("a", "a@b")
+    limited = uses.urgent(token(store, "a", "over", "part"), after="most", limit=9)
+    assert (limited.names, limited.more) == (("over", "a", "a@b"), False)
+    assert limited.alarming == {"overspent": ("over",), "frozen": ()}
+    assert not uses.urgent(token(store, "nothing"), after="", limit=9).any
