@@ -82,7 +82,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(PIP) install --no-compile --require-hashes --requirement requirements/dev.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@# Here, on every core, instead of by pip or again at every start where Python may not write its caches.
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 	@touch $@
 
 # An environment of its own: what we compare with needs versions of its own.
