@@ -15,6 +15,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.ledger.decisions import (
     admission,
     admit,
+    change_budget,
     open_cohort,
     pending_rounds,
     quote,
@@ -216,6 +217,19 @@ def test_settling_fewer_reports_charges_the_truth_and_overspends(
     refused = decide(phones, accountant, make_request("c", epsilon0=0.01, reports=900_000))
     assert isinstance(refused, Refused)
     assert refused.reason == "cohort_overspent"
+    assert verify(phones, accountant, numbers="all").ok
+
+
+def test_a_settlement_says_that_its_cohort_was_overspent_whatever_was_raised_since(
+    phones: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    for name in ("a", "b"):
+        decide(phones, accountant, make_request(name, reports=50_000))
+    assert settle(phones, accountant, "a", reports=20, actor="tester").overspent
+    change_budget(phones, accountant, "phones", epsilon=100.0, reason="a larger one", actor="tester")
+    kept = settle(phones, accountant, "b", reports=50_000, actor="tester")
+    assert kept.overspent
+    assert kept.epsilon_spent_upper < 100.0
     assert verify(phones, accountant, numbers="all").ok
 
 
