@@ -176,9 +176,9 @@ class BlanketProfile(MechanismProfile):
         self._doubt = doubt
         self._smoothing = smoothing
         self._blur = blur
-        self._above = _directions(above)
-        self._below = self._above if below is None else _directions(below)
-        self._between = None if between is None else _directions(between)
+        self._above = directions(above)
+        self._below = self._above if below is None else directions(below)
+        self._between = None if between is None else directions(between)
         self._outcomes = _ListedOutcomes(max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE)))
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
@@ -335,7 +335,7 @@ class _ListedOutcomes:
         return self._beyond[key]
 
 
-def _directions(pairs: Sequence[Decomposition]) -> Pairs:
+def directions(pairs: Sequence[Decomposition]) -> Pairs:
     """Returns the pairs in both directions, without repeated profiles."""
     if isinstance(pairs, Pairs):
         return pairs

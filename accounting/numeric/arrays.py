@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -72,6 +73,7 @@ def increasing_root(
     return np.where(known, np.sqrt(low) * np.sqrt(np.where(known, high, 1.0)), at)
 
 
+@functools.lru_cache(maxsize=64)  # rounds of one randomizer share their largest loss
 def order_less_one(loss: float) -> float:
     """Returns the float nearest to `exp(loss) - 1`, for losses from 1e-40 to 700. `math.expm1` may return a
     neighbouring float."""

@@ -107,7 +107,7 @@ class Composition:
         self.largest_loss = largest if self.rounds == 1 else largest * (1 + 4 * UNIT_ROUND_OFF)
         self.variance = math.fsum(count * one.variance for one, count in self._parts)
         self.kinds = len(self._parts)
-        self._log_masses: dict[float, float] = {}
+        self._log_masses: dict[float, list[float]] = {}
         self._contour: Contour | None = None
         self._quadrature: _Quadrature | None = None
 
@@ -314,12 +314,13 @@ class Composition:
         ratio = math.exp(-theta * half)
         peak = math.exp(-theta * math.log1p(1 / theta)) / (1 + theta)
         near, far = ratio / -math.expm1(-theta * half), math.inf
-        for multiple in _CHERNOFF_RATES:
+        rates = [multiple * theta for multiple in _CHERNOFF_RATES]
+        log_masses = self._log_masses_beside(theta, rates)
+        for rate, less, more in zip(rates, log_masses, log_masses[len(rates) :], strict=False):
             if far <= _FAINT_SHARE * near:
                 break
-            rate = multiple * theta
-            below = self._log_mass(theta - rate) - log_mass + rate * (epsilon - half)
-            above = self._log_mass(theta + rate) - log_mass - rate * (epsilon + 2 * half)
+            below = less - log_mass + rate * (epsilon - half)
+            above = more - log_mass - rate * (epsilon + 2 * half)
             fade = -math.expm1(-rate * half)
             far = min(
                 far,
@@ -329,9 +330,14 @@ class Composition:
             )
         return near + far
 
-    def _log_mass(self, theta: float) -> float:
+    def _log_masses_beside(self, theta: float, rates: list[float]) -> list[float]:
+        """Returns upper bounds on `log E[exp(t L)]` for t each rate below theta, then each rate above."""
         if theta not in self._log_masses:
-            self._log_masses[theta] = math.fsum(count * one.log_mass(theta) for one, count in self._parts)
+            places = (*(theta - rate for rate in rates), *(theta + rate for rate in rates))
+            found = [(one.log_masses(places), count) for one, count in self._parts]
+            self._log_masses[theta] = [
+                math.fsum(count * row[k] for row, count in found) for k in range(len(places))
+            ]
         return self._log_masses[theta]
 
 

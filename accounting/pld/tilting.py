@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -115,7 +116,7 @@ class LossSpectrum:
         self._memory = memory
         self.variance = pair.variance()
         self._tilts: dict[int, Tilted] = {}
-        self._log_masses: dict[float, float] = {}
+        self._log_masses: dict[tuple[float, ...], list[float]] = {}
 
     def tilted(self, tilt: int) -> Tilted:
         """Returns the moments under the tilt `TILT_RATIO ** tilt`."""
@@ -125,13 +126,17 @@ class LossSpectrum:
             self._tilts[tilt] = _moments(self.pair, TILT_RATIO**tilt)
         return self._tilts[tilt]
 
-    def log_mass(self, theta: float) -> float:
-        """Returns `log E[exp(theta L)]` over finite losses for any real theta, rounded up."""
-        if theta not in self._log_masses:
+    def log_masses(self, thetas: tuple[float, ...]) -> list[float]:
+        """Returns `log E[exp(theta L)]` over finite losses for any real thetas, rounded up."""
+        if thetas not in self._log_masses:
             if len(self._log_masses) >= _TILTS_KEPT:
                 self._log_masses.clear()
-            self._log_masses[theta] = sum(_weights(self.pair, theta)[1:])
-        return self._log_masses[theta]
+            if _is_steep(self.pair, max(map(abs, thetas))):
+                found = [_weights(self.pair, theta)[1:] for theta in thetas]
+            else:
+                found = [row[2:] for row in _plain_weights(self.pair, np.array(thetas))]
+            self._log_masses[thetas] = [sum(one) for one in found]
+        return self._log_masses[thetas]
 
     def on(self, contour: Contour) -> Spectrum:
         """Returns the characteristic function at the contour's nodes."""
@@ -143,47 +148,68 @@ def _positions(pair: PrivacyLossDistribution) -> IndexArray:
     return np.concatenate([-pair.index[::-1], [0], pair.index])
 
 
+def _is_steep(pair: PrivacyLossDistribution, theta: float) -> bool:
+    """Returns whether weights under the tilt are computed with logarithms, so that none overflows."""
+    last = float(pair.index[-1] * pair.spacing) if pair.index.size else 0.0
+    return abs(theta) * last > _MOST_PLAIN_EXPONENT
+
+
 def _weights(pair: PrivacyLossDistribution, theta: float) -> tuple[FloatArray, float, float]:
     """Returns the probabilities of the losses under a tilt, `log E[exp(theta L)]`, and a bound on its
     round-off."""
-    x, p, q = pair.losses, pair.p, pair.q
-    if x.size and abs(theta) * x[-1] > _MOST_PLAIN_EXPONENT:
-        with np.errstate(divide="ignore"):
-            log_masses = np.log(np.concatenate([q[::-1], [pair.zero], p]))
-        log_masses += theta * _positions(pair) * pair.spacing
-        top = float(log_masses.max())
-        weights = np.exp(log_masses - top)
-        total = float(weights.sum())
-        log_mass = top + math.log(total)
-        magnitude = 32 + abs(top) + 2 * abs(theta) * float(x[-1])
-    else:
-        up = np.expm1(abs(theta) * x)
-        grown = 1 + up
-        down, shrunk = -up / grown, 1 / grown
-        if theta < 0:
-            up, down, grown, shrunk = down, up, shrunk, grown
-        weights = np.concatenate([(q * shrunk)[::-1], [pair.zero], p * grown])
-        total = float(weights.sum())
-        surplus = float(p.sum() + q.sum() + pair.zero - 1)  # minus the mass at infinity, up to round-off
-        more = float((p * up + q * down).sum()) + surplus
-        log_mass = math.log1p(more) if more > -0.5 else math.log(total)
-        # Masses and losses have errors of a few units each, which their products inherit; sums are pairwise.
-        terms = p * np.abs(up) + q * np.abs(down)
-        magnitude = (float((terms * (32 + abs(theta) * x)).sum()) + 1) / total + abs(log_mass)
+    if not _is_steep(pair, theta):
+        weights, total, log_mass, error = next(_plain_weights(pair, np.array([theta])))
+        return weights / total, log_mass, error
+    with np.errstate(divide="ignore"):
+        log_masses = np.log(np.concatenate([pair.q[::-1], [pair.zero], pair.p]))
+    log_masses += theta * _positions(pair) * pair.spacing
+    top = float(log_masses.max())
+    weights = np.exp(log_masses - top)
+    total = float(weights.sum())
+    log_mass = top + math.log(total)
+    magnitude = 32 + abs(top) + 2 * abs(theta) * float(pair.losses[-1])
     return weights / total, log_mass, 4 * UNIT_ROUND_OFF * magnitude
+
+
+def _plain_weights(
+    pair: PrivacyLossDistribution, thetas: FloatArray
+) -> Iterator[tuple[FloatArray, float, float, float]]:
+    """Yields, for each of several tilts: the masses of the losses times `exp(theta loss)`, their sum, its
+    logarithm, and a bound on the round-off of that."""
+    p, q, exponents = pair.p, pair.q, np.abs(thetas)[:, None] * pair.losses
+    up = np.expm1(exponents)
+    grown = 1 + up
+    down, shrunk = -up / grown, 1 / grown
+    if np.any(back := thetas < 0):
+        up[back], down[back] = down[back], up[back]
+        grown[back], shrunk[back] = shrunk[back], grown[back]
+    zero = np.full((thetas.size, 1), pair.zero)
+    weights = np.concatenate([(q * shrunk)[:, ::-1], zero, p * grown], axis=1)
+    surplus = float(p.sum() + q.sum() + pair.zero - 1)  # minus the mass at infinity, up to round-off
+    more = (p * up + q * down).sum(axis=1) + surplus
+    # Masses and losses have errors of a few units each, which their products inherit; sums are pairwise.
+    terms = p * np.abs(up) + q * np.abs(down)
+    terms *= 32 + exponents
+    sums = (one.tolist() for one in (weights.sum(axis=1), more, terms.sum(axis=1)))
+    for row, total, gained, magnitude in zip(weights, *sums, strict=True):
+        log_mass = math.log1p(gained) if gained > -0.5 else math.log(total)
+        yield row, total, log_mass, 4 * UNIT_ROUND_OFF * ((magnitude + 1) / total + abs(log_mass))
 
 
 def _moments(pair: PrivacyLossDistribution, theta: float) -> Tilted:
     weights, log_mass, log_mass_error = _weights(pair, theta)
     signed = _positions(pair) * pair.spacing
     mean = float((weights * signed).sum())
-    square = weights * (signed - mean) ** 2
+    off = signed - mean
+    square = weights * off**2
     deviation = math.sqrt(float(square.sum()))
-    near = np.abs(signed - mean) <= 2 * deviation * (1 - 1e-9)
-    mass = float(weights[near].sum())
-    drift = float((weights * (signed - mean))[near].sum())
-    core = max(float(square[near].sum()) * mass - drift * drift, 0.0)
-    return Tilted(log_mass, log_mass_error, mean, deviation, core)
+    near = np.abs(off) <= 2 * deviation * (1 - 1e-9)
+    first, size = int(near.argmax()), int(np.count_nonzero(near))
+    core = slice(first, first + size)  # losses ascend
+    mass = float(weights[core].sum())
+    drift = float((weights * off)[core].sum())
+    variance = max(float(square[core].sum()) * mass - drift * drift, 0.0)
+    return Tilted(log_mass, log_mass_error, mean, deviation, variance)
 
 
 def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:

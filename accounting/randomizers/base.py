@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
-from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
+from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
 from shuffle_ledger.accounting.errors import InvalidParameter
 
 #: Relative room in a divergence for the round-off of masses, and for joined components that differ by
@@ -20,6 +22,8 @@ ROOM = 1e-6
 #: Upper bound on the relative error of the two ratios of a component, together, for each time that it was
 #: joined with others.
 JOINED = 2.0**-44
+# Bounds of randomizers that are kept for rounds with other numbers of reports. More: memory.
+_BOUNDS_KEPT = 16
 
 
 class Bracket(NamedTuple):
@@ -210,11 +214,10 @@ class DecomposedRandomizer(LocalRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        bound = self.analysis(analysis)
-        exact = all(one.below is one.above for one in bound.brackets)
+        bound, above, below = _bound(self, analysis, participation)
         return BlanketProfile(
-            above=[with_silence(one.above, participation) for one in bound.brackets],
-            below=None if exact else [with_silence(one.below, participation) for one in bound.brackets],
+            above=above,
+            below=below,
             weight=bound.weight,
             largest_loss=bound.largest_loss,
             room=bound.room,
@@ -223,6 +226,19 @@ class DecomposedRandomizer(LocalRandomizer):
             smoothing=smoothing,
             outcomes=outcomes,
         )
+
+
+@functools.lru_cache(maxsize=_BOUNDS_KEPT)
+def _bound(
+    randomizer: DecomposedRandomizer, name: str, participation: float
+) -> tuple[Analysis, Pairs, Pairs | None]:
+    """Returns the bound called `name`, and its pairs above and below in every direction; None below if those
+    above are exact. All depend on the randomizer alone, so rounds of any number of reports share them."""
+    bound = randomizer.analysis(name)
+    above = directions([with_silence(one.above, participation) for one in bound.brackets])
+    if all(one.below is one.above for one in bound.brackets):
+        return bound, above, None
+    return bound, above, directions([with_silence(one.below, participation) for one in bound.brackets])
 
 
 def plain(value: object) -> str:

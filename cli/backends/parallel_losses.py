@@ -19,7 +19,7 @@ from shuffle_ledger.cli.backends.session import Session
 from shuffle_ledger.ledger.loss_cache import recall
 
 AHEAD_MAX = 1000  # kinds of rounds; fewer than an accountant remembers
-AHEAD_MIN = 16  # fewer missing kinds are computed sooner than processes start
+AHEAD_MIN = 100  # fewer missing kinds are not worth two processes' starts, a second of each
 PROCESSES_MAX = 16
 
 Await = Callable[[ShuffledRound], None]

@@ -616,6 +616,15 @@ def test_moments_are_off_by_no_more_than_they_say(seed: int, tilt: float, light:
                     assert abs(exact / total - found) <= units * exact / total + 1e-300
 
 
+@pytest.mark.parametrize("steepest", [3.0, 3e5])
+def test_moments_of_several_tilts_are_those_of_each(steepest: float) -> None:
+    """In every bit, so that answers do not depend on what else was asked; also where terms would overflow."""
+    pair = Accountant().privacy_loss(_round("krr(k=10, epsilon0=2)", 1000)).lower
+    thetas = (-steepest, -0.7, 0.0, 2.0, steepest)
+    alone = [sum(_weights(pair, theta)[1:]) for theta in thetas]
+    assert LossSpectrum(pair, SpectrumMemory()).log_masses(thetas) == alone
+
+
 def test_turns_below_a_unit_of_the_first_are_not_forgotten() -> None:
     """Thousands of masses that adding one by one never sees."""
     weights = np.full(4000, 5.4e-17)

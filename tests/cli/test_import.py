@@ -19,6 +19,7 @@ from sqlalchemy import event
 
 from shuffle_ledger.cli.backends import database
 from shuffle_ledger.cli.backends.database import DatabaseLedger
+from shuffle_ledger.cli.backends.parallel_losses import AHEAD_MIN
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import plan_import, run_import
@@ -319,7 +320,8 @@ def test_an_unknown_cohort_without_a_cohort_file_is_named(files: Path, run: Run)
 
 def _write_many_kinds(directory: Path) -> None:
     lines = ["round_id,cohort,randomizer,reports"]
-    lines += [f'r{number},phones,"krr(k=2, epsilon0=0.5)",{1000 + 40 * number}' for number in range(ROUNDS)]
+    reports = [int(1000 * 1.03**number) for number in range(AHEAD_MIN + 4)]  # slots are one percent apart
+    lines += [f'r{number},phones,"krr(k=2, epsilon0=0.5)",{n}' for number, n in enumerate(reports)]
     (directory / "rounds.csv").write_text("\n".join(lines) + "\n")
 
 

@@ -89,7 +89,9 @@ class Laws(NamedTuple):
     dropped: FloatArray
 
     def at(self, orders: BoolArray | IndexArray) -> Laws:
-        """Returns the laws at some of the orders."""
+        """Returns the laws at some of the orders, ascending."""
+        if orders.dtype != np.bool_ and orders.size == len(self.c):
+            return self  # all of them
         return Laws(*(column[orders] for column in self))
 
     def without(self, left_out: BoolArray) -> Laws:
